@@ -11,7 +11,7 @@ from serve_eval.cli._described import describe_origin, list_options, wrap
 from serve_eval.datasets.declared import find_sources
 from serve_eval.datasets.source import Source
 from serve_eval.plugins import extensions, registry
-from serve_eval.protocol.shared import OPTIONS, TASKS, usual_task
+from serve_eval.protocol.shared import OPTIONS, TASKS, find_usual_repeats, usual_task
 from serve_eval.schema import Need, Spec, Task
 from serve_eval.verdicts.references import find_shipped_dir, load
 
@@ -64,9 +64,18 @@ def _list_facts(task: Task) -> list[str]:
         *_format_fact("asks", f"{asked}; {answers}"),
         *_format_fact("needs", f"an endpoint with {', '.join(_list_needs(task))}"),
         *_format_fact("value", f"{metric.name}: {how} of the samples, {better} is better"),
+        *_tell_repeats(task),
         *_count_references(task),
         *_format_fact("protocol", f"version {task.version}: {chosen}"),
     ]
+
+
+def _tell_repeats(task: Task) -> list[str]:
+    """Return how often prompts are asked where models are usually compared by a task."""
+    usual = find_usual_repeats(task.name)
+    if usual is None:
+        return []
+    return _format_fact("repeats", f"1; usually avg@{usual}, which --repeats usual asks")
 
 
 def _list_data(task: Task) -> list[str]:

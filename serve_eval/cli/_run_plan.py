@@ -90,6 +90,24 @@ def resolve_plan(
     )
 
 
+def take_auto_limit(settings: dict[str, Any], *, resuming: bool) -> bool:
+    """Return True if an earlier run decides max_tokens, and remove the word from the settings.
+
+    Raises PlanError for a run that is resumed.
+    """
+    from serve_eval.errors import PlanError
+
+    if settings.get("choices", {}).get("max_tokens") != "auto":
+        return False
+    if resuming:
+        raise PlanError(
+            "--max-tokens auto: a limit never changes within a run",
+            hint="Leave it out: the run keeps its limit.",
+        )
+    del settings["choices"]["max_tokens"]
+    return True
+
+
 def describe_origins(plan: Path | None, settings: dict[str, Any], flags: set[str]) -> list[str]:
     """Return a line for each source of the settings of a run, with the keys that it decides."""
     from serve_eval.errors import PlanError

@@ -24,7 +24,7 @@ from serve_eval.cli._sides import (
     with_plan,
 )
 from serve_eval.evaluation.plan import shared_options as shared
-from serve_eval.evaluation.plan.flag_values import margin_of_verdict
+from serve_eval.evaluation.plan.flag_values import margin_of_verdict, number_or_word
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -71,7 +71,14 @@ EXAMPLES = (
 class ComparedPromptOptions(RehearsedPromptOptions):
     """Choose the prompts of both sides."""
 
-    repeats: Annotated[int | None, Setting("Ask every sample N times.", metavar="N")] = None
+    repeats: Annotated[
+        str | None,
+        Setting(
+            "Ask every sample N times; usual: as run does.",
+            metavar="N|usual",
+            parse=number_or_word,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,6 +32,7 @@ from serve_eval.cli._run_plan import (
     new_folder,
     read_settings,
     resolve_plan,
+    take_auto_limit,
 )
 from serve_eval.cli._write_job import JobOptions, check_job, list_kept_flags, write_run
 from serve_eval.evaluation.plan.again import write_resume_command
@@ -187,10 +188,16 @@ def run(
         sections, protocol, flags=list_given_flags(ctx), resuming=ending.resume is not None
     )
     check_job(job, resuming=ending.resume is not None, others=_list_refused(held, ending))
+    auto = take_auto_limit(settings, resuming=ending.resume is not None)
     only_shown = ending.dry_run or ending.dump_prompts is not None or job.write_job is not None
     resolved = resolve_plan(
         plan, ending.resume, settings, follow=not only_shown, trust_plan=ending.trust_plan
     )
+    if auto:
+        from serve_eval.evaluation.token_limit import choose_limits
+
+        limited, lines = choose_limits(resolved.plan, resolved.out_dir)
+        resolved = replace(resolved, plan=limited, notes=(*resolved.notes, *lines))
     what = rerun_of(ending.rerun, run_all=ending.run_all)
     if resolved.notes:
         from serve_eval.cli._streams import say

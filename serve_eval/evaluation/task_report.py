@@ -13,6 +13,7 @@ from serve_eval.evaluation.attribution import latency
 from serve_eval.evaluation.attribution.from_run import attribute_task
 from serve_eval.evaluation.attribution.prompt_kinds import kinds_of
 from serve_eval.evaluation.capabilities import reason
+from serve_eval.evaluation.judge_cuts import add_cut_effect
 from serve_eval.evaluation.judges import remarks as judge_remarks
 from serve_eval.evaluation.plan.again import permissions
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
@@ -180,8 +181,13 @@ def _judge(
     by_rule = rule.with_options(options)
     higher = pairing.is_higher_better(p.task.metric, reference)
 
-    def judge(result: TaskResult, pairs: Pairs | None, **more: object) -> Verdict:
-        asked = result, reference, p.hypothesis, pairs
+    def judge(
+        result: TaskResult,
+        pairs: Pairs | None,
+        against: Reference = reference,
+        **more: object,
+    ) -> Verdict:
+        asked = result, against, p.hypothesis, pairs
         if rule.early_stop == "pairs" and (looked or p.task.name in run.looked_at):
             margin = options.get("margin", rule.default("margin"))
             verdict = _early.judge_after_looks(partial(by_rule, **more), *asked, margin=margin)
@@ -195,7 +201,7 @@ def _judge(
         rest = [] if sums is None else known.part_runs(sums.parts)
         fewer, _ = pairing.with_reference(p.task, p.dataset, reference, known.runs(), rest)
         more = repaired.allow_more(rule, result.doubted / result.planned, options)
-        return judge(repaired.as_bounded(result), fewer, **more)
+        return judge(repaired.as_bounded(result), fewer, reference, **more)
 
     verdict = judge(result, pairs)
     if result.doubted:
@@ -203,7 +209,7 @@ def _judge(
         chance = repaired.measure_dependence(accumulator.list_doubted(), means)
         doubt, policy = repaired.doubt_of(result, chance), repaired.read_policy(options)
         verdict = repaired.settle(verdict, judge_bounded, doubt, policy, result)
-    verdict = two_rules.warn(verdict)
+    verdict = two_rules.warn(add_cut_effect(verdict, task_run, result, reference, judge))
     if note is None:
         return verdict
     why = pairing.explain_unpaired(p.task, reference)
@@ -277,7 +283,7 @@ def _warnings(
     sampling = task_run.prepared.task.sampling
     late = [latency.describe_slow(row) for row in (() if who is None else who.times) if row.slow]
     drawn = one_draw.describe_one_draw(result.stability)
-    said = remarks(result, one_token_answers=sampling.max_tokens <= 2, stop=sampling.stop)
+    said = remarks(result, max_tokens=sampling.max_tokens, stop=sampling.stop)
     return (
         *task_run.prepared.notes,
         *judge_remarks(run.plan, judges),

@@ -108,6 +108,16 @@ def _build_task(spec: Spec, where: str, *, checked: bool = False) -> tuple[Task,
     }
 
 
+def find_usual_repeats(name: str) -> int | None:
+    """Return how often a prompt of a task is asked where models are compared by it.
+
+    None if one answer is usual. The file of a task can name another number.
+    """
+    module = sys.modules[registry.load(TASKS, name).__module__]
+    usual = getattr(module, "USUAL_REPEATS", None)
+    return usual if isinstance(usual, int) else None
+
+
 def usual_task(spec: Spec, **options: object) -> Task:
     """Return the task with default options, plus required ones and `options`.
 

@@ -14,15 +14,10 @@ from serve_eval.schema import (
     Load,
     PairedComparison,
     PathFinding,
-    Stability,
     TaskReport,
     TaskResult,
 )
 
-MOST_SHOWN = 5
-"""Number of repeats from which pass@k is shown for powers of two and for all repeats only."""
-SHOWN_WIDTH = 0.005
-"""Width of the bounds of pass@k, in points, from which they are shown."""
 LATE_S = 0.1
 """Delay of the client's event loop, in seconds, from which the report warns about the measured
 times."""
@@ -50,60 +45,6 @@ def acceptance(told: Acceptance, check: AcceptanceCheck | None) -> str:
     if check is not None:
         said.append(f"reference {check.reference:.3f}, at least {check.least:.3f} ({check.test})")
     return "; ".join(said)
-
-
-def stability(told: Stability) -> str:
-    """Return the line about the agreement of repeats."""
-    said = [
-        f"{told.repeats} repeats of {told.prompts} prompts: a run's value varies by {told.sd:.3f}"
-        " points (sd)"
-    ]
-    if told.se is not None and told.se_runs is not None:
-        said.append(
-            f"avg@{told.repeats} has a standard error of {told.se:.3f} by question, for questions"
-            f" like these, and of {told.se_runs:.3f} over the runs, for these questions"
-        )
-    if told.flip_rate is not None and told.mixed is not None:
-        said.append(
-            f"two repeats disagree on {told.flip_rate:.1%} of the prompts; {told.mixed:.1%} were"
-            " right in some repeats and wrong in others"
-        )
-    if told.cochran_q is not None and told.p is not None:
-        said.append(f"Cochran's Q {told.cochran_q:.2f} ({told.df} df, p {told.p:.3f})")
-    if told.pass_at:
-        said.append(_passes(told))
-    if told.majority is not None:
-        said.append(f"by majority {told.majority:.3f}{_ties(told)}")
-    return "; ".join(said)
-
-
-def _passes(told: Stability) -> str:
-    """Return pass@k of some k, with what the missing answers allow."""
-    shown = []
-    for k, value in told.pass_at.items():
-        if told.repeats > MOST_SHOWN and int(k) != told.repeats and int(k).bit_count() != 1:
-            continue
-        low, high = told.pass_bounds.get(k, (value, value))
-        between = f" ({low:.2f} to {high:.2f})" if high - low >= SHOWN_WIDTH else ""
-        shown.append(f"pass@{k} {value:.2f}{between}")
-    return ", ".join(shown) + _coverage(told)
-
-
-def _coverage(told: Stability) -> str:
-    """Return how many answers pass@k is of, if any are missing."""
-    if told.answered == told.asked:
-        return ""
-    return (
-        f" from {told.answered} of {told.asked} answers (in brackets: with all missing ones wrong,"
-        " and right)"
-    )
-
-
-def _ties(told: Stability) -> str:
-    """Return the rule for ties, with the number of prompts it was needed for."""
-    if told.tied is None or told.voted is None:
-        return ""
-    return f" ({told.tied} of {told.voted} prompts tied: the mean of the leading answers counts)"
 
 
 def describe_isolation(isolation: Isolation) -> str:

@@ -14,6 +14,8 @@ from serve_eval.report.summary.summary_task import SummaryTask
 from serve_eval.schema import (
     NOT_PROVEN,
     Attribution,
+    ComparedTask,
+    Cut,
     Degradation,
     Outcome,
     TaskResult,
@@ -62,7 +64,16 @@ def make_task_line(
     return OneLine(
         outcome=verdict.outcome.value,
         about=" ".join(filter(None, (result.task, model))),
-        figures="; ".join(filter(None, (_describe_figures(task), find_vacuous(verdict)))),
+        figures="; ".join(
+            filter(
+                None,
+                (
+                    _describe_figures(task),
+                    figures.describe_bound(task, brief=True),
+                    find_vacuous(verdict),
+                ),
+            )
+        ),
         counts=count_samples(result) if asked or result.scored else "",
         cause="" if verdict.outcome in _DECIDED else next(iter((*known, *verdict.reasons)), ""),
         sure=bool(why),
@@ -159,7 +170,9 @@ def _list_causes(
         kinds = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in result.failures.items())
         yield f"no answer: {kinds}"
     counts = {
-        "cut off at max_tokens": result.truncated,
+        "cut off at max_tokens": result.cut.get(Cut.MAX_TOKENS, 0),
+        "cut off by the server's window": result.cut.get(Cut.WINDOW, 0),
+        "cut off by a stop string": result.cut.get(Cut.STOP_STRING, 0),
         "ended within the reasoning": result.stopped_in_reasoning,
         "looping": result.looping,
         "empty": result.outcomes.get(Outcome.EMPTY, 0),

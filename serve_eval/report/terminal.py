@@ -11,7 +11,7 @@ from rich.text import Text
 from serve_eval.evaluation.endpoint.deployment import describe
 from serve_eval.evaluation.plan.again import write_resume_command
 from serve_eval.plugins.withheld import name_folders
-from serve_eval.report import engine, lines
+from serve_eval.report import engine, lines, repeats
 from serve_eval.report.attribution import sentences, table
 from serve_eval.report.layout import fit_tables, say, tell_rehearsal
 from serve_eval.report.lines import number, plain
@@ -181,7 +181,8 @@ def _figures(task: TaskReport) -> Iterator[str]:
     if task.traffic.acceptance is not None:
         yield lines.acceptance(task.traffic.acceptance, task.verdict.acceptance)
     if result.stability is not None:
-        yield lines.stability(result.stability)
+        yield repeats.describe_repeats(result)
+        yield f"repeats: {repeats.describe_agreement(result.stability)}"
     if result.aggregation != MEAN.name:
         yield f"the value is the {result.aggregation}"
     if beside := {**result.parts, **result.secondary}:

@@ -31,6 +31,7 @@ from serve_eval.schema.content import (
     VideoPart,
     VideoUrl,
 )
+from serve_eval.schema.cut import Cut, find_cut
 from serve_eval.schema.degradation import Degradation, RunningShare
 from serve_eval.schema.endpoint import AnswerFileWriter, Endpoint, LaunchContext
 from serve_eval.schema.engine_counts import EngineCounts, EngineReport, ServerCounts
@@ -132,6 +133,7 @@ from serve_eval.schema.verdict import (
     Ability,
     AcceptanceCheck,
     AnchorComparison,
+    CutEffect,
     EarlyStop,
     OtherRule,
     PairedComparison,
@@ -253,6 +255,8 @@ __all__ = [
     "ConcurrencyStep",
     "Connection",
     "Content",
+    "Cut",
+    "CutEffect",
     "DataRoots",
     "Dataset",
     "Degradation",
@@ -407,6 +411,7 @@ __all__ = [
     "WorkerTimes",
     "WrongExample",
     "file_stem",
+    "find_cut",
     "find_lost",
     "is_mutable",
     "is_rehearsal",

@@ -97,6 +97,12 @@ class TaskResult:
     others lost it when the server ended; `unlisted` others have a finish_reason of no known server.
     Their first answers are unknown: `doubted_bounds` are the `bounds` that these allow too (None:
     as for `bounds`).
+
+    `cut` counts the scored answers that were cut off, by what cut them, and `cut_value` is the
+    value if all of these were right, with the bounds `cut_bounds` (None: nothing was cut, or
+    answers can be partly right). The longest answer that the server's window cut has
+    `window_tokens`, and the longest that nothing cut `longest_whole`: tokens, or characters if the
+    server counts no tokens.
     """
 
     task: str
@@ -126,6 +132,22 @@ class TaskResult:
     restarted: int = 0
     unlisted: int = 0
     doubted_bounds: tuple[float, float] | None = None
+    cut: Mapping[str, int] = field(default_factory=dict)
+    cut_value: float | None = None
+    cut_bounds: tuple[float, float] | None = None
+    window_tokens: int | None = None
+    longest_whole: int | None = None
+
+    @property
+    def cut_answers(self) -> int:
+        """The number of scored answers that were cut off."""
+        return sum(self.cut.values())
+
+    @property
+    def unanswered(self) -> int:
+        """The number of samples without an answer, or with one in which no result was found."""
+        silent = (Outcome.UNPARSED, Outcome.EMPTY, Outcome.REASONING_ONLY, Outcome.REFUSED)
+        return self.failed + sum(self.outcomes.get(outcome, 0) for outcome in silent)
 
     @property
     def doubted(self) -> int:

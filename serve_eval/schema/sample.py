@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from msgspec import Struct
@@ -97,6 +97,12 @@ class Override:
     max_tokens: int | None = None
     stop: tuple[str, ...] | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
+
+    def limit(self, sampling: SamplingParams) -> SamplingParams:
+        """Return the sampling of a task with the sample's own limits."""
+        max_tokens = sampling.max_tokens if self.max_tokens is None else self.max_tokens
+        stop = sampling.stop if self.stop is None else self.stop
+        return replace(sampling, max_tokens=max_tokens, stop=stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

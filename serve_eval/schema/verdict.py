@@ -190,6 +190,24 @@ class OtherRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CutEffect:
+    """The change that answers could make which were cut off.
+
+    `cut` answers of this run were. If all of them were right, the value is `value` and the rule
+    says `outcome`. If instead the `reference_cut` ones of the reference were right, the reference
+    is `reference_value` and the rule says `reference_outcome`. None: not known, or answers can be
+    partly right.
+    """
+
+    cut: int
+    value: float | None
+    outcome: VerdictOutcome | None
+    reference_cut: int | None = None
+    reference_value: float | None = None
+    reference_outcome: VerdictOutcome | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The verdict of one task.
 
@@ -203,7 +221,7 @@ class Verdict:
     of the reference's own value with 95 % confidence (None: its number of samples is not known).
     `rule_named`: the user named the rule. `p_holm` is the p of "no drop" after Holm's correction
     over the `tests` of a run or comparison of several tasks (None: only one was made, or none by
-    such a rule).
+    such a rule). `cut` exists if answers of this run or of the reference were cut off.
     """
 
     task: str
@@ -227,6 +245,7 @@ class Verdict:
     rule_named: bool = False
     p_holm: float | None = None
     tests: int | None = None
+    cut: CutEffect | None = None
     reasons: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 

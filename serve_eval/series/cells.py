@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from serve_eval.report.repeats import describe_repeats
 from serve_eval.report.results_table import ResultCell
 from serve_eval.report.results_table.cell import UNJUDGED, describe_run_effect, name_outcome
 from serve_eval.schema import (
@@ -77,6 +78,7 @@ def make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> Resul
         repeats=count_repeats(task),
         pass_at_repeats=None if result.stability is None else find_pass_at_all(result.stability),
         vote=None if result.stability is None else result.stability.majority,
+        published="" if result.stability is None else describe_repeats(result),
     )
 
 

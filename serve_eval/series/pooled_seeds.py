@@ -87,6 +87,7 @@ def average(known: Sequence[ResultCell]) -> ResultCell:
         repeats=max(one.repeats for one in known),
         pass_at_repeats=_average_known([one.pass_at_repeats for one in known]),
         vote=_average_known([one.vote for one in known]),
+        published=known[0].published if len(known) == 1 else "",
         answered=" ".join(one.answered for one in known),
         seed="",
         rule=_join(one.rule for one in known),

@@ -35,6 +35,9 @@ from serve_eval.tasks._options import NumSamples, RandomSeed, StopsOfSuite
 from serve_eval.tasks._order import shuffle
 
 ROWS = 30
+USUAL_REPEATS = 16
+"""Answers to each problem in most published tables, of 8 to 64: the mean of one answer to each has
+a standard error of several points from the sampling alone."""
 STOP = ("Question:", "</s>", "<|im_end|>", "<|eot_id|>")
 BOX_LINE = "Please reason step by step, and put your final answer within \\boxed{}."
 LAYOUTS: dict[int, tuple[tuple[str, ...], ...]] = {
@@ -58,8 +61,8 @@ def task(
     """Return the task with its options.
 
     It has no reference file, and trtllm-eval has no 2024. Thirty problems show only large changes:
-    ask each several times with --repeats. The stop strings of a base model are sent only with
-    `suite_exact`, because they can cut an answer. Raises PlanError for options out of range.
+    ask each several times, as --repeats usual does. The stop strings of a base model are sent only
+    with `suite_exact`, because they can cut an answer. Raises PlanError for options out of range.
     """
     if num_samples < 1:
         raise PlanError("aime: num_samples must be 1 or more")

@@ -38,6 +38,8 @@ from serve_eval.tasks._order import shuffle
 
 SOURCE = KNOWN["gpqa"]
 ROWS = {"diamond": 198, "main": 448, "extended": 546}
+USUAL_REPEATS = 8
+"""Answers to each question in most published tables, of 4 to 16."""
 COLUMNS = (
     "Question",
     "Incorrect Answer 1",

@@ -95,11 +95,14 @@ def with_reference(
     reference: Reference,
     runs: Sequence[array[float]],
     parts: Sequence[Sequence[array[float]]] = (),
+    *,
+    cuts_right: bool = False,
 ) -> tuple[Pairs | None, str | None]:
     """Return the pairs, or None with the reason.
 
     The reason is None if the reference has no scores per sample or the run has no scores. `parts`
-    are those of each run that a value depends on that is no mean.
+    are those of each run that a value depends on that is no mean. With `cuts_right` the answers of
+    the reference that were cut off count as right, as in `reference_cuts`.
 
     A subset is paired with the same prompts of the reference. A single prompt that the reference
     does not know prevents pairing: it shows that the run used other data. A value that neither is
@@ -129,6 +132,10 @@ def with_reference(
     if (sums := task.aggregation.sums) is not None:
         return _pair_sums(sums, dataset, stored, places, parts, higher_is_better=higher)
     before = [[run[place] for place in places] for run in stored.runs]
+    if cuts_right and stored.answers is not None:
+        best = stored.hi if higher else stored.lo
+        cut = stored.answers.take(places).cut
+        before[0] = [best if one else score for one, score in zip(cut, before[0], strict=True)]
     lo, hi = stored.lo, stored.hi
     now = [[reference_samples.as_stored(score, lo, hi) for score in run] for run in runs]
     try:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from serve_eval.schema import Outcome, TaskResult
 from serve_eval.shell_words import quote_word
+from serve_eval.verdicts import cut_answers
 
 CHOSEN_SAMPLES = "chosen_samples"
 """The name with which the warning about samples that a user named begins."""
@@ -31,20 +32,11 @@ def objections(result: TaskResult, max_missing: float = MAX_MISSING) -> list[str
     return []
 
 
-def remarks(result: TaskResult, *, one_token_answers: bool, stop: Sequence[str] = ()) -> list[str]:
-    """Return warnings that do not prevent a verdict.
-
-    A cut answer is expected if the task asks for a token or two.
-    """
+def remarks(result: TaskResult, *, max_tokens: int, stop: Sequence[str] = ()) -> list[str]:
+    """Return warnings that do not prevent a verdict."""
     if result.scored == 0:
         return []
-    warnings = []
-    if not one_token_answers and result.truncated / result.scored > 0.01:
-        warnings.append(
-            f"{result.truncated} of {result.scored} answers were cut at max_tokens, or before it at"
-            " a limit of the server: raise the one that cut them, or compare only with a reference"
-            " that has the same limit"
-        )
+    warnings = [*cut_answers.advise(result, max_tokens=max_tokens, stop=tuple(stop))]
     if result.stopped_in_reasoning:
         cause = (
             "find out what ended them; the server's reasoning parser may take answers for thoughts"

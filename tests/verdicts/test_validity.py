@@ -51,29 +51,41 @@ def test_missing_answers_without_bounds_are_an_objection() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "one_token", "said"),
+    ("fields", "said"),
     [
-        ({"truncated": 10}, False, ()),
-        ({"truncated": 11}, False, ("11 of 1000 answers were cut at max_tokens",)),
-        ({"truncated": 1000}, True, ()),
-        ({"outcomes": {Outcome.UNPARSED: 50}}, False, ()),
+        ({"cut": {"max_tokens": 10}}, ()),
+        ({"cut": {"max_tokens": 11}}, ("11 of 1000 answers were cut at max_tokens=256",)),
+        (
+            {"cut": {"max_tokens": 6, "window": 5}},
+            (
+                "6 of 1000 answers were cut at max_tokens=256: raise it",
+                "5 of 1000 answers were cut by the server's window",
+            ),
+        ),
+        ({"truncated": 1000}, ()),
+        ({"outcomes": {Outcome.UNPARSED: 50}}, ()),
         (
             {"outcomes": {Outcome.UNPARSED: 51}},
-            False,
             ("no result could be extracted from 51 of 1000 answers",),
         ),
-        ({"truncated": 11, "scored": 0, "failed": 1000}, False, ()),
+        ({"cut": {"max_tokens": 11}, "scored": 0, "failed": 1000}, ()),
     ],
 )
 def test_what_concerns_more_answers_than_a_limit_is_told(
-    fields: dict[str, object], one_token: bool, said: tuple[str, ...]
+    fields: dict[str, object], said: tuple[str, ...]
 ) -> None:
-    told = remarks(replace(RESULT, **fields), one_token_answers=one_token)
+    told = remarks(replace(RESULT, **fields), max_tokens=256)
     assert len(told) == len(said)
     assert all(line.startswith(start) for line, start in zip(told, said, strict=True))
 
 
-def test_the_advice_for_cut_answers_fits_a_limit_of_the_server() -> None:
-    """The likely cause may name that limit, below max_tokens."""
-    [told] = remarks(replace(RESULT, truncated=11), one_token_answers=False)
-    assert "before it at a limit of the server: raise the one that cut them" in told
+def test_each_way_of_cutting_has_its_own_advice() -> None:
+    cut = {"max_tokens": 9, "window": 8, "stop_string": 7}
+    result = replace(RESULT, cut=cut, window_tokens=100, stopped_in_reasoning=3)
+    limit, window, stop, thoughts = remarks(result, max_tokens=256, stop=("Q:",))
+    assert "raise it on both sides (--max-tokens 512" in limit
+    assert "window after 100 tokens or fewer" in window
+    assert "more max_tokens do not help" in window
+    assert stop.startswith("4 of 1000 answers were cut by a stop string ('Q:')")
+    assert "--set mmlu.stop=[]" in stop
+    assert thoughts.startswith("3 of 1000 answers ended within the model's reasoning")

@@ -7,8 +7,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from msgspec import UNSET
+
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
+from serve_eval.evaluation.agreement.cut_right import with_cuts_right
 from serve_eval.evaluation.storage.records.prompts import KeptPrompt, has_prompts, read_prompts
 from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.protocol.fingerprint import without_scorer_options
@@ -115,7 +118,12 @@ def _restrict(answers: TaskAnswers, kept: set[str], prompts: int) -> TaskAnswers
     )
     doubted = tuple(frozenset(one & kept) for one in answers.doubted)
     result = _sum_up(answers.task.result, lines, doubted, prompts * len(lines))
-    return replace(answers, task=replace(answers.task, result=result), lines=lines, doubted=doubted)
+    part = replace(answers, task=replace(answers.task, result=result), lines=lines, doubted=doubted)
+    if not result.cut or (right := with_cuts_right(part)) is None:
+        return part
+    bound = right.task.result
+    result = replace(result, cut_value=bound.value, cut_bounds=bound.bounds)
+    return replace(part, task=replace(part.task, result=result))
 
 
 def _sum_up(
@@ -149,6 +157,7 @@ def _sum_up(
         breakdown={},
         aggregation=whole.aggregation,
         repaired=sum(map(len, doubted)),
+        cut=dict(Counter(str(line.cut) for line in scored if line.cut is not UNSET)),
         doubted_bounds=_bound(metric, known, planned),
     )
 

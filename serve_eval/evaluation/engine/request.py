@@ -12,9 +12,7 @@ def request_of(task: Task, sample: Sample) -> Request:
     """Return the request for one sample."""
     own, sampling, extra = sample.override, task.sampling, task.extra
     if own is not None:
-        max_tokens = sampling.max_tokens if own.max_tokens is None else own.max_tokens
-        stop = sampling.stop if own.stop is None else own.stop
-        sampling = replace(sampling, max_tokens=max_tokens, stop=stop)
+        sampling = own.limit(sampling)
         extra = {**extra, **own.extra}
     if sampling.seed is not None and sampling.temperature != 0:
         sampling = replace(sampling, seed=derive_seed(sampling.seed, sample.id))

@@ -12,6 +12,7 @@ from serve_eval.client.wire_format.finish_reasons import BREAK, PENDING, meaning
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.command_line import TRUSTED
 from serve_eval.evaluation.plan.expect import list_problems
+from serve_eval.evaluation.plan.flag_values import USUAL
 from serve_eval.evaluation.plan.parse import LAUNCHERS, TASKS, VERDICTS, Problems, spec_of
 from serve_eval.plugins import registry
 from serve_eval.plugins.values import load_launcher, load_verdict_rule, rules_with_early_stop
@@ -84,12 +85,14 @@ def can_be_made(folder: Path) -> bool:
 
 def _check_counts(values: Mapping[str, Any], problems: Problems) -> None:
     repeats = values.get("repeats", 1)
-    numbers: dict[tuple[str, ...], int] = {("limit",): values.get("limit", 1)}
+    numbers: dict[tuple[str, ...], Any] = {("limit",): values.get("limit", 1)}
     if isinstance(repeats, Mapping):
         numbers |= {("repeats", name): times for name, times in repeats.items()}
     else:
         numbers["repeats",] = repeats
     for path, number in numbers.items():
+        if number == USUAL:
+            continue
         if number < 1:
             problems.add(path, f"must be 1 or more, not {number}")
         elif path[0] == "repeats" and number > MOST_REPEATS:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from serve_eval.errors import PlanError
+
+Times = int | Literal["usual"]
+USUAL: Literal["usual"] = "usual"
+"""The word for the number of repeats with which models are usually compared by a task."""
 
 
 def names_of(given: Sequence[str] | None) -> list[str] | None:

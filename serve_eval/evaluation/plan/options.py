@@ -77,13 +77,15 @@ class AskedOptions:
         ),
     ] = None
     repeats: Annotated[
-        int | None,
+        str | None,
         Setting(
-            "Ask every sample N times and average (default 1, or the number in its case"
-            " file). The report then shows how stable the answers are.",
+            "Ask every sample N times and average (default 1, or the number in its case file)."
+            " usual: as often as models are usually compared by the task (aime 16, gpqa 8; others"
+            " 1). The report then shows how stable the answers are.",
             flags=("--repeats", "--iterations"),
-            metavar="N",
-            in_file=int | dict[str, int],
+            metavar="N|usual",
+            in_file=flag_values.Times | dict[str, flag_values.Times],
+            parse=flag_values.number_or_word,
         ),
     ] = None
     seed: Seed = None
@@ -123,7 +125,13 @@ class ProtocolOptions:
         str | None, Setting("Value of enable_thinking in chat_template_kwargs.", metavar="on|off")
     ] = None
     max_tokens: Annotated[
-        int | None, Setting("Maximum number of tokens in an answer.", metavar="N")
+        str | None,
+        Setting(
+            "Maximum number of tokens in an answer. auto: the limit of the newest finished run of"
+            " the model and task next to the run folder, doubled if it cut an answer.",
+            metavar="N|auto",
+            parse=flag_values.number_or_word,
+        ),
     ] = None
     temperature: Annotated[
         float | None, Setting("Sampling temperature; 0, as in most tasks, is greedy.", metavar="T")

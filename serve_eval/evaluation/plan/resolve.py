@@ -45,6 +45,7 @@ from serve_eval.evaluation.plan.parse import (
     tasks_of,
 )
 from serve_eval.evaluation.plan.rehearse import rehearse
+from serve_eval.evaluation.plan.repeats import note_repeats, read_repeats
 from serve_eval.evaluation.plan.set_options import apply_setting
 from serve_eval.evaluation.plan.shard import parse_shard
 from serve_eval.plugins import extensions
@@ -132,6 +133,7 @@ def resolve(
     chosen = read_choice(values.get("samples"), tasks, problems)
     if problems.found:
         raise PlanError(problems.found)
+    repeats = read_repeats(values.get("repeats"), with_cases)
     plan = Plan(
         model=values.get("model") or (launcher.name if launcher.name in OWN_MODELS else None),
         launcher=launcher,
@@ -146,7 +148,7 @@ def resolve(
         **chosen,
         limit=values.get("limit"),
         shard=shard,
-        **_repeats(values.get("repeats"), with_cases),
+        **repeats,
         seed=values.get("seed", 0),
         no_reference=values.get("no_reference", False),
         allow_missing_reference=values.get("allow_missing_reference", False)
@@ -165,7 +167,9 @@ def resolve(
     )
     out_dir = values.get("output_dir")
     return Resolved(
-        plan=plan, out_dir=Path(out_dir).expanduser() if out_dir else None, notes=with_cases.notes
+        plan=plan,
+        out_dir=Path(out_dir).expanduser() if out_dir else None,
+        notes=(*with_cases.notes, *note_repeats(values.get("repeats"), plan)),
     )
 
 
@@ -280,23 +284,6 @@ def _with_absolute_tokenizer(task: Spec) -> Spec:
         if isinstance(folder, str)
         else task
     )
-
-
-def _repeats(given: int | Mapping[str, int] | None, with_cases: PlannedCases) -> dict[str, Any]:
-    """Return the number of repeats as fields of a plan.
-
-    A single number applies to all tasks. Otherwise a task uses the number of the plan, or of its
-    case file.
-    """
-    if isinstance(given, int):
-        return {"repeats": given}
-    told, names = (
-        {**with_cases.iterations, **(given or {})},
-        {task.name for task in with_cases.tasks},
-    )
-    return {
-        "repeats_of": {name: times for name, times in told.items() if times > 1 and name in names}
-    }
 
 
 def _include(values: Mapping[str, Any], problems: Problems) -> tuple[str, ...]:

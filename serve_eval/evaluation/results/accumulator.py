@@ -14,6 +14,7 @@ from msgspec import UNSET
 from serve_eval.client.traffic import TrafficCounter
 from serve_eval.evaluation.results._scorer_errors import ScorerErrors
 from serve_eval.evaluation.results.sample_table import (
+    CUT_FLAGS,
     FAILURE_CODES,
     LOOPING,
     LOST,
@@ -38,6 +39,7 @@ from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.processes.forkserver import describe_error
 from serve_eval.schema import (
     MEAN,
+    Cut,
     Failure,
     FailureKind,
     Outcome,
@@ -47,6 +49,7 @@ from serve_eval.schema import (
     Task,
     TaskResult,
     Traffic,
+    find_cut,
     find_lost,
 )
 
@@ -55,6 +58,12 @@ _COUNTED = Score(value=0.0, outcome=Outcome.UNPARSED)
 _TAIL, _LOOP, _TIMES = 400, 20, 6
 """An answer is repetitive if its last _LOOP characters occur _TIMES times in its last _TAIL."""
 _UNSCORED = FAILURE_CODES[FailureKind.SCORER_ERROR]
+
+
+def _find_cut(task: Task, sample: Sample, response: Response, score: Score) -> Cut | None:
+    own = sample.override
+    asked = task.sampling if own is None else own.limit(task.sampling)
+    return find_cut(response, score.outcome, asked)
 
 
 def _repetitive(text: str) -> bool:
@@ -196,6 +205,8 @@ class ScoreAccumulator(SampleTable):
             | response.stopped_in_reasoning * STOPPED_IN_REASONING
             | _repetitive(response.text) * REPETITIVE
         )
+        cut = _find_cut(self.task, sample, response, score)
+        self.flags[i] |= 0 if cut is None else CUT_FLAGS[cut]
         if response.looping:
             self.flags[i] |= LOOPING
         elif response.unlisted_finish and self._finishes.note(i, response.finish_reason):
@@ -220,10 +231,15 @@ class ScoreAccumulator(SampleTable):
         if mode is not None:
             self._count_mode(i, mode)
         if not self._counts_only:
-            self._keep_score(sample, response, score, mode)
+            self._keep_score(sample, response, score, mode, cut)
 
     def _keep_score(
-        self, sample: Sample, response: Response, score: Score, mode: str | None
+        self,
+        sample: Sample,
+        response: Response,
+        score: Score,
+        mode: str | None,
+        cut: Cut | None,
     ) -> None:
         """Pass a score to the file of scores."""
         if self._scores is not None:
@@ -238,6 +254,7 @@ class ScoreAccumulator(SampleTable):
                     parts=score.parts,
                     mode=UNSET if mode is None else mode,
                     group=sample.group or UNSET,
+                    cut=UNSET if cut is None else cut,
                 )
             )
 

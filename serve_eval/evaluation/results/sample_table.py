@@ -10,11 +10,18 @@ from typing import Final
 
 from serve_eval.evaluation.results.degradation import Course
 from serve_eval.evaluation.results.repeats import Repeated
-from serve_eval.schema import FailureKind, LostAnswer, Outcome, Sample, Score, Task
+from serve_eval.schema import MEAN, Cut, FailureKind, LostAnswer, Outcome, Sample, Score, Task
 
 TRUNCATED, STOPPED_IN_REASONING, REPETITIVE = 1, 2, 4
 LOOPING, UNLISTED_FINISH = 32, 64
-"""Flags of an answer. REPETITIVE is what we see in its text, LOOPING what the server says of it."""
+CUT_AT_MAX_TOKENS, CUT_BY_WINDOW, CUT_BY_STOP = 128, 256, 512
+"""Flags of an answer. REPETITIVE is what we see in its text, LOOPING what the server says of it.
+TRUNCATED is what the server says; one of the last three says what cut the answer off."""
+CUT_FLAGS: Final = {
+    Cut.MAX_TOKENS: CUT_AT_MAX_TOKENS,
+    Cut.WINDOW: CUT_BY_WINDOW,
+    Cut.STOP_STRING: CUT_BY_STOP,
+}
 REPAIRED, RESTARTED = 8, 16
 """Flags of a sample: an earlier answer to it may have been lost, or was lost with its server."""
 LOST: Final = {LostAnswer.NOTHING: 0, LostAnswer.ANSWER: REPAIRED, LostAnswer.RESTART: RESTARTED}
@@ -40,7 +47,8 @@ class SampleTable:
         self.samples = samples = samples if repeats == 1 else Repeated(samples, repeats)
         n = len(samples)
         self.values, self.started, self.ended = (array("d", bytes(8 * n)) for _ in range(3))
-        self.outcomes, self.failures, self.retryable, self.flags = (bytearray(n) for _ in range(4))
+        self.outcomes, self.failures, self.retryable = (bytearray(n) for _ in range(3))
+        self.flags = array("H", bytes(2 * n))
         self.lengths = array("i", bytes(4 * n))
         self.parts: dict[str, array[float]] = {}
         self.answers = array("q", bytes(8 * n)) if repeats > 1 else None
@@ -85,6 +93,29 @@ class SampleTable:
         for i in self.list_doubted():
             table.outcomes[i] = 0
             table.scored -= 1
+        return table
+
+    def list_cut(self) -> list[int]:
+        """Return the positions of the scored samples whose answers were cut off."""
+        cut = sum(CUT_FLAGS.values())
+        return [i for i, flag in enumerate(self.flags) if flag & cut and self.outcomes[i]]
+
+    def with_cuts_right(self) -> SampleTable | None:
+        """Return a copy in which the answers that were cut off have the best score.
+
+        None if this says nothing: without a range, for a value that is no mean, and if an answer
+        can be partly right, since a cut one then lacks a part only.
+        """
+        metric = self.task.metric
+        if metric.lo is None or metric.hi is None or self.task.aggregation is not MEAN:
+            return None
+        if any(self.values[i] not in (metric.lo, metric.hi) for i in self.list_scored_places()):
+            return None
+        best = metric.hi if metric.higher_is_better else metric.lo
+        table = copy(self)
+        table.values = array("d", self.values)
+        for i in self.list_cut():
+            table.values[i] = best
         return table
 
     def scores(self) -> array[float]:
@@ -199,7 +230,7 @@ class SampleTable:
         outcome = numpy.frombuffer(self.outcomes, numpy.uint8)[order]
         order, outcome = order[outcome != 0], outcome[outcome != 0]
         no_text = [OUTCOME_CODES[Outcome.EMPTY], OUTCOME_CODES[Outcome.REASONING_ONLY]]
-        flags = numpy.frombuffer(self.flags, numpy.uint8)[order]
+        flags = numpy.frombuffer(self.flags, numpy.uint16)[order]
         return Course(
             started_s=array("d", numpy.frombuffer(self.started)[order].tobytes()),
             ended_s=array("d", numpy.frombuffer(self.ended)[order].tobytes()),

@@ -11,6 +11,9 @@ from typing import TypeVar
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.results.interval import interval
 from serve_eval.evaluation.results.sample_table import (
+    CUT_BY_STOP,
+    CUT_BY_WINDOW,
+    CUT_FLAGS,
     FAILURE_CODES,
     LOOPING,
     OUTCOME_CODES,
@@ -60,6 +63,12 @@ def task_result(
     wider = (
         None if unknown or not doubted else hooks.call("aggregation", lambda: _widen(table), None)
     )
+    cut = {
+        str(kind): number
+        for kind, flag in CUT_FLAGS.items()
+        if (number := _count_flagged(table, flag))
+    }
+    cut_value, cut_bounds = (None, None) if unknown or not cut else _judge_cuts_right(table)
     breakdown: Mapping[str, object] = {}
     secondary: Mapping[str, float] = {}
     if n:
@@ -109,6 +118,21 @@ def task_result(
         doubted_bounds=wider,
         looping=_count_flagged(table, LOOPING),
         unlisted_finishes=unlisted,
+        cut=cut,
+        cut_value=cut_value,
+        cut_bounds=cut_bounds,
+        longest_whole=max(
+            (
+                table.lengths[i]
+                for i in table.list_scored_places()
+                if not table.flags[i] & (TRUNCATED | CUT_BY_STOP)
+            ),
+            default=None,
+        ),
+        window_tokens=max(
+            (table.lengths[i] for i in table.list_cut() if table.flags[i] & CUT_BY_WINDOW),
+            default=None,
+        ),
     )
 
 
@@ -142,6 +166,18 @@ def _bounds(table: SampleTable, total: float, value: float | None) -> tuple[floa
     else:
         low, high = bound_missing(total, table.scored, planned, lo or 0.0, hi or 0.0)
     return metric.scale * low, metric.scale * high
+
+
+def _judge_cuts_right(
+    table: SampleTable,
+) -> tuple[float | None, tuple[float, float] | None]:
+    """Return the value and its bounds if the answers that were cut off were right."""
+    right = table.with_cuts_right()
+    if right is None or not right.scored:
+        return None, None
+    total = math.fsum(right.values[i] for i in right.list_scored_places())
+    value = table.task.metric.scale * total / right.scored
+    return value, _bounds(right, total, value)
 
 
 def _widen(table: SampleTable) -> tuple[float, float] | None:

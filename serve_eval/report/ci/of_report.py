@@ -16,6 +16,7 @@ from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, C
 from serve_eval.report.ci.properties import list_figures, list_other
 from serve_eval.report.lines import count_lost
 from serve_eval.report.one_line import OneLine, lead
+from serve_eval.report.repeats import describe_repeats
 from serve_eval.report.summary.figures import count
 from serve_eval.report.summary.next_steps import explain_taking, next_steps
 from serve_eval.report.summary.rows import describe_rules
@@ -31,7 +32,7 @@ from serve_eval.schema import (
     TaskResult,
     VerdictOutcome,
 )
-from serve_eval.verdicts import repaired, two_rules
+from serve_eval.verdicts import cut_answers, repaired, two_rules
 from serve_eval.verdicts.validity import CHOSEN_SAMPLES
 
 _STATES = {
@@ -144,7 +145,7 @@ def name_rules(task: SummaryTask) -> list[str]:
     return [] if task.verdict.other is None else [f"{task.result.task}: {describe_rules(task)}"]
 
 
-_REMARKS = (two_rules.DISAGREE, "small_drop", CHOSEN_SAMPLES, *repaired.WARNINGS)
+_REMARKS = (two_rules.DISAGREE, "small_drop", CHOSEN_SAMPLES, cut_answers.CUT, *repaired.WARNINGS)
 
 
 def pick_remarks(warnings: Sequence[str]) -> list[str]:
@@ -185,6 +186,9 @@ def _list_notes(report: Report) -> Iterator[str]:
                 f"{task.result.task}: {count(mixed, 'prompt')} of {stability.prompts:,} right in"
                 " some repeats and wrong in others"
             )
+    for task in report.tasks:
+        if task.result.stability is not None:
+            yield f"{task.result.task}: {describe_repeats(task.result)}"
     for task in report.tasks:
         yield from (f"rule: {line}" for line in name_rules(summarise_task(task)))
     yield f"flaky: {'; '.join(flaky)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from serve_eval import __version__
@@ -25,6 +25,7 @@ from serve_eval.report.page.content import (
     Section,
     TextLines,
 )
+from serve_eval.report.page.questions import tabulate_questions
 from serve_eval.report.page.sample_data import PageTask, SampleData
 from serve_eval.report.page.samples_section import show_samples
 from serve_eval.report.page.settings import show_settings
@@ -37,7 +38,9 @@ from serve_eval.report.page.verdict import (
 )
 from serve_eval.report.page.writer import save_page
 from serve_eval.report.pictures.picture import Picture
+from serve_eval.report.pictures.questions import draw_questions
 from serve_eval.report.pictures.run_pictures import draw_answers, draw_task
+from serve_eval.report.samples.by_question import Question, count_by_question
 from serve_eval.report.samples.known import know_task
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.report.summary import (
@@ -121,10 +124,12 @@ def _list_sections(
             if details := list_details(summary):
                 name = summary.result.task
                 yield Facts(title=name, rows=make_facts(details, name))
-    drawn = list(picture_tasks(tasks))
-    drawn += [one for task in report.tasks for one in _draw(task, data)]
+    asked = {one.result.task: _count_questions(report, one, data) for one in report.tasks}
+    drawn = [*picture_tasks(tasks), *_draw_tasks(report, data, asked)]
     if drawn:
         yield PictureSection(title="Pictures", pictures=drawn)
+    for name, questions in asked.items():
+        yield from tabulate_questions(name, questions, several=several)
     for summary in tasks:
         facts = data.known[summary.result.task]
         yield from show_breakdown(summary, facts.fields if facts else (), several=several)
@@ -136,6 +141,15 @@ def _list_sections(
     yield from _show_settings(report, tasks[0].resume)
 
 
+def _draw_tasks(
+    report: Report, data: SampleData, asked: Mapping[str, Sequence[Question]]
+) -> Iterator[Picture]:
+    """Yield the pictures of all tasks; `asked` has the questions of those with repeats."""
+    for one in report.tasks:
+        yield from _draw(one, data)
+        yield from draw_questions(one.result.task, asked[one.result.task])
+
+
 def _draw(task: TaskReport, data: SampleData) -> Iterator[Picture]:
     """Yield the pictures of a task; a degradation has one of its own."""
     yield from draw_task(task)
@@ -145,6 +159,15 @@ def _draw(task: TaskReport, data: SampleData) -> Iterator[Picture]:
         title = f"{task.result.task}: {what(one)}"
         if svg := picture(task.result.task, one):
             yield Picture(title=title, description=title, svg=svg)
+
+
+def _count_questions(report: Report, task: TaskReport, data: SampleData) -> list[Question]:
+    """Return the questions of a task with repeats; none of another one."""
+    repeats = report.plan.times(task.result.task)
+    if repeats < 2:
+        return []
+    [index] = data.indexes[task.result.task].values()
+    return count_by_question(index.source, repeats)
 
 
 def _open_task(

@@ -70,7 +70,7 @@ class ResultCell:
     `p_table` is the two-sided p by Holm over the table, and `star` says that it proves the
     difference; `signed`: the value is one. `chosen`: the user named the samples. Of
     `repeats` answers to each prompt, `pass_at_repeats` is pass@k with k = `repeats` in percent, and
-    `vote` the value of the most frequent answers.
+    `vote` the value of the most frequent answers; `published` is the line about them.
     """
 
     value: float | None
@@ -113,6 +113,7 @@ class ResultCell:
     repeats: int = 1
     pass_at_repeats: float | None = None
     vote: float | None = None
+    published: str = ""
     reference_name: str = ""
     inflation: float = 1.0
     run_effect: str = ""
@@ -191,6 +192,8 @@ class ResultCell:
                 yield f"no {what}: {shown or _leave_out_places(first) or rest}"
             else:
                 yield f"no {what}: {first}{f' ({self.answers})' if self.answers else ''}"
+        if self.published and self.value is not None and not self.signed:
+            yield self.published
         if self.signed and self.value is not None and self.run_effect:
             yield self.run_effect
         if self.signed and self.pairs is not None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from serve_eval.report.samples.samples import ShownSample
 from serve_eval.report.text import reveal
 from serve_eval.schema import AnsweringServers, Attempt, Failure, FailureKind
+from serve_eval.verdicts.cut_answers import REMEDIES
 
 KINDS = {
     FailureKind.HTTP_ERROR: "an HTTP error",
@@ -64,6 +65,8 @@ def describe_end(sample: ShownSample) -> str:
         said.append(f"{usage.reasoning_tokens} tokens of thoughts")
     if usage.cached_tokens:
         said.append(f"{usage.cached_tokens} of the prompt cached")
+    if sample.cut is not None:
+        said.append(REMEDIES[sample.cut])
     return "; ".join(said)
 
 

@@ -23,6 +23,7 @@ from serve_eval.report.samples.place import AnswerPlace, find_place
 from serve_eval.schema import (
     AnsweringServers,
     Attempt,
+    Cut,
     Failure,
     FailureKind,
     Outcome,
@@ -69,6 +70,7 @@ class SampleRow:
     expected: str | None = None
     extracted: str | None = None
     cut_off: bool = False
+    cut: Cut | None = None
     failure: Failure | None = None
 
     @property
@@ -97,6 +99,7 @@ class ShownSample(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str
     value: float | None
     cut_off: bool
+    cut: Cut | None
     expected: str | None
     extracted: str | None
     place: AnswerPlace | None
@@ -179,7 +182,8 @@ def list_rows(source: SampleSource) -> list[SampleRow]:
             value=line.value,
             expected=line.target,
             extracted=line.answer,
-            cut_off=line.truncated,
+            cut_off=line.truncated or line.cut is not UNSET,
+            cut=line.cut or None,
         )
         for line in scores.values()
     ]
@@ -295,7 +299,8 @@ def _sample(
         id=name,
         outcome=WORDS[line.outcome] if line else UNSCORED if response else FAILED,
         value=None if line is None else line.value,
-        cut_off=response is not None and response.truncated,
+        cut_off=bool(line and line.cut) or (response is not None and response.truncated),
+        cut=(line.cut or None) if line else None,
         expected=None if line is None else line.target,
         extracted=None if line is None else line.answer,
         place=find_place(response.text, line.answer) if locate and line and response else None,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from serve_eval.report.summary.summary_task import SummaryTask
 from serve_eval.schema import Metric
+from serve_eval.verdicts import cut_answers
 
 POINTS = 100.0
 """Scale of a metric whose values are points out of 100."""
@@ -60,6 +63,14 @@ def show_value(task: SummaryTask) -> str:
         return span(verdict.bounds, result.metric)
     value = verdict.evaluated if verdict.evaluated is not None else result.value
     return "-" if value is None else figure(value, result.metric)
+
+
+def describe_bound(task: SummaryTask, *, brief: bool = False) -> str:
+    """Return the value if the cut answers were right, or "" if that says nothing."""
+    told = cut_answers.describe_bound(task.result, partial(figure, metric=task.result.metric))
+    if not brief or not told:
+        return told
+    return f"{told.partition(' ')[0]} if {task.result.cut_answers:,} cut were right"
 
 
 def change(task: SummaryTask) -> float | None:

@@ -43,20 +43,24 @@ def headline(task: SummaryTask, marks: Marks | None, width: int | None = None) -
     """Return the verdict, the task, its value, and what it is compared with.
 
     `marks` are those of the drawn line, if there is one. If the line is wider than `width`, the
-    word reference is shortened.
+    word reference is shortened, and then the bound for cut answers.
     """
     verdict = task.verdict
     line = badge(verdict.outcome.value, style_of(verdict.outcome))
     said = "  ".join(["", clean(task.result.task), *_parts(task, marks)])
     if width is not None and line.cell_len + cell_len(said) > width:
         said = said.replace(f" {task.names[1]} ", " ref ", 1) if len(task.names[1]) > 3 else said
+    if width is not None and line.cell_len + cell_len(said) > width:
+        bound, brief = (figures.describe_bound(task, brief=one) for one in (False, True))
+        said = said.replace(f"; {bound}", f" ({brief})", 1) if bound else said
     return line.append(said)
 
 
 def _parts(task: SummaryTask, marks: Marks | None) -> Iterator[str]:
     metric, verdict = task.result.metric, task.verdict
     if (value := figures.show_value(task)) != "-":
-        yield " ".join(filter(None, (marks.value if marks else "", task.names[0], value)))
+        shown = "; ".join(filter(None, (value, figures.describe_bound(task))))
+        yield " ".join(filter(None, (marks.value if marks else "", task.names[0], shown)))
     if verdict.reference is not None:
         shown = f"{task.names[1]} {figures.figure(verdict.reference, metric)}"
         yield f"{marks.reference} {shown}" if marks else shown

@@ -16,7 +16,13 @@ from serve_eval.report.summary.axis import choose_marks
 from serve_eval.report.summary.headline import axis_of, headline
 from serve_eval.report.summary.next_steps import explain_taking, next_steps
 from serve_eval.report.summary.print_rows import print_commands, print_rows
-from serve_eval.report.summary.rows import Row, describe_repeats, rows_of, warnings_of
+from serve_eval.report.summary.rows import (
+    Row,
+    describe_cuts,
+    describe_repeats,
+    rows_of,
+    warnings_of,
+)
 from serve_eval.report.summary.summary_task import SummaryTask, summarise_task, summarise_tasks
 from serve_eval.report.summary.table import COLUMNS, cells, lay_out, name_columns, title
 from serve_eval.schema import Load, Report, TaskReport, VerdictOutcome
@@ -88,7 +94,7 @@ def list_details(task: SummaryTask) -> list[Row]:
     """Return what must be known of one of several tasks."""
     if task.verdict.outcome is not VerdictOutcome.PASS:
         return list(rows_of(task))
-    return [*describe_repeats(task), *warnings_of(task)]
+    return [*describe_repeats(task), *describe_cuts(task), *warnings_of(task)]
 
 
 def find_shared(tasks: Sequence[SummaryTask]) -> dict[Row, list[str]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from serve_eval.evaluation.results.examples import name_target
-from serve_eval.report import lines
+from serve_eval.report import lines, repeats
 from serve_eval.report.summary import figures
 from serve_eval.report.summary.breakdown import describe_breakdown
 from serve_eval.report.summary.summary_task import SummaryTask
@@ -21,7 +21,7 @@ from serve_eval.schema import (
     WrongExample,
     is_mutable,
 )
-from serve_eval.verdicts import two_rules
+from serve_eval.verdicts import cut_answers, two_rules
 
 Row = tuple[str, str]
 LONGEST = 60
@@ -41,11 +41,13 @@ def rows_of(task: SummaryTask) -> Iterator[Row]:
         yield from (("why", reason) for reason in dict.fromkeys(verdict.reasons))
     if verdict.early is not None:
         yield "stopped", _describe_early(verdict.early)
+    yield from describe_repeats(task)
     yield from _uncertainty(task)
     if verdict.other is not None:
         yield "rule", describe_rules(task)
     if verdict.outcome is not VerdictOutcome.UNSUPPORTED:
         yield "asked", describe_answers(result)
+        yield from describe_cuts(task)
     yield from describe_breakdown(task)
     if task.example is not None and verdict.outcome in _EXAMPLES:
         yield "e.g.", describe_example(task.example, result.task)
@@ -60,7 +62,6 @@ def _more(task: SummaryTask) -> Iterator[Row]:
         yield "wrong by", ", ".join(f"{mode} {n}" for mode, n in result.modes.items())
     if task.acceptance is not None:
         yield "drafts", lines.acceptance(task.acceptance, verdict.acceptance)
-    yield from describe_repeats(task)
     if "mismatch" in (verdict.protocol or ""):
         yield "note", f"protocol: {verdict.protocol}"
     if verdict.outcome is VerdictOutcome.PASS and verdict.rule != "none":
@@ -68,10 +69,29 @@ def _more(task: SummaryTask) -> Iterator[Row]:
 
 
 def describe_repeats(task: SummaryTask) -> Iterator[Row]:
-    """Yield how far the repeats of a task agree, and of which side they are."""
+    """Yield the line about the repeats of a task and how far they agree."""
     if task.result.stability is not None:
         whose = f"{task.names[0]}: " if task.names[0] else ""
-        yield "repeats", f"{whose}{lines.stability(task.result.stability)}"
+        yield "repeats", f"{whose}{repeats.describe_repeats(task.result)}"
+        yield "spread", f"{whose}{repeats.describe_agreement(task.result.stability)}"
+
+
+def describe_cuts(task: SummaryTask) -> Iterator[Row]:
+    """Yield how many answers were cut off by what, and the value if these were right."""
+    result, effect = task.result, task.verdict.cut
+    said = []
+    if result.cut:
+        asked = result.planned - result.spared
+        said.append(f"{result.cut_answers:,} of {asked:,}: {cut_answers.describe_kinds(result)}")
+        said += filter(None, [figures.describe_bound(task)])
+    if effect is not None and effect.reference_cut:
+        theirs = f"{task.names[1]}: {effect.reference_cut:,} cut"
+        if effect.reference_value is not None:
+            value = figures.figure(effect.reference_value, result.metric)
+            theirs += f", {value} if {'it was' if effect.reference_cut == 1 else 'they were'} right"
+        said.append(theirs)
+    if said:
+        yield "cut", "; ".join(said)
 
 
 _EXAMPLES = (VerdictOutcome.FAIL, VerdictOutcome.NO_REFERENCE)
@@ -164,7 +184,7 @@ def describe_answers(result: TaskResult) -> str:
     if result.failures:
         kinds = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in result.failures.items())
         failed += f" ({kinds})"
-    said = [failed, *lines.count_lost(result), f"{result.truncated} cut off"]
+    said = [failed, *lines.count_lost(result), f"{result.cut_answers or result.truncated} cut off"]
     said += [f"{result.looping} looping"] if result.looping else []
     said += [f"{n} {word}" for kind, word in _WORDS.items() if (n := result.outcomes.get(kind, 0))]
     spared = f", {result.spared:,} not needed" if result.spared else ""

@@ -7,11 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from serve_eval.errors import ExternalCodeError, ServeEvalError
+from serve_eval.evaluation.agreement import cut_right
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
 from serve_eval.evaluation.agreement.score_pairs import score_pairs
 from serve_eval.plugins.values import VerdictRule, load_verdict_rule
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
+    Cut,
     Plan,
     Reference,
     Spec,
@@ -20,7 +22,7 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
-from serve_eval.verdicts import repaired, two_rules
+from serve_eval.verdicts import cut_answers, repaired, two_rules
 from serve_eval.workflows.compare.exact import ExactAnswers, add_own
 
 if TYPE_CHECKING:
@@ -98,9 +100,30 @@ def _judge_sides(
         bounded = partial(judge, repaired.as_bounded(after), fewer, _at_best(reference, a), **more)
         policy = repaired.read_policy(rule.options)
         verdict = repaired.settle(verdict, bounded, doubt, policy, after, exact=judging.needs_texts)
+    if not judging.needs_texts:
+        right = cut_right.with_cuts_right(a), cut_right.with_cuts_right(b)
+
+        def judge_right(before: TaskAnswers, after: TaskAnswers) -> Verdict:
+            pairs, _ = _pair(task, before, after, judging, None)
+            value = before.task.result.value
+            assert value is not None
+            return judge(after.task.result, pairs, replace(reference, value=value))
+
+        cut = cut_right.count_cut(a), cut_right.count_cut(b)
+        verdict = cut_answers.add_effect(
+            verdict,
+            replace(after, cut=after.cut or ({Cut.MAX_TOKENS: cut[1]} if cut[1] else {})),
+            own=None if right[1] is None or not cut[1] else partial(judge_right, a, right[1]),
+            reference_cut=cut[0],
+            theirs=None if right[0] is None or not cut[0] else partial(judge_right, right[0], b),
+            reference_name="A",
+        )
     verdict = two_rules.warn(verdict)
     # The other warnings belong to the classic test, which does not judge here.
-    kept = ("small_drop", "run_effect", two_rules.DISAGREE, *repaired.WARNINGS)
+    kept = (
+        *("small_drop", "run_effect", two_rules.DISAGREE, cut_answers.CUT),
+        *repaired.WARNINGS,
+    )
     verdict = replace(
         verdict, warnings=tuple(line for line in verdict.warnings if line.startswith(kept))
     )

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from serve_eval.evaluation.agreement.words import conclusion
-from serve_eval.report.lines import anchors_text, seconds, stability
+from serve_eval.report.lines import anchors_text, seconds
+from serve_eval.report.repeats import describe_agreement, describe_repeats
 from serve_eval.report.summary import Row, SummaryTask, brief, describe_answers, name_expected
 from serve_eval.schema import (
     Agreement,
@@ -36,7 +37,8 @@ def describe_task(task: ComparedTask) -> Iterator[Row]:
     if task.a.doubted:
         yield "asked", f"A: {describe_answers(task.a)}"
     if task.a.stability is not None:
-        yield "repeats", f"A: {stability(task.a.stability)}"
+        yield "repeats", f"A: {describe_repeats(task.a)}"
+        yield "spread", f"A: {describe_agreement(task.a.stability)}"
     yield from _drop(task)
     yield from _answers(task)
     yield from _first_differences(task)

@@ -6,12 +6,13 @@ These are facts and counts, without a test: they accuse nobody.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from serve_eval.evaluation.storage import journal
 from serve_eval.evaluation.storage.file_names import judgements_file
-from serve_eval.schema import Outcome
+from serve_eval.schema import Cut, Outcome
+from serve_eval.verdicts.cut_answers import AT
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.expected import fold, read_expected
@@ -51,7 +52,7 @@ class Breakdown:
 
     reference: float | None
     kinds: dict[str, int]
-    cut: int
+    cut: Mapping[Cut, int]
     near: int
     unread: int
     examples: tuple[LostExample, ...]
@@ -82,7 +83,7 @@ def break_down(
     return Breakdown(
         reference=_reference(task),
         kinds=dict(kinds.most_common()),
-        cut=sum(one.response is not None and one.response.truncated for one in bad),
+        cut=dict(Counter(one.line.cut for one in bad if one.line and one.line.cut)),
         near=sum(is_near(one, task.name) for one in bad),
         unread=sum(is_unread(one, task.name) for one in bad),
         examples=tuple(_show(one, task.name) for one in shown[:EXAMPLES]),
@@ -184,8 +185,8 @@ def describe_verify(run: Evidence, good: str = "GOOD") -> str:
 def describe_kinds(found: Breakdown) -> str:
     """Return the lost samples by kind. Pure."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in found.kinds.items())
-    verb = "was" if found.cut == 1 else "were"
-    cut = f"; {found.cut} of them {verb} cut at max_tokens" if found.cut else ""
+    by = ", ".join(f"{n} {AT[kind]}" for kind, n in found.cut.items())
+    cut = f"; of these were cut: {by}" if by else ""
     return f"lost: {kinds}{cut}"
 
 

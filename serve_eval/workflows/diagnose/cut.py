@@ -10,7 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from serve_eval.schema import Outcome, Response
+from serve_eval.schema import Cut, Outcome, Response, SamplingParams, find_cut
 from serve_eval.shell_words import quote_word
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.endings import list_misfiled
@@ -40,23 +40,26 @@ def find_truncated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         f"{bad} of {len(cut)} truncated answers are wrong, compared with {wrong - bad} of"
         f" {len(others)} others"
     )
-    early = [
-        n for one in cut if (n := _response(one).usage.completion_tokens) and n < task.max_tokens
-    ]
-    if 2 * len(early) > len(cut):
-        longest = max(early)
-        told += (
-            f" a limit of the server (at most {longest} tokens) before"
-            f" max_tokens={task.max_tokens}: {beside}"
-        )
+    by_window = [one for one in cut if _is_cut_by_window(one, task)]
+    if 2 * len(by_window) > len(cut):
+        longest = max(_response(one).usage.completion_tokens for one in by_window)
+        told += f" the server's window{f' (at most {longest} tokens)' if longest else ''} before"
+        told += f" max_tokens={task.max_tokens}: {beside}"
         change = (
-            "trtllm-serve ... --max_seq_len N (prompt and answer together)",
+            "trtllm-serve ... --max_seq_len N (prompt and answer together; vLLM --max-model-len)",
             *_shorter(task),
         )
     else:
         told += f" exactly max_tokens={task.max_tokens}: {beside}"
         change = (f"--set {task.word}.max_tokens={2 * task.max_tokens}",)
+    if by_window and len(by_window) < len(cut):
+        told += f"; the server's window cut {len(by_window)} of them"
     yield about(task, "truncated", told, change, cut, of=len(answers), p=p)
+
+
+def _is_cut_by_window(one: AskedSample, task: TaskEvidence) -> bool:
+    asked = SamplingParams(max_tokens=task.max_tokens)
+    return find_cut(_response(one), Outcome.WRONG, asked) is Cut.WINDOW
 
 
 def _shorter(task: TaskEvidence) -> tuple[str, ...]:

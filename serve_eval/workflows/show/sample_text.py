@@ -21,6 +21,7 @@ from serve_eval.report.text import reveal
 from serve_eval.schema import Response
 from serve_eval.schema.media import media_url
 from serve_eval.schema.task import is_mutable
+from serve_eval.verdicts.cut_answers import AT
 from serve_eval.workflows.show.blocks import print_field, print_text
 from serve_eval.workflows.show.flips import FlippedPair
 
@@ -136,5 +137,6 @@ class SamplePrinter:
 
 
 def describe_outcome(sample: ShownSample) -> str:
-    """Return the outcome of a sample, and whether its answer was cut off."""
-    return f"{sample.outcome}, cut off" if sample.cut_off else sample.outcome
+    """Return the outcome of a sample, and whether its answer was cut off by what."""
+    by = "" if sample.cut is None else f" {AT[sample.cut]}"
+    return f"{sample.outcome}, cut off{by}" if sample.cut_off else sample.outcome

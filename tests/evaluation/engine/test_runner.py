@@ -151,7 +151,7 @@ def test_a_report_names_looping_and_unlisted_answers_once() -> None:
     accumulator = ScoreAccumulator(_task(), _samples(3))
     for i, end in enumerate(("repetition", "it's over", "it's over")):
         accumulator.add(i, Response(text="A", finish_reason=end))
-    looping, unlisted = remarks(accumulator.result(), one_token_answers=False)
+    looping, unlisted = remarks(accumulator.result(), max_tokens=256)
     assert looping.startswith("1 of 3 answers repeat themselves")
     assert unlisted.startswith('2 of 3 answers end with a finish_reason of no known server ("it')
     assert "--known-finish-reasons 'it'\"'\"'s over'" in unlisted

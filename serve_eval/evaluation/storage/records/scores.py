@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import scores_file
-from serve_eval.schema import Outcome, Score
+from serve_eval.schema import Cut, Outcome, Score
 from serve_eval.shell_words import quote_path
 from serve_eval.whole_file import name_partial, open_partial, put_in_place
 
@@ -28,7 +28,8 @@ class ScoreRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The score of one answer.
 
     `mode` names the way in which the answer failed, for a task that distinguishes such ways.
-    `group` names what samples share, such as a passage or a speaker, as in a Sample.
+    `group` names what samples share, such as a passage or a speaker, as in a Sample. `cut` is what
+    cut the answer off; older versions lack it, and `truncated` is what the server says.
     """
 
     id: str
@@ -40,6 +41,7 @@ class ScoreRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parts: Mapping[str, float] = {}
     mode: str | UnsetType = UNSET
     group: str | UnsetType = UNSET
+    cut: Cut | UnsetType = UNSET
 
     def score(self) -> Score:
         """Return the score as the scorer gave it."""

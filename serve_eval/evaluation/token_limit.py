@@ -1,0 +1,93 @@
+"""Choose max_tokens before a run, from the lengths of the answers of an earlier one.
+
+A limit is a part of the protocol. It never changes within a run, and it is chosen so that the value
+does not depend on it: a limit that cut no answer stays as it is, however long it is, so that runs
+stay comparable; one that did is doubled, since nothing is known of a cut answer but that it is
+longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.latest import OUTPUTS
+from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
+from serve_eval.schema import Cut, Plan, Report, Spec, TaskReport
+from serve_eval.schema.cut import FEW_TOKENS, raise_limit, read_limit
+
+AUTO = "auto"
+"""The word for a limit that an earlier run decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Earlier:
+    """A task of a finished run, and the limit of its answers."""
+
+    folder: Path
+    task: TaskReport
+    limit: int
+
+
+def choose_limits(plan: Plan, out_dir: Path | None) -> tuple[Plan, list[str]]:
+    """Return the plan with the limit of each task, and a line about each.
+
+    The newest finished run of the model and the task decides, in the folder in which the run
+    folder lies (None: outputs/). Without one the limit stays.
+    """
+    place = OUTPUTS if out_dir is None else out_dir.absolute().parent
+    runs = sorted(_list_runs(place, plan), key=lambda run: run[1].started_at, reverse=True)
+    tasks, lines = [], []
+    for spec in plan.tasks:
+        earlier = next(_find_task(spec, runs), None)
+        tasks.append(spec if earlier is None else _with_limit(spec, earlier))
+        lines.append(f"{spec.name}: {_describe(earlier, place)}")
+    return replace(plan, tasks=tuple(tasks)), lines
+
+
+def _list_runs(place: Path, plan: Plan) -> Iterator[tuple[Path, Report]]:
+    """Yield the finished runs in a folder that asked the model of a plan."""
+    for folder in sorted(place.iterdir()) if place.is_dir() else ():
+        try:
+            if not folder.is_symlink() and has_report(folder):
+                report = read_report(folder)
+                if plan.model in (None, report.plan.model) and not report.rehearsal:
+                    yield folder, report
+        except (OSError, RunFolderError):
+            continue
+
+
+def _find_task(spec: Spec, runs: list[tuple[Path, Report]]) -> Iterator[_Earlier]:
+    for folder, report in runs:
+        for task in report.tasks:
+            limit = read_limit(task.fingerprint)
+            known = task.result.task == spec.name and task.result.scored
+            if known and limit is not None and limit > FEW_TOKENS:
+                yield _Earlier(folder, task, limit)
+
+
+def _with_limit(spec: Spec, earlier: _Earlier) -> Spec:
+    cut = earlier.task.result.cut.get(Cut.MAX_TOKENS, 0)
+    limit = raise_limit(earlier.limit) if cut else earlier.limit
+    return replace(spec, options={**spec.options, "max_tokens": limit})
+
+
+def _describe(earlier: _Earlier | None, place: Path) -> str:
+    """Return which limit was chosen, and why."""
+    if earlier is None:
+        return (
+            f"max_tokens auto found no finished run of this model and task in {place}: the limit"
+            " stays; after this run auto knows the lengths"
+        )
+    result, limit = earlier.task.result, earlier.limit
+    of = f"of {result.scored:,} answers in {earlier.folder}"
+    if cut := result.cut.get(Cut.MAX_TOKENS, 0):
+        return f"max_tokens {raise_limit(limit)}: {limit} cut {cut:,} {of}"
+    said = f"max_tokens {limit}, which cut none {of}"
+    if earlier.task.traffic.completion_tokens and result.longest_whole is not None:
+        said += f"; the longest has {result.longest_whole:,} tokens"
+    if window := result.cut.get(Cut.WINDOW, 0):
+        said += f"; the server's window cut {window:,}, which no limit of ours changes"
+    return said

@@ -1,0 +1,62 @@
+"""Show the answers to repeated prompts on a page, a row for each question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from urllib.parse import urlencode
+
+from serve_eval.report.page.content import DataCell, DataColumn, DataTable
+from serve_eval.report.pictures.outcomes import UNREADABLE, WRONG, group_outcome
+from serve_eval.report.samples.by_question import Question
+
+MOST_ROWS = 500
+"""Questions that the table has at most: the least often right ones, which say most."""
+_FEW = 40
+"""Questions up to which the table is open."""
+
+
+def tabulate_questions(
+    task: str, questions: Sequence[Question], *, several: bool = False
+) -> Iterator[DataTable]:
+    """Yield the table of sorted questions, if there are any. Each leads to its samples.
+
+    `several`: other tasks are on the page, so that the title names this one.
+    """
+    if not questions:
+        return
+    shown, repeats = questions[-MOST_ROWS:], questions[0].asked
+    columns = [
+        DataColumn(name="question"),
+        DataColumn(name=f"right of {repeats}", number=True),
+        DataColumn(name="share", number=True),
+        DataColumn(name="wrong", number=True),
+        DataColumn(name="unreadable", number=True),
+        DataColumn(name="failed", number=True),
+        DataColumn(name="cut", number=True),
+        DataColumn(name="results", number=True, note="different results that were found"),
+    ]
+    caption = f"Each question was asked {repeats} times; the most often right first."
+    if len(shown) < len(questions):
+        caption += f" The last {len(shown):,} of {len(questions):,} questions are shown."
+    yield DataTable(
+        title=f"{task}: by question" if several else "By question",
+        columns=columns,
+        rows=[_show(one, task) for one in shown],
+        caption=caption,
+        closed=len(shown) > _FEW,
+    )
+
+
+def _show(one: Question, task: str) -> list[DataCell]:
+    groups = {
+        name: sum(n for outcome, n in one.outcomes.items() if group_outcome(outcome) == name)
+        for name in (WRONG, UNREADABLE)
+    }
+    counts = (groups[WRONG], groups[UNREADABLE], one.asked - one.answered, one.cut)
+    return [
+        DataCell(text=one.id, href=f"#{urlencode({'sample': f'{task}/{one.id}'})}"),
+        DataCell(text=f"{one.right}", order=one.right),
+        DataCell(text=f"{100.0 * one.share:.1f} %", order=one.share),
+        *(DataCell(text=f"{n}" if n else "-", order=n) for n in counts),
+        DataCell(text=f"{len(one.different)}", order=len(one.different)),
+    ]

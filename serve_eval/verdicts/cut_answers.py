@@ -1,0 +1,136 @@
+"""Say of a verdict that it would be another one if answers had not been cut off.
+
+A cut answer is scored as it is, mostly as wrong, so that the value has a bound: that with all cut
+answers right (Manski 1989). The cut answers of a reference bound its own value in the same way, and
+a verdict from the other side. A verdict that one of the two would turn says so; it stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from serve_eval.schema import Cut, CutEffect, TaskResult, Verdict, VerdictOutcome
+from serve_eval.schema.cut import raise_limit
+
+CUT = "cut_answers"
+"""The name with which the warning about a verdict begins that cut answers could turn."""
+WARNED_SHARE = 0.01
+"""Share of the scored answers above which cut ones are warned of."""
+_DECIDED = VerdictOutcome.PASS, VerdictOutcome.FAIL
+AT = {
+    Cut.MAX_TOKENS: "at max_tokens",
+    Cut.WINDOW: "by the server's window",
+    Cut.STOP_STRING: "by a stop string",
+}
+"""Words for what cut an answer off."""
+
+REMEDIES = {
+    Cut.MAX_TOKENS: "cut at max_tokens: raise it",
+    Cut.WINDOW: "cut by the server's window before max_tokens: serve the model with a longer one",
+    Cut.STOP_STRING: "cut by a stop string before a result could be read: leave it out",
+}
+"""Advice about one answer, by what cut it off."""
+
+
+def describe_kinds(result: TaskResult) -> str:
+    """Return how many answers were cut off by what: "3 at max_tokens, 1 by a stop string"."""
+    return ", ".join(f"{n} {AT[Cut(kind)]}" for kind, n in result.cut.items())
+
+
+def add_effect(
+    verdict: Verdict,
+    result: TaskResult,
+    *,
+    own: Callable[[], Verdict] | None,
+    reference_cut: int | None,
+    theirs: Callable[[], Verdict] | None,
+    reference_name: str = "the reference",
+) -> Verdict:
+    """Return the verdict with what cut answers could change, and a warning if they could turn it.
+
+    `own` judges with the cut answers of this run right, `theirs` with those of the reference (None:
+    this says nothing). `reference_cut` counts the latter (None: not known).
+    """
+    if not result.cut and not reference_cut:
+        return verdict
+    best = None if own is None else own()
+    worst = None if theirs is None else theirs()
+    effect = CutEffect(
+        cut=result.cut_answers,
+        value=None if best is None else best.evaluated,
+        outcome=None if best is None else best.outcome,
+        reference_cut=reference_cut,
+        reference_value=None if worst is None else worst.reference,
+        reference_outcome=None if worst is None else worst.outcome,
+    )
+    warnings = (*_turn(verdict, effect, reference_name), *verdict.warnings)
+    return replace(verdict, cut=effect, warnings=warnings)
+
+
+def _turn(verdict: Verdict, effect: CutEffect, reference_name: str) -> Iterator[str]:
+    """Yield a warning for each side whose cut answers could turn the verdict."""
+    if verdict.outcome not in _DECIDED:
+        return
+    told = f"{CUT}: this {verdict.outcome} could be"
+    if effect.outcome not in (None, verdict.outcome):
+        own = "" if effect.value is None else f" and the value {effect.value:.2f}"
+        yield f"{told} {effect.outcome} if the {_count(effect.cut)} {_were(effect.cut)} right{own}"
+    if effect.reference_outcome not in (None, verdict.outcome):
+        cut, value = effect.reference_cut or 0, effect.reference_value
+        whose = "" if value is None else f" and its value {value:.2f}"
+        yield (
+            f"{told} {effect.reference_outcome} if the {_count(cut)} of {reference_name}"
+            f" {_were(cut)} right{whose}"
+        )
+
+
+def _count(n: int) -> str:
+    return "1 cut answer" if n == 1 else f"{n:,} cut answers"
+
+
+def _were(n: int) -> str:
+    return "was" if n == 1 else "were"
+
+
+def describe_bound(result: TaskResult, figure: Callable[[float], str]) -> str:
+    """Return the value if the cut answers were right, or "" if that is the value as it is shown."""
+    bound, value = result.cut_value, result.value
+    if result.failed and result.cut_bounds is not None and result.bounds is not None:
+        best = result.metric.higher_is_better
+        bound, value = result.cut_bounds[best], result.bounds[best]
+    if bound is None or value is None or figure(bound) == figure(value):
+        return ""
+    cut = result.cut_answers
+    return f"{figure(bound)} if the {_count(cut)} {_were(cut)} right"
+
+
+def advise(result: TaskResult, *, max_tokens: int, stop: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield a warning for each way in which answers were cut off, with what to do about it.
+
+    Answers that a stop string ended within the thoughts have a warning of their own.
+    """
+    if result.cut_answers <= WARNED_SHARE * result.scored:
+        return
+    of = f"of {result.scored} answers were cut"
+    if n := result.cut.get(Cut.MAX_TOKENS, 0):
+        yield (
+            f"{n} {of} at max_tokens={max_tokens}: raise it on both sides (--max-tokens"
+            f" {raise_limit(max_tokens)}, which auto takes from this run)"
+        )
+    if n := result.cut.get(Cut.WINDOW, 0):
+        after = (
+            "" if result.window_tokens is None else f" after {result.window_tokens} tokens or fewer"
+        )
+        yield (
+            f"{n} {of} by the server's window{after}, before max_tokens={max_tokens}: serve the"
+            " model with a longer one (--max_seq_len, --max-model-len or --ctx-size); more"
+            " max_tokens do not help"
+        )
+    within = result.stopped_in_reasoning if stop else 0
+    if (n := result.cut.get(Cut.STOP_STRING, 0) - within) > 0:
+        shown = f" ({', '.join(map(repr, stop))})" if stop else ""
+        yield (
+            f"{n} {of} by a stop string{shown} before a result could be read: --set"
+            f" {result.task}.stop=[] removes them"
+        )
