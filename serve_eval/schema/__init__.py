@@ -82,6 +82,7 @@ from serve_eval.schema.plan import (
     Shard,
     Spec,
 )
+from serve_eval.schema.preset import AUTO, EffortSeen, ModelPreset
 from serve_eval.schema.progress import Progress
 from serve_eval.schema.reference import Reference, ReferenceRuns
 from serve_eval.schema.rehearsal import REHEARSED, STAND_IN, is_rehearsal, is_stand_in
@@ -210,6 +211,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AUTO",
     "HOLDOUT",
     "LOOPED",
     "MEAN",
@@ -261,6 +263,7 @@ __all__ = [
     "Divergence",
     "DivergencePlaces",
     "EarlyStop",
+    "EffortSeen",
     "Endpoint",
     "EndpointReady",
     "EngineCounts",
@@ -307,6 +310,7 @@ __all__ = [
     "Message",
     "MessageSaid",
     "Metric",
+    "ModelPreset",
     "Need",
     "Order",
     "OtherRule",

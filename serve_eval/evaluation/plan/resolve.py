@@ -9,6 +9,8 @@ that it needs `tasks` or `cases`:
     tasks: [mmlu, {gsm8k: {num_fewshot: 5}}]
     cases: my-cases/                            # files and folders of your own cases, a task each
     protocol: {apply_chat_template: true, system_prompt: Be brief.}  # of all tasks, below their own
+    preset: auto                                # sampling as the model's card says, below protocol
+    effort: high
     accuracy_spec: {quant_algo: FP8, kv_cache_quant_algo: FP8}
     dataset_root: DIR
     limit: 200
@@ -43,6 +45,13 @@ from serve_eval.evaluation.plan.parse import (
     section,
     spec_of,
     tasks_of,
+)
+from serve_eval.evaluation.plan.presets import (
+    EFFORT,
+    PRESET,
+    check_untaken,
+    read_preset,
+    settle_preset,
 )
 from serve_eval.evaluation.plan.rehearse import rehearse
 from serve_eval.evaluation.plan.set_options import apply_setting
@@ -123,6 +132,8 @@ def resolve(
     launcher = with_normal_address(launcher, problems, needs_address=needs_address)
     check_secrets(values, tasks, launcher, verdict, problems)
     check_specs(tasks, launcher, verdict, problems)
+    check_untaken(file.get(PRESET), settings.get(PRESET), problems)
+    preset = read_preset(values, settings.get(EFFORT, file.get(EFFORT)), problems)
     launcher = _choose_rehearsal(launcher, settings, problems)
     check_values(values, sections, verdict.name, problems, makes_references=makes_references)
     check_repeats(values.get("repeats"), file, tasks, problems)
@@ -160,9 +171,11 @@ def resolve(
         expect=values.get("expect", {}),
         no_prompts=values.get("no_prompts", False),
         no_media=values.get("no_media", False),
+        preset=preset,
         connection=Connection(**sections["connection"]),
         limits=Limits(**sections["limits"]),
     )
+    plan = settle_preset(plan)
     out_dir = values.get("output_dir")
     return Resolved(
         plan=plan, out_dir=Path(out_dir).expanduser() if out_dir else None, notes=with_cases.notes
