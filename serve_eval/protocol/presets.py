@@ -24,6 +24,8 @@ EFFORTS = ("none", "low", "medium", "high", "max")
 EffortName = Literal["none", "low", "medium", "high", "max"]
 TEMPLATE_FIELDS = "chat_template_kwargs"
 """Field of a request with the variables of the server's chat template."""
+BASE = "-base"
+"""Part of the names of models that were not trained for chats, of which cards do not speak."""
 SWITCHES = ("enable_thinking", "thinking")
 """Variables of chat templates that turn thinking on or off."""
 
@@ -45,8 +47,10 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class PresetRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A row of the table: one way in which a model's card says to ask it.
 
-    `models` are patterns of the last part of a model's id, in lower case. `body` has the fields
-    of each request beyond the options of a task. A value of None is not stated by the card.
+    `models` are patterns of the last part of a model's id, in lower case. `source` is the address
+    of the card, and `switch_source` that of the page that states how thinking is switched, if that
+    is another one. `body` has the fields of each request beyond the options of a task. A value of
+    None is not stated by the card.
     """
 
     name: str
@@ -54,6 +58,7 @@ class PresetRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     models: tuple[str, ...] = ()
     source: str
     read: str
+    switch_source: str = ""
     temperature: float | None = None
     top_p: float | None = None
     max_tokens: int | None = None
@@ -65,7 +70,7 @@ class PresetRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def fits(self, model: str) -> bool:
         """Return True if the row is for the model with this id or path."""
         name = model.rstrip("/").rsplit("/", 1)[-1].lower()
-        return any(fnmatchcase(name, pattern) for pattern in self.models)
+        return BASE not in name and any(fnmatchcase(name, pattern) for pattern in self.models)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ in the plan or by a flag, wins over the preset.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from serve_eval.protocol.presets import (
     merge_bodies,
     read_presets,
 )
-from serve_eval.schema import AUTO, ModelPreset, Plan, Spec
+from serve_eval.schema import AUTO, ModelPreset, Plan, Spec, Task
 
 PRESET, EFFORT = "preset", "effort"
 """Keys of a plan file. In a saved plan, `preset` is a mapping that says what was taken."""
@@ -45,7 +45,7 @@ def read_preset(
     given = values.get(PRESET)
     if isinstance(given, Mapping):
         if effort is not None:
-            problems.add((EFFORT,), _taken_already(given))
+            problems.add((EFFORT,), _explain_taken(given))
         return _read_record(given, problems)
     named = _read_effort(effort, problems)
     if given is None and not named:
@@ -84,7 +84,8 @@ def _read_effort(effort: object, problems: Problems) -> str:
     return words[0]
 
 
-def _taken_already(given: Mapping[str, Any]) -> str:
+def _explain_taken(given: Mapping[str, Any]) -> str:
+    """Return why a plan that has the values of a preset can take no other."""
     named = given.get("name") or f"the effort {given.get(EFFORT)}"
     return (
         f"the tasks of this plan have the values of {named} already; begin with a plan without"
@@ -95,7 +96,7 @@ def _taken_already(given: Mapping[str, Any]) -> str:
 def check_untaken(in_file: object, chosen: object, problems: Problems) -> None:
     """Add a problem if a flag names a preset for a plan that has the values of one."""
     if isinstance(in_file, Mapping) and chosen is not None:
-        problems.add((PRESET,), _taken_already(in_file))
+        problems.add((PRESET,), _explain_taken(in_file))
 
 
 def settle_preset(plan: Plan) -> Plan:
@@ -104,20 +105,27 @@ def settle_preset(plan: Plan) -> Plan:
     Raises PlanError for an unknown preset or effort, and if the preset is to follow from a model
     that the table does not have.
     """
-    preset = plan.preset
-    if preset is None or preset.taken:
+    if plan.preset is None:
         return plan
-    if plan.model is None and preset.name in ("", AUTO):
-        return plan
-    table = read_presets()
     models = [one for one in (plan.model, plan.reference_model) if one]
+    preset, tasks = take_preset(plan.preset, plan.tasks, models if plan.model else [])
+    return replace(plan, preset=preset, tasks=tasks)
+
+
+def take_preset(
+    preset: ModelPreset, tasks: Sequence[Spec], models: Sequence[str]
+) -> tuple[ModelPreset, tuple[Spec, ...]]:
+    """Return the preset as it is taken, and the tasks with its values.
+
+    Without `models`, which are the names of the model, a preset that follows from them is not taken
+    yet. Raises PlanError as `settle_preset` does.
+    """
+    if preset.taken or (not models and preset.name in ("", AUTO)):
+        return preset, tuple(tasks)
+    table = read_presets()
     row, family = _find_rows(preset, models, table)
     options = choose_options(row, preset.effort, family, table)
-    tasks = tuple(complete(task, options) for task in plan.tasks)
-    used = row if row is not None else family
-    wanted = "" if row is None or not preset.effort else _name_row(row, preset.effort, table)
-    if wanted:
-        used = table.find(wanted)
+    used = family if row is None else table.find(_name_row(row, preset.effort))
     taken = ModelPreset(
         name="" if row is None else used.name,
         effort=preset.effort,
@@ -126,16 +134,17 @@ def settle_preset(plan: Plan) -> Plan:
         read=used.read,
         values=options,
     )
-    return replace(plan, tasks=tasks, preset=taken)
+    return taken, tuple(complete(task, options) for task in tasks)
 
 
-def _name_row(row: PresetRow, effort: str, table: PresetTable) -> str:
+def _name_row(row: PresetRow, effort: str) -> str:
+    """Return the name of the row with the sampling for an effort."""
     wanted = dict(row.effort).get(effort)  # type: ignore[call-overload]
-    return "" if wanted is None or wanted.row is None else str(wanted.row)
+    return row.name if wanted is None else wanted.row or row.name
 
 
 def _find_rows(
-    preset: ModelPreset, models: list[str], table: PresetTable
+    preset: ModelPreset, models: Sequence[str], table: PresetTable
 ) -> tuple[PresetRow | None, PresetRow]:
     """Return the row of the preset (None: none is wanted), and that of the model's family."""
     if preset.name not in ("", AUTO):
@@ -146,11 +155,11 @@ def _find_rows(
         shown = " and ".join(models)
         if preset.name:
             raise PlanError(
-                f"preset: auto: the table of presets has no row for {shown}",
+                f"auto: the table of presets has no row for {shown}",
                 hint=f"Name one with --preset NAME, or none and set single options. {ALL}.",
             )
         raise PlanError(
-            f"effort: the table of presets does not say how {shown} is asked for an effort",
+            f"the table of presets does not say how {shown} is asked for an effort",
             hint=(
                 "Name a preset of the same family with --preset NAME, or send the server's own"
                 ' field, for example --extra-body \'{"reasoning_effort": "high"}\'.'
@@ -167,16 +176,13 @@ def complete(task: Spec, options: Mapping[str, Any]) -> Spec:
     task that can be asked by chat is, unless its options say otherwise: then what only a chat has
     is left out.
     """
-    try:
-        made = shared.build_task(task)
-    except PlanError:  # `check_specs` reports it
-        return task
-    if made.prompt_logprobs:
+    made, by_chat = _build(task)
+    if made is None or made.prompt_logprobs:
         return task
     below = dict(options)
-    if not made.chat and task.options.get("apply_chat_template") is False:
+    if task.options.get("apply_chat_template") is False:
         below = _without_chat(below)
-    elif not made.chat:
+    elif by_chat or not made.chat:
         below = {"apply_chat_template": True, **below}
     own = task.options.get("extra_body") or {}
     merged = {**below, **task.options}
@@ -188,6 +194,20 @@ def complete(task: Spec, options: Mapping[str, Any]) -> Spec:
         else:
             merged.pop("extra_body", None)
     return replace(task, options=merged)
+
+
+def _build(task: Spec) -> tuple[Task | None, bool]:
+    """Return the task with its own options, and whether these need a chat that they do not ask for.
+
+    None: its options are wrong, which `check_specs` reports.
+    """
+    for more in ({}, {"apply_chat_template": True}):
+        try:
+            made = shared.build_task(replace(task, options={**more, **task.options}))
+        except PlanError:
+            continue
+        return made, bool(more)
+    return None, False
 
 
 def _without_chat(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from typing import Any
 from serve_eval.evaluation.plan.parse import SECTIONS
 from serve_eval.schema import ModelPreset, Plan, Spec
 
-NOT_SAVED = ("allow_code_execution", "base_url", "cases", "output_dir", "protocol")
-"""Keys of a plan file that `to_file` leaves out. The launcher holds the address, and the tasks hold
-the case files and the protocol. Running code must be allowed each time."""
+NOT_SAVED = ("allow_code_execution", "base_url", "cases", "effort", "output_dir", "protocol")
+"""Keys of a plan file that `to_file` leaves out. The launcher holds the address, the tasks hold
+the case files and the protocol, and the preset holds the effort once the model is known. Running
+code must be allowed each time."""
 
 
 def to_file(plan: Plan) -> dict[str, Any]:
