@@ -23,6 +23,7 @@ from serve_eval.evaluation.storage.file_names import LOGS
 from serve_eval.evaluation.storage.private_files import pretty_json
 from serve_eval.evaluation.storage.records.judgements import judges_of
 from serve_eval.plugins.values import load_verdict_rule
+from serve_eval.report.lines import describe_preset
 from serve_eval.report.text import clean
 from serve_eval.schema import HOLDOUT, Plan, Prompt
 from serve_eval.stats.classic import classic_test
@@ -32,6 +33,9 @@ from serve_eval.whole_file import replace_named_file
 
 SHOWN = 12_000
 """Most characters of a prompt that are shown: enough for five worked examples, not for a book."""
+
+
+NOT_TAKEN = "the preset follows from the model, which the run asks the endpoint for (or --model)"
 
 
 def dump(plan: Plan, file: Path) -> int:
@@ -208,6 +212,9 @@ def _text(
     from serve_eval.report.summary.figures import count
 
     lines = ["plan:", *_indent(yaml_source.dump(msgspec.to_builtins(to_file(plan))))]
+    lines += describe_preset(plan.preset)
+    if plan.preset is not None and not plan.preset.taken:
+        lines.append(NOT_TAKEN)
     lines += launch_lines(commands, files)
     for facts in tasks:
         lines.append(f"task {facts['task']}: {count(facts['requests'], 'request')}")

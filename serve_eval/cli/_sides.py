@@ -32,6 +32,8 @@ class SidePromptOptions:
     limit: shared.Limit = None
     seed: shared.Seed = None
     settings: shared.Set = None
+    preset: shared.Preset = None
+    effort: shared.Effort = None
     allow_code_execution: shared.AllowCodeExecution = None
     include_path: shared.IncludePath = None
 

@@ -24,8 +24,11 @@ _OPTIONS = frozenset(
     {"truncate_prompt_tokens", "add_special_tokens", "temperature", "top_p", "stop"}
 )
 """Fields that a task option of the same name leaves out."""
-_SENT_BY = {"chat_template_kwargs": "thinking, or suite_exact, which switches it off"}
 _EXTRA_BODY = "--extra-body, or extra_body in the plan"
+_SENT_BY = {
+    "chat_template_kwargs": "thinking, effort, or suite_exact, which switches it off",
+    "reasoning_effort": f"--effort, --preset or {_EXTRA_BODY}",
+}
 
 
 async def check(

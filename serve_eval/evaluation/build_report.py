@@ -16,6 +16,7 @@ from serve_eval.evaluation.path_proof import apply_path, prove_path
 from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.rerun import describe_archived
+from serve_eval.evaluation.results.effort import describe_effort, see_effort
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.records.traces import read_traces
@@ -26,6 +27,7 @@ from serve_eval.plugins.extensions import KINDS, list_loaded
 from serve_eval.plugins.values import LAUNCHERS, VERDICTS, load_verdict_rule
 from serve_eval.protocol.shared import TASKS
 from serve_eval.schema import (
+    EffortSeen,
     Endpoint,
     Plan,
     Reference,
@@ -73,6 +75,7 @@ def report_on(
     tasks = tuple(replace(t, verdict=one) for t, one in zip(tasks, corrected, strict=True))
     path = prove_path(plan, noted, work, tasks, engine, served)
     tasks = tuple(replace(t, verdict=apply_path(t.verdict, path.findings)) for t in tasks)
+    effort, unheeded = _see_efforts(plan, work)
     code = exit_code([t.verdict for t in tasks], strict=strict)
     rehearsal = is_rehearsal(plan, [endpoint, *(one.endpoint for one in noted)])
     if rehearsal:
@@ -89,11 +92,28 @@ def report_on(
         exit_code=code,
         started_at=session.stopwatch.started_at,
         wall_s=wall_s,
-        warnings=(*warnings, *path.warnings, *more),
+        warnings=(*warnings, *path.warnings, *more, *unheeded),
         engine=engine,
         path=path.findings,
         unproven_answers=unproven,
+        effort=effort,
     )
+
+
+def _see_efforts(
+    plan: Plan, work: Sequence[TaskRun]
+) -> tuple[tuple[EffortSeen, ...], Sequence[str]]:
+    """Return what came of the plan's effort by task, and a warning if it was not heeded."""
+    preset = plan.preset
+    if preset is None or not preset.effort:
+        return (), ()
+    seen = tuple(
+        see_effort(w.prepared.task.name, preset, w.journal.records())
+        for w in work
+        if w.prepared.task.chat
+    )
+    told = describe_effort(preset, seen)
+    return seen, () if told is None else (told,)
 
 
 def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from serve_eval.protocol.presets import describe_options
 from serve_eval.schema import (
     Acceptance,
     AcceptanceCheck,
@@ -12,8 +13,10 @@ from serve_eval.schema import (
     Isolation,
     JudgeReport,
     Load,
+    ModelPreset,
     PairedComparison,
     PathFinding,
+    Report,
     TaskReport,
     TaskResult,
 )
@@ -45,6 +48,29 @@ def acceptance(told: Acceptance, check: AcceptanceCheck | None) -> str:
     if check is not None:
         said.append(f"reference {check.reference:.3f}, at least {check.least:.3f} ({check.test})")
     return "; ".join(said)
+
+
+def describe_preset(preset: ModelPreset | None) -> list[str]:
+    """Return the line about the preset of a plan: its source, and the values that it offers."""
+    if preset is None or not preset.taken:
+        return []
+    named = [f"preset {preset.name}"] if preset.name else []
+    named += [f"effort {preset.effort}"] if preset.effort else []
+    return [
+        f"{', '.join(named)} (table of {preset.table}; {preset.source}, read {preset.read}):"
+        f" {describe_options(preset.values) or 'nothing to send'}"
+    ]
+
+
+def describe_efforts(report: Report) -> list[str]:
+    """Return a line by task about the thoughts that came of the effort of a run."""
+    asked = "" if report.plan.preset is None else report.plan.preset.effort
+    return [
+        f"{one.task}: effort {asked}: {one.thinking} of {one.answers} answers have thoughts"
+        + ("" if one.median_tokens is None else f"; {one.median_tokens:g} tokens in the median")
+        + (f"; {one.refused} requests were refused" if one.refused else "")
+        for one in report.effort
+    ]
 
 
 def describe_isolation(isolation: Isolation) -> str:

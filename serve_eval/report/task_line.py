@@ -14,7 +14,6 @@ from serve_eval.report.summary.summary_task import SummaryTask
 from serve_eval.schema import (
     NOT_PROVEN,
     Attribution,
-    ComparedTask,
     Cut,
     Degradation,
     Outcome,

@@ -68,8 +68,9 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
         f"model {report.plan.model}, specification {spec},"
         f" {report.endpoint.base_url or 'no request was sent'}",
     )
-    for kind, what in describe(report.endpoint.info).items():
-        say(console, f"{kind}: {what}")
+    servers = (f"{kind}: {what}" for kind, what in describe(report.endpoint.info).items())
+    for line in (*servers, *lines.describe_preset(report.plan.preset)):
+        say(console, line)
     console.print(*fit_tables(_COLUMNS, list(map(_cells, report.tasks)), console.width), sep="\n\n")
     for task in report.tasks:
         for line in explain(task, write_resume_command(out_dir, report.plan)):
@@ -78,7 +79,11 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
             attribution(task.attribution, task.result.task, console)
     for load in report.loads[-1:]:
         say(console, lines.session_load(load))
-    for line in (*engine.describe_engines(report), *lines.describe_path(report.path)):
+    for line in (
+        *lines.describe_efforts(report),
+        *engine.describe_engines(report),
+        *lines.describe_path(report.path),
+    ):
         say(console, line)
     for warning in report.warnings:
         say(console, f"warning: {warning}")

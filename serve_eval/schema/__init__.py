@@ -83,6 +83,7 @@ from serve_eval.schema.plan import (
     Shard,
     Spec,
 )
+from serve_eval.schema.preset import AUTO, EffortSeen, ModelPreset
 from serve_eval.schema.progress import Progress
 from serve_eval.schema.reference import Reference, ReferenceRuns
 from serve_eval.schema.rehearsal import REHEARSED, STAND_IN, is_rehearsal, is_stand_in
@@ -212,6 +213,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AUTO",
     "HOLDOUT",
     "LOOPED",
     "MEAN",
@@ -265,6 +267,7 @@ __all__ = [
     "Divergence",
     "DivergencePlaces",
     "EarlyStop",
+    "EffortSeen",
     "Endpoint",
     "EndpointReady",
     "EngineCounts",
@@ -311,6 +314,7 @@ __all__ = [
     "Message",
     "MessageSaid",
     "Metric",
+    "ModelPreset",
     "Need",
     "Order",
     "OtherRule",

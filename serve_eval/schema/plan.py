@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from serve_eval.schema.preset import ModelPreset
+
 REHEARSAL = "rehearsal"
 """Launcher that starts the stand-in for trtllm-serve in the place of another launcher's servers."""
 
@@ -147,6 +149,8 @@ class Plan:
     `expect` says by the names of PathClaim which parts of the path must be proven; False takes back
     what the launcher expects. `no_prompts`: the run folder keeps no prompts; `no_media`: it keeps
     their texts only.
+    `preset` says which preset the options of the tasks were completed from (None: none); the tasks
+    hold its values.
     `rule_named`: the user named the verdict rule or its options, also if it is the default.
     """
 
@@ -177,6 +181,7 @@ class Plan:
     expect: Mapping[str, bool] = field(default_factory=dict)
     no_prompts: bool = False
     no_media: bool = False
+    preset: ModelPreset | None = None
     connection: Connection = Connection()
     limits: Limits = Limits()
 

@@ -13,6 +13,7 @@ from serve_eval.schema.execution import Isolation
 from serve_eval.schema.judge import JudgeReport
 from serve_eval.schema.path import PathFinding
 from serve_eval.schema.plan import Plan, Spec
+from serve_eval.schema.preset import EffortSeen
 from serve_eval.schema.reference import Reference
 from serve_eval.schema.result import TaskResult
 from serve_eval.schema.traffic import Load, Traffic
@@ -62,6 +63,7 @@ class Report:
     counted during all sessions (None: no server reports it). `path` has a finding for each part of
     the path that the plan or the launcher expects. `unproven_answers` count although nothing proves
     that they belong to their samples. `rehearsal`: the stand-in answered, and nothing was judged.
+    `effort` has what came of the effort that was asked for, by task.
     """
 
     schema_version: int
@@ -78,3 +80,4 @@ class Report:
     engine: EngineReport | None = None
     path: tuple[PathFinding, ...] = ()
     unproven_answers: int = 0
+    effort: tuple[EffortSeen, ...] = ()

@@ -532,8 +532,10 @@ def test_a_missing_key_is_said(answers: Path) -> None:
         ("truncate_prompt_tokens", "--set TASK.truncate_prompt_tokens=null"),
         (
             "chat_template_kwargs",
-            "remove the option that sends it (thinking, or suite_exact, which switches it off)",
+            "remove the option that sends it (thinking, effort, or suite_exact, which switches it"
+            " off)",
         ),
+        ("reasoning_effort", "remove the option that sends it (--effort, --preset or --extra-body"),
         ("min_p", "remove the option that sends it (--extra-body, or extra_body in the plan)"),
     ],
 )

@@ -20,6 +20,7 @@ from serve_eval.evaluation.endpoint.hang_detector import HangDetector, ProbedSer
 from serve_eval.evaluation.endpoint.launched_path import list_disagreements
 from serve_eval.evaluation.endpoint.server_quirks import quirks
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.plan.presets import settle_preset
 from serve_eval.evaluation.storage.file_names import LOGS
 from serve_eval.evaluation.storage.sessions import SessionRecord
 from serve_eval.plugins.values import load_launcher
@@ -50,7 +51,8 @@ async def with_model(
 ) -> Plan:
     """Return the plan with its model: the given one, or the only one that a running endpoint lists.
 
-    Of several, it is the one with the name of the reference. `notify` receives a line if the
+    Of several, it is the one with the name of the reference. The tasks then have the values of the
+    preset that the plan names. `notify` receives a line if the
     endpoint must be waited for. Raises PlanError for a launcher without a model, and EndpointError
     if the endpoint lists none, or several without that name.
     """
@@ -68,7 +70,8 @@ async def with_model(
         connect(plan, endpoint, environ) as client,
     ):
         client.liveness.notify = notify
-        return replace(plan, model=await discover_model(client, plan.reference_model))
+        named = replace(plan, model=await discover_model(client, plan.reference_model))
+        return settle_preset(named)
 
 
 @asynccontextmanager

@@ -27,6 +27,7 @@ from serve_eval.evaluation.plan.shared_options import (
     ClientKey,
     ClientKeyPasswordEnv,
     DatasetRoot,
+    Effort,
     Expect,
     Header,
     IncludePath,
@@ -35,6 +36,7 @@ from serve_eval.evaluation.plan.shared_options import (
     MaxTokensField,
     Model,
     NoReference,
+    Preset,
     Proxy,
     ReferenceModel,
     ReferencesDir,
@@ -90,6 +92,8 @@ class AskedOptions:
     ] = None
     seed: Seed = None
     settings: Set = None
+    preset: Preset = None
+    effort: Effort = None
 
 
 @dataclass(frozen=True, kw_only=True)

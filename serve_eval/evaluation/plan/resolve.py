@@ -9,6 +9,8 @@ that it needs `tasks` or `cases`:
     tasks: [mmlu, {gsm8k: {num_fewshot: 5}}]
     cases: my-cases/                            # files and folders of your own cases, a task each
     protocol: {apply_chat_template: true, system_prompt: Be brief.}  # of all tasks, below their own
+    preset: auto                                # sampling as the model's card says, below protocol
+    effort: high
     accuracy_spec: {quant_algo: FP8, kv_cache_quant_algo: FP8}
     dataset_root: DIR
     limit: 200
@@ -44,13 +46,29 @@ from serve_eval.evaluation.plan.parse import (
     spec_of,
     tasks_of,
 )
+from serve_eval.evaluation.plan.presets import (
+    EFFORT,
+    PRESET,
+    check_untaken,
+    read_preset,
+    take_preset,
+)
 from serve_eval.evaluation.plan.rehearse import rehearse
 from serve_eval.evaluation.plan.repeats import note_repeats, read_repeats
 from serve_eval.evaluation.plan.set_options import apply_setting
 from serve_eval.evaluation.plan.shard import parse_shard
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import scope
-from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Shard, Spec, is_mutable
+from serve_eval.schema import (
+    AccuracySpec,
+    Connection,
+    Limits,
+    ModelPreset,
+    Plan,
+    Shard,
+    Spec,
+    is_mutable,
+)
 
 EPS = 0.01
 """Default probability that an early stop gives another verdict than the whole run."""
@@ -123,6 +141,9 @@ def resolve(
     tasks = [_with_absolute_tokenizer(task) for task in tasks]
     launcher = with_normal_address(launcher, problems, needs_address=needs_address)
     check_secrets(values, tasks, launcher, verdict, problems)
+    check_untaken(file.get(PRESET), settings.get(PRESET), problems)
+    preset = read_preset(values, settings.get(EFFORT, file.get(EFFORT)), problems)
+    preset, tasks = _take(preset, tasks, values, launcher, problems)
     check_specs(tasks, launcher, verdict, problems)
     launcher = _choose_rehearsal(launcher, settings, problems)
     check_values(values, sections, verdict.name, problems, makes_references=makes_references)
@@ -135,7 +156,7 @@ def resolve(
         raise PlanError(problems.found)
     repeats = read_repeats(values.get("repeats"), with_cases)
     plan = Plan(
-        model=values.get("model") or (launcher.name if launcher.name in OWN_MODELS else None),
+        model=_name_model(values, launcher),
         launcher=launcher,
         tasks=tuple(tasks),
         verdict=verdict,
@@ -162,6 +183,7 @@ def resolve(
         expect=values.get("expect", {}),
         no_prompts=values.get("no_prompts", False),
         no_media=values.get("no_media", False),
+        preset=preset,
         connection=Connection(**sections["connection"]),
         limits=Limits(**sections["limits"]),
     )
@@ -231,6 +253,33 @@ def resolve_address(settings: Mapping[str, Any], environ: Mapping[str, str]) -> 
     return Plan(
         model=values.get("model"), launcher=launcher, tasks=(), connection=Connection(**given)
     )
+
+
+def _name_model(values: Mapping[str, Any], launcher: Spec) -> str | None:
+    """Return the model of a plan; some launchers have one of their own."""
+    return values.get("model") or (launcher.name if launcher.name in OWN_MODELS else None)
+
+
+def _take(
+    preset: ModelPreset | None,
+    tasks: list[Spec],
+    values: Mapping[str, Any],
+    launcher: Spec,
+    problems: Problems,
+) -> tuple[ModelPreset | None, list[Spec]]:
+    """Return the preset of a plan and its tasks, with the values of the preset below their own."""
+    if preset is None:
+        return None, tasks
+    model = _name_model(values, launcher)
+    models = [one for one in (model, values.get("reference_model")) if one] if model else []
+    try:
+        taken, completed = take_preset(preset, tasks, models)
+    except PlanError as error:
+        path = (PRESET,) if preset.name else (EFFORT,)
+        end = "" if str(error).endswith(("?", ".")) else "."
+        problems.add(path, f"{error}{end} {error.hint}".rstrip())
+        return preset, tasks
+    return taken, list(completed)
 
 
 def _choose_rehearsal(launcher: Spec, settings: Mapping[str, Any], problems: Problems) -> Spec:

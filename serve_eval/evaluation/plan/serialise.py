@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import asdict, fields
 from typing import Any
 
 from serve_eval.evaluation.plan.parse import SECTIONS
-from serve_eval.schema import Plan, Spec
+from serve_eval.schema import ModelPreset, Plan, Spec
 
-NOT_SAVED = ("allow_code_execution", "base_url", "cases", "output_dir", "protocol")
-"""Keys of a plan file that `to_file` leaves out. The launcher holds the address, and the tasks hold
-the case files and the protocol. Running code must be allowed each time."""
+NOT_SAVED = ("allow_code_execution", "base_url", "cases", "effort", "output_dir", "protocol")
+"""Keys of a plan file that `to_file` leaves out. The launcher holds the address, the tasks hold
+the case files and the protocol, and the preset holds the effort once the model is known. Running
+code must be allowed each time."""
 
 
 def to_file(plan: Plan) -> dict[str, Any]:
@@ -39,6 +41,7 @@ def to_file(plan: Plan) -> dict[str, Any]:
         "expect": dict(plan.expect),
         "samples": _samples_in_file(plan),
         "repeats": _repeats_in_file(plan),
+        **_preset_in_file(plan.preset),
         **{name: getattr(plan, name) for name in ("allow_hub", "limit", "seed", "early_stop")},
         **{
             name: getattr(plan, name)
@@ -52,7 +55,7 @@ def to_file(plan: Plan) -> dict[str, Any]:
             for f in fields(kind)
             if getattr(section, f.name) is not None
         }
-    return {key: value for key, value in content.items() if value not in (None, [], {}, False)}
+    return {key: value for key, value in content.items() if value not in (None, [], {}, False, "")}
 
 
 def _samples_in_file(plan: Plan) -> list[str] | dict[str, list[str]]:
@@ -60,6 +63,15 @@ def _samples_in_file(plan: Plan) -> list[str] | dict[str, list[str]]:
         return list(plan.samples)
     named = {spec.name: plan.samples_of.get(spec.name, plan.samples) for spec in plan.tasks}
     return {name: list(ids) for name, ids in named.items() if ids}
+
+
+def _preset_in_file(preset: ModelPreset | None) -> Mapping[str, Any]:
+    """Return the keys of a preset: what was taken, or what is to be when the model is known."""
+    if preset is None:
+        return {}
+    if not preset.taken:
+        return {"preset": preset.name, "effort": preset.effort}
+    return {"preset": {name: value for name, value in asdict(preset).items() if value}}
 
 
 def _repeats_in_file(plan: Plan) -> int | dict[str, int] | None:

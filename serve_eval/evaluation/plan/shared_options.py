@@ -87,6 +87,24 @@ Set = Annotated[
         in_file=None,
     ),
 ]
+Preset = Annotated[
+    str | None,
+    Setting(
+        "Sampling, thinking and max_tokens as a model's card says; auto: by the model's id. Options"
+        " that you set win. All: serve-eval list presets.",
+        metavar="NAME",
+        in_file=str | dict[str, Any],
+    ),
+]
+Effort = Annotated[
+    str | None,
+    Setting(
+        "Reasoning effort: none, low, medium, high or max, in the form that the model's family"
+        " takes.",
+        metavar="EFFORT",
+        in_file=str | list[str],
+    ),
+]
 ApplyChatTemplate = Annotated[
     bool | None,
     Setting(

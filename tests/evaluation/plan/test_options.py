@@ -29,6 +29,7 @@ PLAN: dict[str, Any] = {
     "shard": "2/4",
     "repeats": 3,
     "seed": 4,
+    "preset": "gpt-oss",
     "no_reference": True,
     "allow_missing_reference": True,
     "allow_mismatch": ["dataset"],

@@ -1,0 +1,73 @@
+"""List the presets of models, each with its values and its source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from serve_eval.protocol.presets import Effort, PresetRow
+
+PRESETS = "presets"
+
+
+def list_presets(name: str | None) -> None:
+    """Print all presets, or one of them with what each effort sends.
+
+    Raises PlanError for an unknown name.
+    """
+    from serve_eval.cli._streams import emit
+    from serve_eval.protocol.presets import read_presets
+
+    table = read_presets()
+    if name is not None:
+        emit("".join(f"{line}\n" for line in describe_preset(table.find(name))))
+        return
+    emit(f"{PRESETS}, table of {table.version}:\n")
+    for row in table.presets:
+        emit("".join(f"  {line}\n" for line in write_entry(row)))
+    emit(f"  one with the fields of its efforts: serve-eval list {PRESETS} NAME\n")
+
+
+def write_entry(row: PresetRow) -> list[str]:
+    """Return the lines of a row in the list: its name, its values, its efforts, its source."""
+    from serve_eval.cli._described import wrap
+    from serve_eval.protocol.presets import EFFORTS, describe_options
+
+    values = describe_options(row.options) or "no sampling stated"
+    efforts = ", ".join(one for one in EFFORTS if one in row.effort)
+    more = f"; effort {efforts}" if efforts else ""
+    return [*wrap(f"{row.name}: {values}{more}", "", "    "), f"    {row.source}"]
+
+
+def describe_preset(row: PresetRow) -> list[str]:
+    """Return all that the table says of a row."""
+    return list(_describe(row))
+
+
+def _describe(row: PresetRow) -> Iterator[str]:
+    from serve_eval.cli._described import wrap
+    from serve_eval.protocol.presets import EFFORTS, describe_options
+
+    yield f"{row.name}: a preset of {row.family}"
+    if row.models:
+        yield from wrap(f"auto takes it for: {', '.join(row.models)}", "", "    ")
+    yield from wrap(f"sets: {describe_options(row.options) or 'nothing'}", "", "    ")
+    known = dict(row.effort)
+    for effort in EFFORTS:
+        if effort in row.effort:
+            told = f"effort {effort}: {_describe_effort(known[effort])}"  # type: ignore[index]
+            yield from wrap(told, "", "    ")
+    yield f"source: {row.source}"
+    if row.switch_source:
+        yield f"source of the switch: {row.switch_source}"
+    yield f"read: {row.read}"
+
+
+def _describe_effort(effort: Effort) -> str:
+    from serve_eval.protocol.presets import describe_options
+
+    named = {"thinking": effort.thinking, "system_prompt": effort.system_prompt}
+    sent = {name: value for name, value in named.items() if value is not None}
+    told = describe_options({**sent, **effort.body}) or "nothing is sent"
+    return told if effort.row is None else f"{told}; sampling of {effort.row}"
