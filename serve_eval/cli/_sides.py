@@ -31,6 +31,7 @@ class SidePromptOptions:
     samples: shared.Samples = None
     limit: shared.Limit = None
     seed: shared.Seed = None
+    server_defaults: shared.ServerDefaultsOption = None
     settings: shared.Set = None
     allow_code_execution: shared.AllowCodeExecution = None
     include_path: shared.IncludePath = None

@@ -56,6 +56,7 @@ def report_on(
     )
     noted, served = sessions.read_sessions(folder), read_traces(folder)
     loads = tuple(one.load for one in noted if one.load is not None)
+    defaults = sessions.read_defaults(folder)
     engine = engine_counters.join([one.engine for one in noted])
     run = RunFacts(
         folder=folder,
@@ -65,6 +66,7 @@ def report_on(
         seeds=session.seeds,
         limits=[plan.limits, *(load.limits for load in loads)],
         looked_at=run_folder.read_looks(folder),
+        defaults=defaults,
     )
     tasks = judge_controls(plan, (report_task(w, run) for w in work), work)
     corrected = many_tests.correct([t.verdict for t in tasks], "run")
@@ -91,6 +93,7 @@ def report_on(
         engine=engine,
         path=path.findings,
         unproven_answers=unproven,
+        sampling_defaults=defaults,
     )
 
 

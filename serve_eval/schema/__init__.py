@@ -102,6 +102,12 @@ from serve_eval.schema.sample import (
     SourceFile,
     ToolCall,
 )
+from serve_eval.schema.sampling_defaults import (
+    Obedience,
+    SamplingDefault,
+    SamplingDefaults,
+    ServerDefaults,
+)
 from serve_eval.schema.score import (
     MEAN,
     Aggregation,
@@ -308,6 +314,7 @@ __all__ = [
     "MessageSaid",
     "Metric",
     "Need",
+    "Obedience",
     "Order",
     "OtherRule",
     "Outcome",
@@ -345,6 +352,8 @@ __all__ = [
     "RunStarted",
     "RunningShare",
     "Sample",
+    "SamplingDefault",
+    "SamplingDefaults",
     "SamplingParams",
     "Scalar",
     "Score",
@@ -358,6 +367,7 @@ __all__ = [
     "SentPart",
     "ServedPod",
     "ServerCounts",
+    "ServerDefaults",
     "ServerInfo",
     "ServerTiming",
     "Shard",

@@ -15,6 +15,7 @@ from serve_eval.schema.path import PathFinding
 from serve_eval.schema.plan import Plan, Spec
 from serve_eval.schema.reference import Reference
 from serve_eval.schema.result import TaskResult
+from serve_eval.schema.sampling_defaults import SamplingDefaults
 from serve_eval.schema.traffic import Load, Traffic
 from serve_eval.schema.verdict import Verdict
 
@@ -61,7 +62,9 @@ class Report:
     `loads` has one entry per session with requests. `engine` is what the engines of the servers
     counted during all sessions (None: no server reports it). `path` has a finding for each part of
     the path that the plan or the launcher expects. `unproven_answers` count although nothing proves
-    that they belong to their samples. `rehearsal`: the stand-in answered, and nothing was judged.
+    that they belong to their samples. `sampling_defaults` is what the endpoint puts in the place of
+    sampling fields that requests leave out (None: not probed). `rehearsal`: the stand-in answered,
+    and nothing was judged.
     """
 
     schema_version: int
@@ -78,3 +81,4 @@ class Report:
     engine: EngineReport | None = None
     path: tuple[PathFinding, ...] = ()
     unproven_answers: int = 0
+    sampling_defaults: SamplingDefaults | None = None

@@ -42,6 +42,7 @@ from serve_eval.evaluation.plan.shared_options import (
     Samples,
     Seed,
     SendMediaOption,
+    ServerDefaultsOption,
     Set,
     Tasks,
     VerdictRuleName,
@@ -87,6 +88,7 @@ class AskedOptions:
         ),
     ] = None
     seed: Seed = None
+    server_defaults: ServerDefaultsOption = None
     settings: Set = None
 
 

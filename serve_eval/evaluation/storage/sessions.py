@@ -17,7 +17,15 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import ownership
 from serve_eval.evaluation.storage.file_names import SESSIONS_FILE
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
-from serve_eval.schema import Ability, Endpoint, EngineReport, Limits, Load, RepeatedAnswers
+from serve_eval.schema import (
+    Ability,
+    Endpoint,
+    EngineReport,
+    Limits,
+    Load,
+    RepeatedAnswers,
+    SamplingDefaults,
+)
 
 
 class UsedCode(msgspec.Struct, frozen=True):
@@ -42,6 +50,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineReport | None = None
     repeated: RepeatedAnswers | None = None
     abilities: tuple[Ability, ...] = ()
+    sampling_defaults: SamplingDefaults | None = None
     unsupported: Mapping[str, Ability] = {}
     extensions: Mapping[str, UsedCode] = {}
     part_of: str = ""
@@ -118,6 +127,15 @@ def read_unsupported(run: Path) -> Mapping[str, Ability]:
     """
     noted = read_sessions(run)
     return noted[-1].unsupported if noted else {}
+
+
+def read_defaults(run: Path) -> SamplingDefaults | None:
+    """Return the sampling defaults of the endpoint, as the last probe of a session found them.
+
+    Raises RunFolderError for a damaged file.
+    """
+    found = [one.sampling_defaults for one in read_sessions(run)]
+    return next((one for one in reversed(found) if one is not None), None)
 
 
 def own_endpoint(run: Path) -> bool:
