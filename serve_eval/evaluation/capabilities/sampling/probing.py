@@ -10,6 +10,7 @@ from serve_eval.client.client import Client
 from serve_eval.evaluation.capabilities.sampling.questions import (
     PROMPT,
     SEED,
+    SHORT,
     Question,
     leave_one_out,
     list_controls,
@@ -75,16 +76,16 @@ class DefaultsProbe:
     async def ask_all(self) -> None:
         """Ask whether anything is added and which fields are heeded; if so, which are added."""
         told = self.readings
-        await self._ask({**list_controls(told.neutral), **list_extremes()})
+        await self._ask({**list_controls(told.neutral), **list_extremes(told.neutral)})
         if told.refuses_neutral:
             await self._ask(
                 {
-                    f"alone {name}": Question(temperature=0.0, fields={name: told.neutral[name]})
-                    for name in told.neutral
+                    f"alone {name}": Question(temperature=0.0, fields={name: value}, tokens=SHORT)
+                    for name, value in told.neutral.items()
                 }
             )
             told.neutral = list_neutral(self._server, told.list_refused())
-            await self._ask(list_controls(told.neutral))
+            await self._ask({**list_controls(told.neutral), **list_extremes(told.neutral)})
         for kind in told.list_unsettled():
             await self._ask_again(kind)
         if told.lacks_presence:

@@ -9,9 +9,9 @@ from serve_eval.protocol.sampling_fields import OF_OPTIONS, ROWS, TABLE
 
 PROMPT = "Write four short sentences about the cat, the dog and the bird in the old house."
 """Its words come again in most answers, so that a small penalty for repeated tokens shows."""
-HOT, SEED = 1.5, 20261129
-"""A temperature at which the tail matters and that every server takes, and the seed with which one
-answer comes twice."""
+HOT, SEED = 2.0, 20261129
+"""The highest temperature that OpenAI allows, at which unlikely tokens are drawn, and the seed with
+which one answer comes twice."""
 LONG, SHORT = 32, 12
 """Tokens of answers in which a small change must show, and of those that change at once."""
 REPEATED_PENALTIES = ("frequency_penalty", "presence_penalty")
@@ -22,13 +22,12 @@ REPEATED_PENALTIES = ("frequency_penalty", "presence_penalty")
 class Question:
     """One request of the probe.
 
-    `temperature` None leaves it out. A question with the same `turn` is asked once.
+    `temperature` None leaves it out.
     """
 
     temperature: float | None
     fields: Mapping[str, float] = field(default_factory=dict, hash=False)
     tokens: int = LONG
-    seeded: bool = True
 
 
 def list_neutral(server: str | None, refused: Collection[str] = ()) -> dict[str, float]:
@@ -56,13 +55,13 @@ def list_controls(neutral: Mapping[str, float]) -> dict[str, Question]:
         found[name] = Question(temperature=temperature, fields=neutral)
         found[f"{name} again"] = Question(temperature=temperature, fields=neutral)
         found[f"{name} bare"] = Question(temperature=temperature)
-    found["warm"] = Question(temperature=1.0, fields=neutral, tokens=SHORT)
-    found["unset"] = Question(temperature=None, fields=neutral, tokens=SHORT)
+    found["warm"] = Question(temperature=1.0, fields=neutral)
+    found["unset"] = Question(temperature=None, fields=neutral)
     return found
 
 
-def list_extremes() -> dict[str, Question]:
-    """Return a question for each field that sends its extreme value and no other field.
+def list_extremes(neutral: Mapping[str, float]) -> dict[str, Question]:
+    """Return a question for each field that sends its extreme value, and the others neutral.
 
     Penalties are tried at temperature 0, and the others where they make an answer greedy.
     """
@@ -72,7 +71,7 @@ def list_extremes() -> dict[str, Question]:
             continue
         found[f"extreme {row.name}"] = Question(
             temperature=0.0 if row.greedy else HOT,
-            fields={row.name: row.extreme},
+            fields={**neutral, row.name: row.extreme},
             tokens=LONG if row.name in REPEATED_PENALTIES else SHORT,
         )
     return found

@@ -106,7 +106,7 @@ class Readings:
             return self._obeys_temperature()
         extreme = f"extreme {name}"
         answer = self.answers.get(extreme, NONE)
-        if answer.refused:
+        if answer.refused or self.answers.get(f"alone {name}", NONE).refused:
             return "refused"
         if not answer.text:
             return "unknown"
@@ -114,9 +114,9 @@ class Readings:
             return self._obeys_penalty(name)
         if not self.differs("hot", "greedy"):
             return "unknown"
-        if self.same(extreme, "greedy bare") or self.same(extreme, "greedy"):
+        if self.same(extreme, "greedy"):
             return "heeded"
-        return "heeded" if self.steady("hot") and self.differs(extreme, "hot bare") else "ignored"
+        return "heeded" if self.steady("hot") and self.differs(extreme, "hot") else "ignored"
 
     def _obeys_temperature(self) -> Obedience:
         if self.answers.get("hot", NONE).refused:
@@ -126,7 +126,7 @@ class Readings:
         return "ignored" if self.same("hot", "greedy") else "unknown"
 
     def _obeys_penalty(self, name: str) -> Obedience:
-        if self.steady("greedy") and self.differs(f"extreme {name}", "greedy bare"):
+        if self.steady("greedy") and self.differs(f"extreme {name}", "greedy"):
             return "heeded"
         if self.steady("hot") and self.differs(f"hot extreme {name}", "hot"):
             return "heeded"

@@ -72,7 +72,7 @@ def name_difference(
             continue
         if one.adds != other.adds:
             told.append(
-                f"{names[0] if one.adds else names[1]} adds {_name(one if one.adds else other)}"
+                f"{names[0]} adds {_name(one)}" if one.adds else f"{names[1]} adds {_name(other)}"
             )
         elif one.adds and one.value != other.value and None not in (one.value, other.value):
             told.append(f"{names[0]} adds {_name(one)}, {names[1]} {_name(other)}")
