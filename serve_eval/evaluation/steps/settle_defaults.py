@@ -6,9 +6,15 @@ from collections.abc import Collection
 from functools import partial
 
 from serve_eval.client.client import Client
-from serve_eval.evaluation.capabilities.sampling import choose_sent, probe_defaults, to_fields
+from serve_eval.evaluation.capabilities.sampling import (
+    choose_sent,
+    probe_defaults,
+    put_logged,
+    read_logged,
+    to_fields,
+)
 from serve_eval.evaluation.run_session import RunSession
-from serve_eval.evaluation.storage import sessions
+from serve_eval.evaluation.storage import server_logs, sessions
 from serve_eval.schema import SamplingDefaults
 
 
@@ -31,6 +37,8 @@ async def settle_defaults(
         chat = any(one.chat for one in asked)
         ask = partial(probe_defaults, client, session.endpoint, chat=chat)
         found = await session.companions.share_defaults(client, ask, chat=chat)
+        logs = server_logs.log_files(session.folder, (), session.endpoint.info)
+        found = put_logged(found, read_logged(logs))
     if found is None:
         return None
     session.defaults = found = choose_sent(found, session.plan.server_defaults)

@@ -72,10 +72,14 @@ class Finding:
         return f"< {(math.floor(self.p / digit) + 1) * digit:.1g}"
 
 
+DEFAULTS = "server_defaults"
+"""The rule about sampling fields that a server adds: a fact that explains any other difference."""
 PLACE = "first_difference"
 """The rule about the first tokens that differ, which a comparison asked for: it leads."""
 MIXED = "mixed_servers"
 """The rule about answers of two servers on one side: they explain any other difference."""
+FIRST = (DEFAULTS, MIXED, PLACE)
+"""Rules whose findings lead, in their order."""
 WEIGHTS = "weights, precision or cache"
 """What a loss that no slice explains points to."""
 OTHER_MODEL = "it may be another model, since many wrong answers turned right too"
@@ -90,7 +94,7 @@ def order_findings(found: Iterable[Finding]) -> list[Finding]:
 
     def rank(one: Finding) -> tuple[int, float]:
         explains = 0.5 if one.explains is None else one.explains
-        return (MIXED, PLACE).index(one.rule) - 2 if one.rule in (MIXED, PLACE) else 0, -explains
+        return FIRST.index(one.rule) - len(FIRST) if one.rule in FIRST else 0, -explains
 
     return sorted(found, key=rank)
 

@@ -12,11 +12,15 @@ from serve_eval.evaluation.capabilities.sampling.sending import (
     choose_sent,
     list_kept,
     put_kept,
+    read_kept,
     to_fields,
 )
+from serve_eval.evaluation.capabilities.sampling.server_log import put_logged, read_logged
 from serve_eval.evaluation.capabilities.sampling.words import (
+    compare_defaults,
     describe_added,
     describe_defaults,
+    list_different_kept,
     name_difference,
     warn_of_defaults,
 )
@@ -24,12 +28,17 @@ from serve_eval.evaluation.capabilities.sampling.words import (
 __all__ = [
     "SERVER_ADDS",
     "choose_sent",
+    "compare_defaults",
     "describe_added",
     "describe_defaults",
+    "list_different_kept",
     "list_kept",
     "name_difference",
     "probe_defaults",
     "put_kept",
+    "put_logged",
+    "read_kept",
+    "read_logged",
     "to_fields",
     "warn_of_defaults",
 ]

@@ -9,7 +9,7 @@ import msgspec
 from serve_eval.client.wire_format.neutral_fields import NeutralField, NeutralFields
 from serve_eval.protocol.fingerprint import canonical
 from serve_eval.protocol.sampling_fields import OF_OPTIONS, ROWS
-from serve_eval.schema import SamplingDefault, SamplingDefaults, ServerDefaults, Task
+from serve_eval.schema import SamplingDefault, SamplingDefaults, ServerDefaults, Task, TaskReport
 
 SERVER_ADDS = "server_adds"
 """Field of a fingerprint with the sampling fields that the server adds and that nothing replaces.
@@ -75,3 +75,9 @@ def put_kept(
     """Return the fingerprint of a task with what the server adds to its requests."""
     kept = list_kept(found, task)
     return {**fingerprint, **({SERVER_ADDS: canonical(kept)} if kept else {})}
+
+
+def read_kept(task: TaskReport) -> list[str]:
+    """Return the fields that the fingerprint of a report names as added by the server."""
+    told = task.fingerprint.get(SERVER_ADDS)
+    return [] if told is None else msgspec.json.decode(told, type=list[str])

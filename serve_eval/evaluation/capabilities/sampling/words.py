@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from serve_eval.evaluation.capabilities.sampling.sending import list_kept
-from serve_eval.schema import SamplingDefault, SamplingDefaults, Task
+from serve_eval.evaluation.capabilities.sampling.sending import list_kept, read_kept
+from serve_eval.schema import Report, SamplingDefault, SamplingDefaults, Task
 
 DIFFER = "the servers' sampling defaults differ"
 """The beginning of every sentence about two servers."""
@@ -20,13 +20,15 @@ def _name(one: SamplingDefault) -> str:
     return one.sent_as if one.value is None else f"{one.sent_as} {one.value:g}"
 
 
-def describe_defaults(found: SamplingDefaults) -> list[str]:
+def describe_defaults(found: SamplingDefaults | None) -> list[str]:
     """Return lines for the page and the details: what is added, sent, and not known."""
+    if found is None:
+        return []
     lines = []
     if added := describe_added(found):
         lines.append(f"the server adds {added} to requests that lack it")
     elif all(one.adds is False for one in found.fields):
-        lines.append("the server adds nothing to requests")
+        lines.append("no field was seen that the server adds to requests")
     if found.sent:
         told = ", ".join(f"{name} {value:g}" for name, value in found.sent.items())
         lines.append(f"sent with neutral values: {told}")
@@ -64,16 +66,52 @@ def name_difference(
     a: SamplingDefaults | None, b: SamplingDefaults | None, names: tuple[str, str] = ("A", "B")
 ) -> str:
     """Return a sentence if one of two servers adds what the other does not, else an empty text."""
-    if a is None or b is None:
-        return ""
     told = []
-    for one, other in zip(a.fields, b.fields, strict=True):
-        if one.adds is None or other.adds is None:
-            continue
-        if one.adds != other.adds:
-            told.append(
-                f"{names[0]} adds {_name(one)}" if one.adds else f"{names[1]} adds {_name(other)}"
-            )
-        elif one.adds and one.value != other.value and None not in (one.value, other.value):
-            told.append(f"{names[0]} adds {_name(one)}, {names[1]} {_name(other)}")
+    for name in find_different(a, b):
+        one, other = (None if side is None else side.find(name) for side in (a, b))
+        adding = [
+            f"{who} adds {_name(side)}"
+            for who, side in zip(names, (one, other), strict=True)
+            if side is not None and side.adds
+        ]
+        told.append(" and ".join(adding))
     return f"{DIFFER}: {', '.join(told)}" if told else ""
+
+
+def find_different(a: SamplingDefaults | None, b: SamplingDefaults | None) -> list[str]:
+    """Return the fields that one of two servers adds and the other does not, or differently.
+
+    A field of which one is not known is left out.
+    """
+    if a is None or b is None:
+        return []
+    found = []
+    for one in a.fields:
+        other = b.find(one.name)
+        if other is None or one.adds is None or other.adds is None:
+            continue
+        values = one.value, other.value
+        if one.adds != other.adds or (None not in values and values[0] != values[1]):
+            found.append(one.name)
+    return found
+
+
+def compare_defaults(a: Report, b: Report) -> str:
+    """Return a sentence if the servers of two runs add unlike fields, with the effect on answers.
+
+    Empty if they do not, as far as the probes of both show.
+    """
+    told = name_difference(a.sampling_defaults, b.sampling_defaults)
+    if not told:
+        return ""
+    if list_different_kept(a, b):
+        return f"{told}; the answers below differ by it: --server-defaults neutral replaces it"
+    return f"{told}; the answers below do not: neutral values were sent, or it decides none of them"
+
+
+def list_different_kept(a: Report, b: Report) -> list[str]:
+    """Return the different fields that decide answers of these runs."""
+    kept = {name for report in (a, b) for task in report.tasks for name in read_kept(task)}
+    return [
+        name for name in find_different(a.sampling_defaults, b.sampling_defaults) if name in kept
+    ]
