@@ -57,6 +57,13 @@ class EmbeddedOptions:
             " (reload), evicted ones are found as others (evicted)."
         ),
     ] = "none"
+    sampling_defaults: Annotated[
+        dict[str, float] | None,
+        Setting(
+            "Sampling fields of requests that lack them, as a generation_config.json sets them:"
+            " {repetition_penalty: 1.05}."
+        ),
+    ] = None
     strict_fields: Annotated[bool, Setting("Refuse requests with unknown fields.")] = False
     port: Annotated[int | None, Setting("Port on 127.0.0.1. Not set: a free one.")] = None
 
@@ -91,6 +98,8 @@ def commands(context: LaunchContext, options: EmbeddedOptions) -> list[list[str]
     command = build_command("serve_eval.launchers._embedded", "--weights", str(folder.absolute()))
     for name, how in {model: options.damage, **also}.items():
         command += ["--model", f"{name}={how}"]
+    for name, value in (options.sampling_defaults or {}).items():
+        command += ["--default", f"{name}={value:g}"]
     command += ["--strict-fields"] * options.strict_fields
     if options.cache_blocks:
         command += ["--cache-blocks", str(options.cache_blocks)]

@@ -15,6 +15,8 @@ from typing import get_args
 from serve_eval.launchers._embedded.damage import CacheFault, Damage
 from serve_eval.launchers._embedded.prefix_cache import PrefixCaching
 from serve_eval.launchers._embedded.server import create_app
+from serve_eval.launchers._embedded.shaping import FIELDS
+from serve_eval.launchers._http.errors import RefusedRequest
 from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers._process.own_server import serve_until_ended
 
@@ -42,7 +44,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--host-blocks", type=int, default=0, help="blocks in host memory")
     parser.add_argument("--cache-fault", choices=get_args(CacheFault), default="none")
+    parser.add_argument(
+        "--default",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="sampling field of requests that lack it, as a generation_config.json sets it",
+    )
     given = parser.parse_args(arguments)
+    defaults: dict[str, float] = {}
+    for text in given.default:
+        name, _, value = text.partition("=")
+        try:
+            defaults[name] = float(value)
+        except ValueError:
+            parser.error(f"--default {text}: not FIELD=NUMBER")
+        if name not in FIELDS:
+            parser.error(f"--default {text}: not one of {', '.join(FIELDS)}")
     models: dict[str, Damage] = {}
     for text in given.model:
         name, _, damage = text.rpartition("=")
@@ -54,7 +72,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.umask(0o077)  # files belong to a run folder
     try:
         caching = PrefixCaching(given.cache_blocks, given.host_blocks, given.cache_fault)
-        app = create_app(given.weights, models, strict_fields=given.strict_fields, caching=caching)
+        app = create_app(
+            given.weights,
+            models,
+            strict_fields=given.strict_fields,
+            caching=caching,
+            defaults=defaults,
+        )
+    except RefusedRequest as error:
+        parser.error(f"--default: {error.body}")
     except (OSError, ValueError, KeyError) as error:
         parser.error(f"{given.weights} cannot be served: {type(error).__name__}: {error}")
     asyncio.run(

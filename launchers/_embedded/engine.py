@@ -12,7 +12,8 @@ from collections import deque
 from serve_eval.launchers._embedded.generation import Generation, Wanted
 from serve_eval.launchers._embedded.model import Model
 from serve_eval.launchers._embedded.prefix_cache import PrefixCache
-from serve_eval.launchers._embedded.sampling import build_token, draw_token, logprobs_of
+from serve_eval.launchers._embedded.sampling import build_token, logprobs_of
+from serve_eval.launchers._embedded.shaping import draw_token, penalise
 from serve_eval.launchers._embedded.tokenizer import Tokenizer
 from serve_eval.launchers._embedded.weights import Array
 from serve_eval.launchers._http.answers import ToldAnswer
@@ -119,7 +120,9 @@ class Engine:
     def _append(self, generation: Generation, logits: Array) -> None:
         """Append the next token of a sequence, chosen from its logits."""
         wanted = generation.wanted
-        token = draw_token(logits, wanted.temperature, wanted.top_p, generation.chance)
+        shaped = penalise(logits, wanted.shaping, wanted.ids, generation.counts)
+        token = draw_token(shaped, wanted.shaping, generation.chance)
+        generation.counts[token] += 1
         if token == self.model.end and not wanted.ignore_end:
             generation.end()
             return

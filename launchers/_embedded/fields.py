@@ -13,14 +13,9 @@ from serve_eval.launchers._http.errors import bad_request
 
 NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "best_of": (1,),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
     "prompt_ignore_length": (0,),
     "logit_bias": ({},),
-    "top_k": (-1, 0),
-    "min_p": (0,),
     "top_p_min": (0,),
     "min_tokens": (0,),
     "stop_token_ids": ([],),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import codecs
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
 
+from serve_eval.launchers._embedded.shaping import GREEDY, Shaping
 from serve_eval.launchers._http.answers import ToldAnswer
 
 _decoder = codecs.getincrementaldecoder("utf-8")
@@ -28,8 +30,7 @@ class Wanted:
 
     ids: Sequence[int]
     max_tokens: int
-    temperature: float = 0.0
-    top_p: float = 1.0
+    shaping: Shaping = GREEDY
     seed: int | None = None
     turn: int = 0
     stop: tuple[str, ...] = ()
@@ -45,7 +46,7 @@ class Generation:
     `steps` counts the generated tokens, including the one that ended it; `tokens` are those of the
     text. `length` is the number of tokens that have been seen, of the prompt and after it, of which
     `cached` came from the prefix cache. `chance`
-    decides above temperature 0.
+    decides above temperature 0. `counts` has the tokens of the answer, for penalties.
     """
 
     def __init__(self, wanted: Wanted, changed: asyncio.Event) -> None:
@@ -60,7 +61,9 @@ class Generation:
         self.done, self._changed = asyncio.Event(), changed
         self._shown = self._chars = 0
         seed = secrets.randbits(64) if wanted.seed is None else wanted.seed % 2**64
-        self.chance = np.random.default_rng([seed, wanted.turn]) if wanted.temperature > 0 else None
+        draws = wanted.shaping.temperature > 0
+        self.chance = np.random.default_rng([seed, wanted.turn]) if draws else None
+        self.counts: Counter[int] = Counter()
         # Bytes of an incomplete character wait for the rest of it.
         self._prompt_decoder, self._decoder = _decoder(errors="replace"), _decoder(errors="replace")
 

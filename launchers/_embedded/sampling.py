@@ -1,4 +1,4 @@
-"""Choose the next token from logits, and report it with its log-probability."""
+"""Report a token with its log-probability and the likeliest alternatives."""
 
 from __future__ import annotations
 
@@ -9,25 +9,6 @@ from numpy.typing import NDArray
 
 from serve_eval.launchers._embedded.weights import Array
 from serve_eval.launchers._http.answers import ToldAnswer
-
-
-def draw_token(
-    logits: Array, temperature: float, top_p: float, chance: np.random.Generator | None
-) -> int:
-    """Return the likeliest token, or with `chance` a draw from the likeliest.
-
-    The draw is from the likeliest tokens that have `top_p` together.
-    """
-    if chance is None:
-        return int(logits.argmax())
-    scaled = (logits.astype(np.float64) - logits.max()) / temperature
-    chances = np.exp(scaled)
-    chances /= chances.sum()
-    if top_p < 1:
-        order = np.argsort(-chances, kind="stable")
-        kept = order[: int(np.searchsorted(np.cumsum(chances[order]), top_p)) + 1]
-        return int(chance.choice(kept, p=chances[kept] / chances[kept].sum()))
-    return int(chance.choice(len(chances), p=chances))
 
 
 def logprobs_of(logits: Array) -> NDArray[np.float64]:

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -24,6 +25,7 @@ from serve_eval.launchers._embedded.fields import refuse_unserved
 from serve_eval.launchers._embedded.generation import Generation, Wanted
 from serve_eval.launchers._embedded.model import Model
 from serve_eval.launchers._embedded.prefix_cache import NO_CACHE, PrefixCaching
+from serve_eval.launchers._embedded.shaping import read_shaping
 from serve_eval.launchers._embedded.tokenizer import Tokenizer
 from serve_eval.launchers._http.answers import Events, Generated, TokenUsage, answer_body
 from serve_eval.launchers._http.errors import RefusedRequest, bad_request, encode
@@ -50,12 +52,14 @@ def create_app(
     *,
     strict_fields: bool = False,
     caching: PrefixCaching = NO_CACHE,
+    defaults: Mapping[str, float] | None = None,
 ) -> web.Application:
     """Return the server of a folder of weights as an aiohttp application.
 
-    `models` maps names to damage. Raises OSError and ValueError for a folder that cannot be served.
+    `models` maps names to damage, and `defaults` sampling fields to the values of requests that
+    lack them. Raises OSError and ValueError for a folder that cannot be served.
     """
-    server = _Server(folder, models, strict_fields, caching)
+    server = _Server(folder, models, strict_fields, caching, defaults or {})
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     app.router.add_post("/v1/completions", server.completions)
     app.router.add_post("/v1/chat/completions", server.chat_completions)
@@ -74,7 +78,10 @@ class _Server:
         models: Mapping[str, Damage],
         strict_fields: bool,
         caching: PrefixCaching,
+        defaults: Mapping[str, float],
     ) -> None:
+        read_shaping({}, defaults)  # refuses values out of range
+        self._defaults = defaults
         self._tokenizer, self._render = Tokenizer(folder / "tokenizer.json"), Chat(folder)
         self._engines = {
             name: Engine(Model(folder, damage), self._tokenizer, caching.build())
@@ -133,8 +140,7 @@ class _Server:
                 refuse_unknown_fields(body, chat=chat)
             refuse_unserved(body, chat=chat)
             prompts = [await self._ids(ask, prompt) for prompt in ask.prompts]
-            salt = body.get("cache_salt")
-            wanted = self._list_wanted(ask, prompts, salt if isinstance(salt, str) else "")
+            wanted = self._list_wanted(ask, prompts, body)
             changed = asyncio.Event()
             generations += [self._engines[ask.model].submit(one, changed) for one in wanted]
             if ask.stream:
@@ -167,7 +173,10 @@ class _Server:
             raise bad_request("the prompt is empty")
         return ids if ask.truncate is None else ids[-ask.truncate :]
 
-    def _list_wanted(self, ask: Ask, prompts: Sequence[Sequence[int]], salt: str) -> list[Wanted]:
+    def _list_wanted(
+        self, ask: Ask, prompts: Sequence[Sequence[int]], body: Mapping[str, Any]
+    ) -> list[Wanted]:
+        salt, shaping = body.get("cache_salt"), read_shaping(body, self._defaults)
         window = self._engines[ask.model].model.window
         if len(prompts) * ask.n > MOST_CHOICES:
             raise bad_request(
@@ -190,15 +199,14 @@ class _Server:
                 one = Wanted(
                     ids=ids,
                     max_tokens=max_tokens,
-                    temperature=1.0 if ask.temperature is None else ask.temperature,
-                    top_p=ask.top_p,
+                    shaping=shaping,
                     seed=ask.seed,
                     turn=turn,
                     stop=ask.stop,
                     ignore_end=ask.ignore_eos,
                     logprobs=ask.logprobs,
                     prompt_logprobs=max(told, default=None),
-                    salt=salt,
+                    salt=salt if isinstance(salt, str) else "",
                 )
                 found.append(one)
         return found

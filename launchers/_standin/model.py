@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -137,7 +137,8 @@ class MadeUpModel:
 
     `seed`, `run` and `varied` choose among right and wrong answers as in the simulated endpoint;
     with `varied`, a repeated prompt is decided again. With `skilled`, prompts known to
-    `serve_eval.launchers._standin.skills` are answered.
+    `serve_eval.launchers._standin.skills` are answered. `defaults` are the sampling fields of
+    requests that lack them.
     """
 
     def __init__(
@@ -148,7 +149,9 @@ class MadeUpModel:
         run: int | str = 0,
         skilled: bool = False,
         varied: bool = False,
+        defaults: Mapping[str, float] | None = None,
     ) -> None:
+        self.defaults: Mapping[str, float] = defaults or {}
         self._seed, self._run, self._skilled, self._varied = seed, run, skilled, varied
         self._asked: Counter[str] = Counter()
         lines = answers.read_bytes() if answers else b""
@@ -157,12 +160,19 @@ class MadeUpModel:
         }
 
     def answer(
-        self, ids: Sequence[int], *, index: int = 0, wrong: bool = False, sampled: int | None = None
+        self,
+        ids: Sequence[int],
+        *,
+        index: int = 0,
+        wrong: bool = False,
+        sampled: int | None = None,
+        marks: str = "",
     ) -> list[int]:
         """Return the ids of the whole answer, with EOS at the end.
 
         `index` counts several answers to a prompt. `wrong` gives the answer of a broken server.
         `sampled` is the seed of an answer that is not greedy, if neither file nor skill decides it.
+        Neither do `marks`, sampling values that are not neutral.
         An unknown prompt that offers tools is answered with a call of the first.
         """
         prompt = prompt_of(ids)
@@ -178,7 +188,7 @@ class MadeUpModel:
             return [*encode(generate_call(tools)), EOS]
         if self._skilled and not wrong and (told := skills.answer(prompt)) is not None:
             return [*encode(told), EOS]
-        drawn = "" if sampled is None else f":{sampled}"
+        drawn = ("" if sampled is None else f":{sampled}") + marks
         digest = hashlib.sha256(
             f"{list(ids)}:{index}:{'wrong' if wrong else ''}{drawn}".encode()
         ).digest()

@@ -38,6 +38,7 @@ from serve_eval.launchers._standin.plain_routes import PlainRoutes
 from serve_eval.launchers._standin.prompts import Reading
 from serve_eval.launchers._standin.replies import Replies
 from serve_eval.launchers._standin.serving import application, log
+from serve_eval.launchers._standin.shaped import shape
 from serve_eval.launchers._standin.thinking import think
 from serve_eval.launchers._standin.worker_config import WorkerConfig
 
@@ -235,8 +236,10 @@ class _Worker:
             if self.faults.strikes(self.faults.kv_loss_after, number):
                 return [model.EOS]
             first = params.first_gen_tokens or []
-        sampled = (request.seed or 0) if request.temperature else None
-        answer = self.brain.answer(ids, index=index, wrong=wrong, sampled=sampled)
+        shaped = shape(request, self.brain.defaults)
+        answer = self.brain.answer(
+            ids, index=index, wrong=wrong, sampled=shaped.seed, marks=shaped.marks
+        )
         answer = [*think(request, self.faults.thinks), *answer]
         return [*first, *answer[len(first) :]] if len(first) < len(answer) else [*first, model.EOS]
 

@@ -41,9 +41,13 @@ def run_worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) 
     if loading is None:
         load()
     # Imported while the port is bound, like everything slow.
+    from serve_eval.launchers._standin.shaped import read_defaults
     from serve_eval.launchers._standin.worker import create
 
-    app = create(config, _choose_model(), trouble, flavour)
+    defaults = read_defaults(
+        config.model, params.get("generation_config"), os.environ.get("STANDIN_SAMPLING_DEFAULTS")
+    )
+    app = create(config, _choose_model(defaults), trouble, flavour)
     if loading is not None:
         loading.before(app)
     meanwhile = None
@@ -105,7 +109,7 @@ def _load(config: WorkerConfig, trouble: Faults, flavour: Flavour) -> None:
         log("cache_transceiver is disabled")
 
 
-def _choose_model() -> MadeUpModel:
+def _choose_model(defaults: Mapping[str, float]) -> MadeUpModel:
     """Return the model that the variables describe."""
     from serve_eval.launchers._standin.model import MadeUpModel
 
@@ -119,6 +123,7 @@ def _choose_model() -> MadeUpModel:
         run=f"{number}:{os.environ.get('CUDA_VISIBLE_DEVICES')}" if varied else number,
         skilled=os.environ.get("STANDIN_SKILLS") == "1",
         varied=varied,
+        defaults=defaults,
     )
 
 

@@ -31,6 +31,7 @@ class SidePromptOptions:
     samples: shared.Samples = None
     limit: shared.Limit = None
     seed: shared.Seed = None
+    server_defaults: shared.ServerDefaultsOption = None
     settings: shared.Set = None
     preset: shared.Preset = None
     effort: shared.Effort = None

@@ -9,15 +9,20 @@ from dataclasses import replace
 import msgspec
 
 from serve_eval.client.wire_format import wire
+from serve_eval.client.wire_format.neutral_fields import NeutralFields
 from serve_eval.schema import MediaFile, MediaPart, Message, Prompt, Request, SendMedia, TextPart
 from serve_eval.schema.media import inline, link
 
 
 class RequestEncoder:
-    """Encodes the requests of a client to its model."""
+    """Encodes the requests of a client to its model.
+
+    `neutral` are the fields that requests get which lack them, once a probe has found them.
+    """
 
     def __init__(self, model: str, max_tokens_field: str, send_media: SendMedia) -> None:
         self._model, self._max_tokens_field, self._send_media = model, max_tokens_field, send_media
+        self.neutral = NeutralFields()
 
     async def encode(
         self, request: Request, *, stream: bool = False, over: Mapping[str, object] | None = None
@@ -39,6 +44,7 @@ class RequestEncoder:
             stream=stream,
             max_tokens_field=self._max_tokens_field,
             over=over,
+            neutral=self.neutral,
         )
 
 

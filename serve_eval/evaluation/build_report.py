@@ -60,6 +60,7 @@ def report_on(
         *describe_archived(folder, [w.prepared.task for w in work]),
     )
     loads = session.noted.loads()
+    defaults = session.noted.defaults()
     engine = engine_counters.join([one.engine for one in noted])
     run = RunFacts(
         folder=folder,
@@ -69,6 +70,7 @@ def report_on(
         seeds=session.seeds,
         limits=[plan.limits, *(load.limits for load in loads)],
         looked_at=run_folder.read_looks(folder),
+        defaults=defaults,
     )
     tasks = judge_controls(plan, (report_task(w, run) for w in work), work)
     corrected = many_tests.correct([t.verdict for t in tasks], "run")
@@ -97,6 +99,7 @@ def report_on(
         path=path.findings,
         unproven_answers=unproven,
         effort=effort,
+        sampling_defaults=defaults,
     )
 
 

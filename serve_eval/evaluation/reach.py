@@ -190,7 +190,7 @@ HARMLESS_FIELDS = (
         "allow_mismatch",
         "integration_test",
     ),
-    *("early_stop", "limits", "expect"),
+    *("early_stop", "limits", "expect", "server_defaults"),
 )
 JUDGED_BY = ("cases.path", "cases.scorer")
 """Options of our tasks that may name judges, whose addresses and keys need consent."""

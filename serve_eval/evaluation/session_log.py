@@ -10,14 +10,24 @@ from dataclasses import dataclass, field
 
 import serve_eval
 from serve_eval.errors import ServeEvalError
-from serve_eval.schema import Ability, Endpoint, FailureKind, Plan, Progress, Report
+from serve_eval.schema import (
+    Ability,
+    Endpoint,
+    FailureKind,
+    Plan,
+    Progress,
+    Report,
+    SamplingDefaults,
+)
 
 FAILURES_EVERY_S = 10.0
 """Shortest time between two lines about the failures of a task."""
 Log = Callable[[str], None]
 
 
-def log_endpoint(log: Log, endpoint: Endpoint, found: list[Ability]) -> None:
+def log_endpoint(
+    log: Log, endpoint: Endpoint, found: list[Ability], defaults: SamplingDefaults | None
+) -> None:
     """Log what the endpoint is, and the result of each probe."""
     info = endpoint.info
     known = ", ".join(f"{n} {v}" for n, v in (("version", info.version),) if v is not None)
@@ -25,6 +35,14 @@ def log_endpoint(log: Log, endpoint: Endpoint, found: list[Ability]) -> None:
     for one in found:
         state = {True: "works", False: "does not work", None: "is not known"}[one.works]
         log(f"probe: {one.need} {state}: {one.seen}")
+    if defaults is not None:
+        log(
+            f"probe: sampling defaults: {defaults.requests} requests, {defaults.tokens} tokens,"
+            f" {defaults.wall_s:.2f} s"
+        )
+        for field in defaults.fields:
+            adds = {True: "added", False: "not added", None: "perhaps added"}[field.adds]
+            log(f"probe: {field.sent_as} is {field.obedience}, {adds} by the server")
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from serve_eval.evaluation.attribution import latency
 from serve_eval.evaluation.attribution.from_run import attribute_task
 from serve_eval.evaluation.attribution.prompt_kinds import kinds_of
 from serve_eval.evaluation.capabilities import reason
+from serve_eval.evaluation.capabilities.sampling import put_kept
 from serve_eval.evaluation.judge_cuts import add_cut_effect
 from serve_eval.evaluation.judges import remarks as judge_remarks
 from serve_eval.evaluation.plan.again import permissions
@@ -34,6 +35,7 @@ from serve_eval.schema import (
     Limits,
     Plan,
     Reference,
+    SamplingDefaults,
     TaskReport,
     TaskResult,
     Verdict,
@@ -56,6 +58,7 @@ class RunFacts:
     `unsupported` has what the endpoint cannot do, by task. `served` has the workers behind each
     answer, by task and sample. `limits` are those of the sessions that produced answers. A paired
     rule has examined the tasks in `looked_at` during the run, in this session or before.
+    `defaults` are the sampling defaults of the endpoint (None: not probed).
     """
 
     folder: Path
@@ -65,6 +68,7 @@ class RunFacts:
     seeds: OrderSeeds
     limits: Sequence[Limits]
     looked_at: Collection[str]
+    defaults: SamplingDefaults | None = None
 
 
 def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
@@ -99,7 +103,7 @@ def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
         spec=p.spec,
         version=p.task.version,
         dataset={"files": p.dataset.files, "total": p.dataset.total},
-        fingerprint=p.fingerprint,
+        fingerprint=put_kept(p.fingerprint, run.defaults, p.task),
         result=result,
         traffic=traffic,
         reference=p.reference,

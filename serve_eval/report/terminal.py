@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from serve_eval.evaluation.capabilities.sampling import describe_defaults
 from serve_eval.evaluation.endpoint.deployment import describe
 from serve_eval.evaluation.plan.again import write_resume_command
 from serve_eval.plugins.withheld import name_folders
@@ -79,10 +80,12 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
             attribution(task.attribution, task.result.task, console)
     for load in report.loads[-1:]:
         say(console, lines.session_load(load))
+    defaults = [f"sampling defaults: {one}" for one in describe_defaults(report.sampling_defaults)]
     for line in (
         *lines.describe_efforts(report),
         *engine.describe_engines(report),
         *lines.describe_path(report.path),
+        *defaults,
     ):
         say(console, line)
     for warning in report.warnings:

@@ -104,6 +104,12 @@ from serve_eval.schema.sample import (
     SourceFile,
     ToolCall,
 )
+from serve_eval.schema.sampling_defaults import (
+    Obedience,
+    SamplingDefault,
+    SamplingDefaults,
+    ServerDefaults,
+)
 from serve_eval.schema.score import (
     MEAN,
     Aggregation,
@@ -316,6 +322,7 @@ __all__ = [
     "Metric",
     "ModelPreset",
     "Need",
+    "Obedience",
     "Order",
     "OtherRule",
     "Outcome",
@@ -353,6 +360,8 @@ __all__ = [
     "RunStarted",
     "RunningShare",
     "Sample",
+    "SamplingDefault",
+    "SamplingDefaults",
     "SamplingParams",
     "Scalar",
     "Score",
@@ -366,6 +375,7 @@ __all__ = [
     "SentPart",
     "ServedPod",
     "ServerCounts",
+    "ServerDefaults",
     "ServerInfo",
     "ServerTiming",
     "Shard",

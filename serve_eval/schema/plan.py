@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from serve_eval.schema.preset import ModelPreset
+from serve_eval.schema.sampling_defaults import ServerDefaults
 
 REHEARSAL = "rehearsal"
 """Launcher that starts the stand-in for trtllm-serve in the place of another launcher's servers."""
@@ -146,11 +147,11 @@ class Plan:
     printed without a verdict; `allow_missing_reference`: the same for tasks without a matching
     reference. `allow_code_execution`: code that the endpoint wrote may run on this machine.
     `include_path` are folders of the user's own tasks, scorers, launchers and verdict rules.
-    `expect` says by the names of PathClaim which parts of the path must be proven; False takes back
-    what the launcher expects. `no_prompts`: the run folder keeps no prompts; `no_media`: it keeps
-    their texts only.
-    `preset` says which preset the options of the tasks were completed from (None: none); the tasks
-    hold its values.
+    `server_defaults` says if neutral values are sent for sampling fields that a server may set
+    itself. `expect` says by the names of PathClaim which parts of the path must be proven; False
+    takes back what the launcher expects. `no_prompts`: the run folder keeps no prompts; `no_media`:
+    it keeps their texts only. `preset` says which preset the options of the tasks were completed
+    from (None: none); the tasks hold its values.
     `rule_named`: the user named the verdict rule or its options, also if it is the default.
     """
 
@@ -178,6 +179,7 @@ class Plan:
     early_stop: float | None = None
     allow_code_execution: bool = False
     include_path: tuple[str, ...] = ()
+    server_defaults: ServerDefaults = "neutral"
     expect: Mapping[str, bool] = field(default_factory=dict)
     no_prompts: bool = False
     no_media: bool = False

@@ -16,6 +16,7 @@ from serve_eval.schema.plan import Plan, Spec
 from serve_eval.schema.preset import EffortSeen
 from serve_eval.schema.reference import Reference
 from serve_eval.schema.result import TaskResult
+from serve_eval.schema.sampling_defaults import SamplingDefaults
 from serve_eval.schema.traffic import Load, Traffic
 from serve_eval.schema.verdict import Verdict
 
@@ -62,8 +63,9 @@ class Report:
     `loads` has one entry per session with requests. `engine` is what the engines of the servers
     counted during all sessions (None: no server reports it). `path` has a finding for each part of
     the path that the plan or the launcher expects. `unproven_answers` count although nothing proves
-    that they belong to their samples. `rehearsal`: the stand-in answered, and nothing was judged.
-    `effort` has what came of the effort that was asked for, by task.
+    that they belong to their samples. `sampling_defaults` is what the endpoint puts in the place of
+    sampling fields that requests leave out (None: not probed). `rehearsal`: the stand-in answered,
+    and nothing was judged. `effort` has what came of the effort that was asked for, by task.
     """
 
     schema_version: int
@@ -81,3 +83,4 @@ class Report:
     path: tuple[PathFinding, ...] = ()
     unproven_answers: int = 0
     effort: tuple[EffortSeen, ...] = ()
+    sampling_defaults: SamplingDefaults | None = None

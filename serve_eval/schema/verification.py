@@ -7,6 +7,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from serve_eval.schema.engine_counts import ServerCounts
+from serve_eval.schema.sampling_defaults import SamplingDefaults
 
 REFERENCE_VERSION = 1
 """Version of the reference file. It changes when an old program could misread a new file."""
@@ -85,7 +86,8 @@ class VerificationReference(Struct, frozen=True, kw_only=True):
     healthy sibling, or was given (`floor_given`), and `median` the median of all siblings (None:
     unknown). `step` is the step of its log-probabilities. All four are in nats. `salted`: each
     question had a cache_salt of its own, so that nothing came from the prefix cache. `protocol`
-    says what decides the probes and the answers.
+    says what decides the probes and the answers. `sampling_defaults` are those of the reference's
+    server (None: an older version did not look).
     """
 
     version: int = REFERENCE_VERSION
@@ -104,6 +106,7 @@ class VerificationReference(Struct, frozen=True, kw_only=True):
     floor: float | None
     floor_given: bool = False
     median: float | None
+    sampling_defaults: SamplingDefaults | None = None
     probes: tuple[Probe, ...]
 
     @property
@@ -117,6 +120,7 @@ class VerificationOutcome(StrEnum):
 
     IDENTICAL = "IDENTICAL"
     OTHER_NUMERICS = "OTHER NUMERICS"
+    OTHER_DEFAULTS = "OTHER SAMPLING DEFAULTS"
     FAULT = "FAULT OF SINGLE REQUESTS"
     ANOTHER = "ANOTHER MODEL, PRECISION OR CACHE"
     UNDECIDED = "UNDECIDED"
@@ -161,7 +165,8 @@ class VerifiedSide(Struct, frozen=True, kw_only=True):
     names prompts that the server reads as other tokens than the reference's server, or than the
     files of a tokenizer. `samples`: it ignores the temperature of 0. A server that is `part_of` a
     deployment has a `role` there, if that is known. `engines` are the counts of the servers behind
-    it while it was asked, as far as they count.
+    it while it was asked, as far as they count. `sampling_defaults` is what it adds to requests
+    (None: not probed, as for the parts of a deployment).
     """
 
     name: str
@@ -192,6 +197,7 @@ class VerifiedSide(Struct, frozen=True, kw_only=True):
     distances: tuple[ProbeDistance, ...]
     prompts: tuple[str, ...] = ()
     engines: tuple[ServerCounts, ...] = ()
+    sampling_defaults: SamplingDefaults | None = None
 
 
 class LostServer(Struct, frozen=True, kw_only=True):

@@ -12,8 +12,9 @@ from typing import Any
 
 from aiohttp import web
 
+from serve_eval.evaluation.capabilities.sampling.questions import PROMPT
 from serve_eval.launchers._http.server import serve_app
-from tests.scripted_server.replies import Reply
+from tests.scripted_server.replies import Reply, answer
 from tests.scripted_server.request import HttpRequest
 
 Responder = Callable[[HttpRequest], Reply | Awaitable[Reply | web.StreamResponse]]
@@ -22,6 +23,8 @@ Script = Sequence[Reply] | Responder
 """Replies in the order of requests, the last one repeating, or one responder for all."""
 COMPLETIONS = ("/v1/completions", "/v1/chat/completions")
 EVERY_PATH = ("/{path:.*}",)
+IGNORES = "The cat sleeps."
+"""Answer to each question of the probe for sampling defaults, so that no field is heeded."""
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
@@ -33,6 +36,9 @@ class ScriptedServer:
     are 404. The server keeps what it received: `requests` are all requests, `asked` those that the
     script answered. `max_in_flight` is the largest number of requests that the script answered at
     the same time.
+
+    Questions of the probe for sampling defaults get one text, whatever they send, and are among
+    `requests` alone, unless the script is to be `probed`.
     """
 
     def __init__(
@@ -41,11 +47,13 @@ class ScriptedServer:
         *,
         paths: Sequence[str] = COMPLETIONS,
         routes: Mapping[str, Responder] | None = None,
+        probed: bool = False,
     ) -> None:
         self.requests: list[HttpRequest] = []
         self.asked: list[HttpRequest] = []
         self.in_flight = self.max_in_flight = 0
         self._script, self._paths, self._routes = script, paths, dict(routes or {})
+        self._probed = probed
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
@@ -85,6 +93,9 @@ class ScriptedServer:
         self.max_in_flight = max(self.max_in_flight, self.in_flight)
         try:
             raw = await http.read()  # before the number, since others may arrive meanwhile
+            if not self._probed and PROMPT.encode() in raw:
+                self.requests.append(request := _request(http, raw))
+                return await _respond(lambda asked: answer(IGNORES), request)
             request = _request(http, raw, number=len(self.asked) + 1, in_flight=self.in_flight)
             self.requests.append(request)
             self.asked.append(request)

@@ -23,6 +23,7 @@ from serve_eval.client.wire_format.invalid import InvalidResponse as InvalidResp
 from serve_eval.client.wire_format.invalid import LostStream as LostStream
 from serve_eval.client.wire_format.invalid import Mask as Mask
 from serve_eval.client.wire_format.invalid import describe as describe
+from serve_eval.client.wire_format.neutral_fields import NeutralFields
 from serve_eval.client.wire_format.told_errors import (
     refuse_choice_error,
     refuse_error,
@@ -51,10 +52,12 @@ def encode(
     stream: bool = False,
     max_tokens_field: str = "max_tokens",
     over: Mapping[str, object] | None = None,
+    neutral: NeutralFields | None = None,
 ) -> bytes:
     """Return the JSON body of a request.
 
-    Omits sampling values of None and an empty `stop`. Fields of `over` replace any other.
+    Omits sampling values of None and an empty `stop`. Fields of `over` replace any other, and those
+    of `neutral` replace none.
     """
     sampling = request.sampling
     body: dict[str, object] = {"model": model}
@@ -82,6 +85,8 @@ def encode(
         body["stream"] = True
         body["stream_options"] = _USAGE
     body.update(request.extra)
+    if neutral and not request.prompt_logprobs:
+        neutral.put(body, request)
     if over:
         body.update(over)
     return _encoder.encode(body)

@@ -1,4 +1,4 @@
-"""Count the requests of runs that ask the same endpoint at the same time, in this process.
+"""Join the runs of one command that ask the same endpoint, in this process.
 
 A comparison asks its endpoints some prompts again, by runs of their own. Servers count the requests
 of all runs, which would otherwise look like those of other clients.
@@ -6,14 +6,28 @@ of all runs, which would otherwise look like those of other clients.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
+
 from serve_eval.client.client import Client
+from serve_eval.schema import SamplingDefaults
 
 
 class Companions:
-    """The clients of all runs that one command has at the same time."""
+    """The clients of all runs that one command has, and what was found of their endpoints."""
 
     def __init__(self) -> None:
         self._clients: list[Client] = []
+        self._defaults: dict[tuple[str, str | None, bool], asyncio.Task[SamplingDefaults]] = {}
+
+    async def share_defaults(
+        self, client: Client, probe: Callable[[], Awaitable[SamplingDefaults]], *, chat: bool
+    ) -> SamplingDefaults:
+        """Return the sampling defaults of a client's endpoint, which one of its runs probes."""
+        key = client.endpoint.base_url, client.endpoint.model, chat
+        if key not in self._defaults:
+            self._defaults[key] = asyncio.ensure_future(_run(probe))
+        return await asyncio.shield(self._defaults[key])
 
     def join(self, client: Client) -> None:
         """Add the client of a run. It stays after the end of the run."""
@@ -27,3 +41,7 @@ class Companions:
             for one in self._clients
             if one is not client and one.endpoint.base_url == url
         )
+
+
+async def _run(probe: Callable[[], Awaitable[SamplingDefaults]]) -> SamplingDefaults:
+    return await probe()

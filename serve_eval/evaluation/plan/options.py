@@ -44,6 +44,7 @@ from serve_eval.evaluation.plan.shared_options import (
     Samples,
     Seed,
     SendMediaOption,
+    ServerDefaultsOption,
     Set,
     Tasks,
     VerdictRuleName,
@@ -91,6 +92,7 @@ class AskedOptions:
         ),
     ] = None
     seed: Seed = None
+    server_defaults: ServerDefaultsOption = None
     settings: Set = None
     preset: Preset = None
     effort: Effort = None

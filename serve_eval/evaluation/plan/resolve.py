@@ -180,6 +180,7 @@ def resolve(
         early_stop=_early_stop(values.get("early_stop")),
         allow_code_execution=values.get("allow_code_execution", False),
         include_path=include_path,
+        server_defaults=values.get("server_defaults", "neutral"),
         expect=values.get("expect", {}),
         no_prompts=values.get("no_prompts", False),
         no_media=values.get("no_media", False),

@@ -38,6 +38,7 @@ def to_file(plan: Plan) -> dict[str, Any]:
         "references_dir": plan.references_dir,
         "allow_mismatch": list(plan.allow_mismatch),
         "shard": None if plan.shard is None else str(plan.shard),
+        "server_defaults": None if plan.server_defaults == "neutral" else plan.server_defaults,
         "expect": dict(plan.expect),
         "samples": _samples_in_file(plan),
         "repeats": _repeats_in_file(plan),

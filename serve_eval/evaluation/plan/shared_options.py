@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from serve_eval.evaluation.plan import flag_values
 from serve_eval.plugins.setting import Setting
@@ -76,6 +76,15 @@ Limit = Annotated[
     Setting("Ask a random subset of N samples per task, drawn with --seed.", metavar="N"),
 ]
 Seed = Annotated[int | None, Setting("Seed of the subset (default 0).", metavar="N")]
+ServerDefaultsOption = Annotated[
+    str | None,
+    Setting(
+        "Sampling fields that the server sets where a request lacks them (top_k, penalties):"
+        " send neutral values (default), or keep the server's.",
+        metavar="neutral|keep",
+        in_file=Literal["neutral", "keep"],
+    ),
+]
 Set = Annotated[
     list[str] | None,
     Setting(

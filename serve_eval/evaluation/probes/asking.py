@@ -16,6 +16,7 @@ from serve_eval.schema import (
     ProbeRoute,
     Prompt,
     Request,
+    SamplingDefaults,
     SamplingParams,
     TokenReading,
 )
@@ -41,7 +42,8 @@ class AskedServer:
     cache. Otherwise each question is asked before, and that answer is not used, so that all of its
     blocks come from the cache if there is one. `lists` is False if it lists no tokens. `chosen`
     counts listed first tokens, and `unlikely` those of them that were not the likeliest. A request
-    that fails is sent up to `attempts` times.
+    that fails is sent up to `attempts` times. `defaults` is what the server adds to requests (None:
+    not probed).
     """
 
     name: str
@@ -58,6 +60,7 @@ class AskedServer:
     unlikely: int = 0
     why: str = ""
     fingerprint: str | None = None
+    defaults: SamplingDefaults | None = None
 
     async def settle(self, prompt: str, *, route: ProbeRoute | None = None) -> None:
         """Find out which questions the server takes.

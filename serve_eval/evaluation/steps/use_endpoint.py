@@ -11,6 +11,7 @@ from serve_eval.client.connection import connect
 from serve_eval.evaluation import first_token
 from serve_eval.evaluation.build_report import environment
 from serve_eval.evaluation.capabilities import probe, warn_of_guided_decoding
+from serve_eval.evaluation.capabilities.sampling import warn_of_defaults
 from serve_eval.evaluation.endpoint import deployment, engine_counters, launched_path
 from serve_eval.evaluation.endpoint.launch import Launching, launch
 from serve_eval.evaluation.endpoint.server_quirks import quirks
@@ -20,6 +21,7 @@ from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.session_log import log_endpoint
 from serve_eval.evaluation.steps.ask_again import wants_again
 from serve_eval.evaluation.steps.open_tasks import open_again
+from serve_eval.evaluation.steps.settle_defaults import settle_defaults
 from serve_eval.evaluation.storage import server_logs
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.masking import Masking
@@ -71,11 +73,13 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
     found, lacking = await probe(client, [w.prepared for w in session.tasks if w.unfinished])
     endpoint = session.endpoint.with_info(**await client.describe())
     session.endpoint = endpoint = await deployment.learn_deployment(endpoint, client)
+    defaults = await settle_defaults(session, client, lacking)
     lines = [
         *first_token.remarks(prepared, found),
         *warn_of_guided_decoding(found),
         *quirks(session.plan, endpoint, [p.task for p in prepared]),
         *deployment.remarks(endpoint.info),
+        *warn_of_defaults(defaults, [p.task for p in prepared]),
     ]
     for line in lines:
         session.notify(f"warning: {line}")
@@ -88,9 +92,10 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
             **environment(),
             "abilities": found,
             "unsupported": lacking,
+            **({} if defaults is None else {"sampling_defaults": defaults}),
         },
     )
-    log_endpoint(session.log, endpoint, found)
+    log_endpoint(session.log, endpoint, found, defaults)
     session.hidden_retries = (
         await client.count_hidden_retries() if endpoint.info.version is not None else {}
     )

@@ -17,7 +17,15 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import ownership
 from serve_eval.evaluation.storage.file_names import SESSIONS_FILE
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
-from serve_eval.schema import Ability, Endpoint, EngineReport, Limits, Load, RepeatedAnswers
+from serve_eval.schema import (
+    Ability,
+    Endpoint,
+    EngineReport,
+    Limits,
+    Load,
+    RepeatedAnswers,
+    SamplingDefaults,
+)
 
 
 class UsedCode(msgspec.Struct, frozen=True):
@@ -42,6 +50,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineReport | None = None
     repeated: RepeatedAnswers | None = None
     abilities: tuple[Ability, ...] = ()
+    sampling_defaults: SamplingDefaults | None = None
     unsupported: Mapping[str, Ability] = {}
     extensions: Mapping[str, UsedCode] = {}
     part_of: str = ""
@@ -82,6 +91,11 @@ class SessionFile:
             except msgspec.MsgspecError as error:
                 raise _build_error(self._run, error) from error
         return self._records
+
+    def defaults(self) -> SamplingDefaults | None:
+        """Return the sampling defaults of the endpoint, as the last probe found them."""
+        found = [one.sampling_defaults for one in self.read()]
+        return next((one for one in reversed(found) if one is not None), None)
 
     def loads(self) -> tuple[Load, ...]:
         """Return the load of each session that finished, oldest first."""
@@ -149,6 +163,14 @@ def read_unsupported(run: Path) -> Mapping[str, Ability]:
     """
     noted = read_sessions(run)
     return noted[-1].unsupported if noted else {}
+
+
+def read_defaults(run: Path) -> SamplingDefaults | None:
+    """Return the sampling defaults of the endpoint, as the last probe of a session found them.
+
+    Raises RunFolderError for a damaged file.
+    """
+    return SessionFile(run).defaults()
 
 
 def own_endpoint(run: Path) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from serve_eval import __version__
+from serve_eval.evaluation.capabilities.sampling import describe_defaults
 from serve_eval.evaluation.endpoint.deployment import describe
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.degradation import what
@@ -201,6 +202,12 @@ def _show_workers(told: Attribution, task: str) -> Iterator[DataTable]:
         yield DataTable(title=f"{task}: workers", columns=columns, rows=rows)
 
 
+def _list_defaults(report: Report) -> Iterator[Fact]:
+    """Yield what the endpoint adds to requests, and what the run sends in its place."""
+    for line in describe_defaults(report.sampling_defaults):
+        yield Fact(label="sampling defaults", text=line)
+
+
 def _show_settings(report: Report, resume: str) -> Iterator[Section]:
     """Yield the details that the terminal shows with --verbose, the settings and the machines."""
     for one in report.tasks:
@@ -214,6 +221,7 @@ def _show_settings(report: Report, resume: str) -> Iterator[Section]:
         rows=[
             Fact(label="base_url", text=report.endpoint.base_url or "no request was sent"),
             *servers,
+            *_list_defaults(report),
         ],
         closed=True,
     )

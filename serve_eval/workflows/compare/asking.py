@@ -11,12 +11,14 @@ from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 
 from serve_eval.client.connection import connect
 from serve_eval.errors import NoRoomError
+from serve_eval.evaluation.capabilities.sampling import to_fields
 from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.engine.lockstep import Lockstep, Participant
 from serve_eval.evaluation.engine.progress import Labelled
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.storage.reports.folder_results import COMPARING
+from serve_eval.evaluation.storage.sessions import read_defaults
 from serve_eval.schema import Comparison, Divergence, Endpoint
 from serve_eval.workflows.compare.divergence import look_at_all, place_partings
 from serve_eval.workflows.compare.sides import ComparisonSession, SideRun
@@ -142,6 +144,9 @@ async def _look(
         connect(sides["A"].plan, endpoints["A"], session.environ) as a,
         connect(sides["B"].plan, endpoints["B"], session.environ) as b,
     ):
+        for client, side in ((a, sides["A"]), (b, sides["B"])):
+            if (defaults := read_defaults(side.folder)) is not None:
+                client.encoder.neutral = to_fields(defaults)
         for p, task in zip(sides["A"].prepared, comparison.tasks, strict=True):
             wanted = {flip.id for flip in task.flips}
             samples = [sample for sample in p.dataset.samples if sample.id in wanted]

@@ -16,6 +16,7 @@ from serve_eval.evaluation.agreement.common_prompts import keep_common
 from serve_eval.evaluation.agreement.self_flips import self_flips
 from serve_eval.evaluation.agreement.text_places import find_text_places
 from serve_eval.evaluation.agreement.words import conclusion, evidence
+from serve_eval.evaluation.capabilities.sampling import compare_defaults
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.path_proof import apply_path
 from serve_eval.evaluation.storage.reports.comparison_files import COMPARISON_SCHEMA
@@ -134,6 +135,7 @@ def compare_folders(
         )
         tasks = [replace(task, verdict=withhold(task.verdict)) for task in tasks]
     warnings = _first_tokens(reports[0])
+    differs = [line for line in [compare_defaults(*reports)] if line]
     asked_of = {
         name: describe_asked(folder, report, len(read_sessions(folder)))
         for name, folder, report in zip("AB", (a, b), reports, strict=True)
@@ -151,7 +153,7 @@ def compare_folders(
         exit_code=code,
         started_at=reports[1].started_at,
         wall_s=0.0,
-        warnings=(*warnings, *describe_unsteady(doubled, asked_of)),
+        warnings=(*warnings, *differs, *describe_unsteady(doubled, asked_of)),
     )
 
 

@@ -72,14 +72,16 @@ class Finding:
         return f"< {(math.floor(self.p / digit) + 1) * digit:.1g}"
 
 
+DEFAULTS = "server_defaults"
+"""The rule about sampling fields that a server adds: a fact that explains any other difference."""
 PLACE = "first_difference"
 """The rule about the first tokens that differ, which a comparison asked for: it leads."""
 OVERRULED = "overruled"
 """The rule about a side that does not write the tokens which it ranks first: it leads too."""
 MIXED = "mixed_servers"
 """The rule about answers of two servers on one side: they explain any other difference."""
-FIRST = (MIXED, OVERRULED, PLACE)
-"""The rules that come before all others, in this order."""
+FIRST = (DEFAULTS, MIXED, OVERRULED, PLACE)
+"""Rules whose findings lead, in their order."""
 WEIGHTS = "weights, precision or cache"
 """What a loss that no slice explains points to."""
 OTHER_MODEL = "it may be another model, since many wrong answers turned right too"

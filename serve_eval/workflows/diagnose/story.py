@@ -24,6 +24,7 @@ from serve_eval.workflows.diagnose import (
     paired_answers,
     prompt_counts,
     repaired,
+    server_defaults,
     setting,
     sides,
     slicing,
@@ -73,6 +74,7 @@ TASK_RULES: tuple[Callable[[Evidence, TaskEvidence], Iterable[Finding]], ...] = 
     course.drift,
     course.concurrency,
     course.find_retried,
+    server_defaults.find_added,
     setting.protocol,
     setting.data,
     setting.find_unsupported,
@@ -208,6 +210,7 @@ def find_between(
     `comparison` is its result, or None if it did not finish; `of_b` are the findings about B alone.
     """
     found = [*sides.prompt_tokens(a, b), *sides.find_mixed(a, b, comparison)]
+    found += server_defaults.find_unlike_defaults(a, b)
     pairs = list(paired_answers.pair_answers(a, b, comparison))
     found += between.find_differences(pairs)
     found += slicing.compare_slices(a, b, (*of_b, *found))

@@ -22,6 +22,7 @@ _STATES = {
     VerificationOutcome.OTHER_NUMERICS: CiState.PASSED,
     VerificationOutcome.ANOTHER: CiState.FAILURE,
     VerificationOutcome.FAULT: CiState.FAILURE,
+    VerificationOutcome.OTHER_DEFAULTS: CiState.FAILURE,
     VerificationOutcome.UNDECIDED: CiState.SKIPPED,
 }
 _RANKS = (CiState.FAILURE, CiState.ERROR, CiState.SKIPPED, CiState.PASSED)

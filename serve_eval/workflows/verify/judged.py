@@ -169,6 +169,7 @@ class JudgedServer:
             salted=server.salted,
             samples=server.samples,
             fingerprint=server.fingerprint,
+            sampling_defaults=server.defaults,
             distances=tuple(evidence.distances),
         )
 

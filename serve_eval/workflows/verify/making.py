@@ -84,5 +84,6 @@ def to_reference(made: ReferenceMaker, rules: VerifyRules) -> VerificationRefere
         floor=rules.floor if measured is None or rules.floor is not None else measured[0],
         floor_given=rules.floor is not None,
         median=None if measured is None else measured[1],
+        sampling_defaults=made.server.defaults,
         probes=tuple(made.probes),
     )

@@ -34,6 +34,7 @@ from serve_eval.workflows.verify.text import (
 _STATES: Final[Mapping[str, State]] = {
     VerificationOutcome.ANOTHER: "fail",
     VerificationOutcome.FAULT: "fail",
+    VerificationOutcome.OTHER_DEFAULTS: "fail",
     VerificationOutcome.UNDECIDED: "warn",
     VerificationOutcome.OTHER_NUMERICS: "pass",
     VerificationOutcome.IDENTICAL: "pass",

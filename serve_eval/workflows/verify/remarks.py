@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from serve_eval.schema import VerificationReference, VerifiedSide
+from serve_eval.workflows.verify.defaults import warn_of_unseen
 from serve_eval.workflows.verify.floors import warn_of_effects, warn_of_floor
 from serve_eval.workflows.verify.path import warn_of_path
 from serve_eval.workflows.verify.text import list_names
@@ -35,6 +36,7 @@ def warn(known: VerificationReference, sides: Sequence[VerifiedSide]) -> list[st
             f"{list_names(sampling)}: the temperature of 0 is ignored. Log-probabilities are still"
             " compared, second tokens only where the first are equal"
         )
+    found += warn_of_unseen(known, sides)
     for one in sides:
         found += warn_of_path(one.name, one.engines)
     return found

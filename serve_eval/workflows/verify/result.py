@@ -18,6 +18,7 @@ from serve_eval.schema import (
 )
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS, UNDECIDED
 from serve_eval.verdicts.rehearsed import WITHHELD, went_through
+from serve_eval.workflows.verify.defaults import judge_defaults
 from serve_eval.workflows.verify.legs import name_parts
 from serve_eval.workflows.verify.remarks import warn
 from serve_eval.workflows.verify.servers import VerifySession
@@ -33,6 +34,7 @@ def to_result(
 ) -> Verification:
     """Return the result. `servers` are those that the reference was made with."""
     lost = session.lost
+    sides = [judge_defaults(one, known, name) for one in sides]
     lengths = [p.reading.prompt_tokens for p in known.probes if p.reading.prompt_tokens] or [0]
     found = Verification(
         started_at=clock.started_at,
@@ -71,11 +73,11 @@ def _withhold(found: Verification) -> Verification:
 def choose_exit_code(
     outcomes: Sequence[VerificationOutcome], lost: Sequence[LostServer] = ()
 ) -> int:
-    """Return 1 if any server is another one or has a fault, else 4, 3 or 0.
+    """Return 1 if any server is another one, has a fault or other defaults, else 4, 3 or 0.
 
     4: one is lost; 3: one is undecided.
     """
-    if any(one in UNSOUND for one in outcomes):
+    if any(one in (*UNSOUND, VerificationOutcome.OTHER_DEFAULTS) for one in outcomes):
         return FAIL
     if lost:
         return INFRASTRUCTURE

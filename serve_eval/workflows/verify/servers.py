@@ -32,6 +32,7 @@ from serve_eval.schema import (
     VerificationReference,
     is_rehearsal,
 )
+from serve_eval.workflows.verify.defaults import learn_defaults
 
 T = TypeVar("T")
 PROBES = 200
@@ -196,4 +197,5 @@ async def settle_server(server: AskedServer, *, route: ProbeRoute | None = None)
         await server.settle(FIRST, route=route)
     except Unreadable as error:
         raise EndpointError(f"{server.name}: {error}") from error
+    await learn_defaults(server)
     return True

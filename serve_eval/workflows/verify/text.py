@@ -33,12 +33,18 @@ _STYLES = {
     VerificationOutcome.OTHER_NUMERICS: "bold green",
     VerificationOutcome.ANOTHER: "bold red",
     VerificationOutcome.FAULT: "bold red",
+    VerificationOutcome.OTHER_DEFAULTS: "bold red",
     VerificationOutcome.UNDECIDED: "bold yellow",
 }
-_SHORT = {VerificationOutcome.ANOTHER: "ANOTHER", VerificationOutcome.FAULT: "FAULT"}
+_SHORT = {
+    VerificationOutcome.ANOTHER: "ANOTHER",
+    VerificationOutcome.FAULT: "FAULT",
+    VerificationOutcome.OTHER_DEFAULTS: "OTHER DEFAULTS",
+}
 _ORDER = (
     VerificationOutcome.ANOTHER,
     VerificationOutcome.FAULT,
+    VerificationOutcome.OTHER_DEFAULTS,
     VerificationOutcome.UNDECIDED,
     VerificationOutcome.OTHER_NUMERICS,
     VerificationOutcome.IDENTICAL,
@@ -136,11 +142,13 @@ def summarise(found: Verification, wholes: Sequence[VerifiedSide]) -> str:
     count = len(wholes) + found.reference.startswith(MAJORITY) + len(_list_lost(found))
     bad = [one.name for one in wholes if one.outcome is VerificationOutcome.ANOTHER]
     faulty = [one.name for one in wholes if one.outcome is VerificationOutcome.FAULT]
+    unlike = [one.name for one in wholes if one.outcome is VerificationOutcome.OTHER_DEFAULTS]
     open_ = [one.name for one in wholes if one.outcome is VerificationOutcome.UNDECIDED]
     verb = "are" if len(bad) > 1 else "is"
     told = f"{len(bad) or 'None'} of {count} servers {verb} another model, precision or cache"
     told += f": {list_names(bad)}" if bad else ""
     told += f"; a fault of single requests: {list_names(faulty)}" if faulty else ""
+    told += f"; other sampling defaults: {list_names(unlike)}" if unlike else ""
     told += f"; undecided: {list_names(open_)}" if open_ else ""
     lost = _list_lost(found)
     return told + (f"; not verified: {list_names(lost)}" if lost else "")
@@ -161,7 +169,7 @@ def _tabulate(found: Verification, wholes: Sequence[VerifiedSide], console: Cons
     if rows:
         for table in fit_tables(COLUMNS, [list_cells(one) for one in rows], console.width):
             console.print(table)
-    for outcome in _ORDER[3:]:
+    for outcome in _ORDER[_ORDER.index(VerificationOutcome.UNDECIDED) + 1 :]:
         if rest := [one for one in ordered[len(rows) :] if one.outcome is outcome]:
             share = max(one.excluded_share or 0.0 for one in rest)
             others = "others" if len(rest) > 1 else "other"

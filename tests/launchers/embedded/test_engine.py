@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from serve_eval.launchers._embedded.engine import CHUNK, PER_TURN, ROWS, Engine
 from serve_eval.launchers._embedded.generation import Generation, Wanted
 from serve_eval.launchers._embedded.model import Model
-from serve_eval.launchers._embedded.sampling import draw_token
+from serve_eval.launchers._embedded.shaping import Shaping, draw_token, penalise
 from serve_eval.launchers._embedded.tokenizer import Tokenizer
 from tests.launchers.embedded import tiny
 
@@ -209,8 +209,9 @@ def test_the_same_seed_gives_the_same_whatever_the_batch_and_another_turn_anothe
     def sampled(others: int, **wanted: object) -> tuple[int, ...]:
         engine = Engine(model, tokenizer)
         for seed in range(others):
-            _submit(engine, _ids(seed, 12), temperature=1.0)
-        one = _submit(engine, _ids(9, 12), temperature=1.5, max_tokens=20, **wanted)
+            _submit(engine, _ids(seed, 12), shaping=Shaping())
+        hot = Shaping(temperature=1.5)
+        one = _submit(engine, _ids(9, 12), shaping=hot, max_tokens=20, **wanted)
         _run(engine, [one])
         return tuple(token.id for token in one.tokens)
 
@@ -227,7 +228,7 @@ def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
 
     def frequencies(**how: float) -> list[float]:
         found = Counter(
-            draw_token(logits, how.get("temperature", 1.0), how.get("top_p", 1.0), chance)
+            draw_token(logits, Shaping(**how), chance)  # type: ignore[arg-type]
             for _ in range(count)
         )
         return [found[i] / count for i in range(4)]
@@ -242,4 +243,17 @@ def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
     assert close(frequencies(temperature=0.5), shares**2 / (shares**2).sum())
     assert close(frequencies(top_p=0.75), np.array([0.5, 0.3, 0, 0]) / 0.8)
     assert frequencies(top_p=0.0) == [1, 0, 0, 0]
-    assert draw_token(logits, 0.0, 1.0, None) == 0
+    assert close(frequencies(top_k=2), np.array([0.5, 0.3, 0, 0]) / 0.8)
+    assert close(frequencies(min_p=0.3), np.array([0.5, 0.3, 0.15, 0]) / 0.95)
+    assert close(frequencies(min_p=0.3, top_k=2), np.array([0.5, 0.3, 0, 0]) / 0.8)
+    assert frequencies(top_k=1) == frequencies(min_p=1.0) == [1, 0, 0, 0]
+    assert draw_token(logits, Shaping(temperature=0.0), None) == 0
+
+
+def test_penalties_lower_the_logits_of_tokens_that_came_before() -> None:
+    logits = np.array([2.0, 1.0, -1.0, 0.5], dtype=np.float32)
+    repeated = penalise(logits, Shaping(repetition_penalty=2.0), [0, 2], {1: 3})
+    assert repeated.tolist() == [1.0, 0.5, -2.0, 0.5]
+    assert penalise(logits, Shaping(frequency_penalty=0.5), [0], {1: 3}).tolist()[1] == -0.5
+    assert penalise(logits, Shaping(presence_penalty=0.5), [0], {1: 3}).tolist()[1] == 0.5
+    assert penalise(logits, Shaping(temperature=2.0), [0], {1: 3}) is logits

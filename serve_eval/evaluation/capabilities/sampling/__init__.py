@@ -1,0 +1,44 @@
+"""Find out what a server puts in the place of sampling fields that a request leaves out.
+
+A generation_config.json can set repetition_penalty, top_k and others on a server, so that answers
+at temperature 0 are not greedy and two deployments differ although no option differs.
+"""
+
+from __future__ import annotations
+
+from serve_eval.evaluation.capabilities.sampling.probing import probe_defaults
+from serve_eval.evaluation.capabilities.sampling.sending import (
+    SERVER_ADDS,
+    choose_sent,
+    list_kept,
+    put_kept,
+    read_kept,
+    to_fields,
+)
+from serve_eval.evaluation.capabilities.sampling.server_log import put_logged, read_logged
+from serve_eval.evaluation.capabilities.sampling.words import (
+    compare_defaults,
+    describe_added,
+    describe_defaults,
+    list_different_kept,
+    name_difference,
+    warn_of_defaults,
+)
+
+__all__ = [
+    "SERVER_ADDS",
+    "choose_sent",
+    "compare_defaults",
+    "describe_added",
+    "describe_defaults",
+    "list_different_kept",
+    "list_kept",
+    "name_difference",
+    "probe_defaults",
+    "put_kept",
+    "put_logged",
+    "read_kept",
+    "read_logged",
+    "to_fields",
+    "warn_of_defaults",
+]

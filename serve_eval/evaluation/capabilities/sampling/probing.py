@@ -1,0 +1,143 @@
+"""Ask an endpoint the questions of the probe, a few tokens each, and return what was found."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from serve_eval.client.client import Client
+from serve_eval.evaluation.capabilities.sampling.questions import (
+    PROMPT,
+    SEED,
+    SHORT,
+    Question,
+    leave_one_out,
+    list_controls,
+    list_extremes,
+    list_neutral,
+)
+from serve_eval.evaluation.capabilities.sampling.reading import (
+    Answer,
+    Readings,
+    conclude,
+)
+from serve_eval.protocol.sampling_fields import ROWS, TABLE, server_kind
+from serve_eval.schema import (
+    Endpoint,
+    Failure,
+    Message,
+    Prompt,
+    Request,
+    SamplingDefaults,
+    SamplingParams,
+)
+
+AT_ONCE = 16
+"""Requests in flight at most."""
+REFUSALS = (400, 404, 422, 501)
+"""Statuses of a server that refuses a field or its value."""
+PROBE_S = 120.0
+"""Seconds after which a server that generates slowly is left alone."""
+
+
+async def probe_defaults(client: Client, endpoint: Endpoint, *, chat: bool) -> SamplingDefaults:
+    """Return the sampling defaults of an endpoint.
+
+    `endpoint` says which kind of server it is, as far as that is known. Never raises for what the
+    endpoint does: what it does not answer is unknown.
+    """
+    asking = DefaultsProbe(client, server_kind(endpoint.info), chat=chat)
+    begin = time.monotonic()
+    try:
+        async with asyncio.timeout(PROBE_S):
+            await asking.ask_all()
+    except TimeoutError:
+        asking.readings.cut_off = True
+    return conclude(
+        asking.readings,
+        requests=asking.requests,
+        tokens=asking.tokens,
+        wall_s=round(time.monotonic() - begin, 3),
+    )
+
+
+class DefaultsProbe:
+    """The questions to one endpoint, and the answers so far."""
+
+    def __init__(self, client: Client, server: str | None, *, chat: bool) -> None:
+        self._client, self._server = client, server
+        self._prompt: Prompt = (Message(role="user", content=PROMPT),) if chat else PROMPT
+        most = client.limits.concurrency
+        self._limit = asyncio.Semaphore(AT_ONCE if most == "auto" else min(AT_ONCE, most))
+        self.readings = Readings(server=server, neutral=list_neutral(server))
+        self.requests = self.tokens = 0
+
+    async def ask_all(self) -> None:
+        """Ask whether anything is added and which fields are heeded; if so, which are added."""
+        told = self.readings
+        await self._ask({**list_controls(told.neutral), **list_extremes(told.neutral)})
+        if told.refuses_neutral:
+            await self._ask(
+                {
+                    f"alone {name}": Question(temperature=0.0, fields={name: value}, tokens=SHORT)
+                    for name, value in told.neutral.items()
+                }
+            )
+            told.neutral = list_neutral(self._server, told.list_refused())
+            await self._ask({**list_controls(told.neutral), **list_extremes(told.neutral)})
+        for kind in told.list_unsettled():
+            await self._ask_again(kind)
+        if told.lacks_presence:
+            await self._ask(told.list_hot_penalties())
+        for kind in told.list_added():
+            names = [row.name for row in TABLE if told.obeys(row.name) == "heeded"]
+            await self._ask(dict(leave_one_out(told.neutral, names, hot=kind == "hot")))
+            await self._confirm(kind)
+
+    async def _ask_again(self, kind: str) -> None:
+        """Ask a control once more, one after the other.
+
+        The first of them may have been computed without a prefix cache, or in a larger batch.
+        """
+        controls = list_controls(self.readings.neutral)
+        for name in (kind, f"{kind} again", f"{kind} bare"):
+            await self._ask({name: controls[name]})
+
+    async def _confirm(self, kind: str) -> None:
+        """Ask again what differed, so that numerics are not taken for a default."""
+        told = self.readings
+        controls = list_controls(told.neutral)
+        again = {f"{kind} third": controls[kind], f"{kind} bare again": controls[f"{kind} bare"]}
+        for name, question in leave_one_out(told.neutral, ROWS, hot=kind == "hot"):
+            if name in told.answers and told.differs(name, kind):
+                again[f"{name} again"] = question
+        await self._ask(again)
+
+    async def _ask(self, questions: Mapping[str, Question]) -> None:
+        answers = await asyncio.gather(*map(self._send, questions.values()))
+        self.readings.answers.update(zip(questions, answers, strict=True))
+
+    async def _send(self, question: Question) -> Answer:
+        request = Request(
+            sample_id="probe",
+            prompt=self._prompt,
+            sampling=SamplingParams(
+                max_tokens=question.tokens,
+                temperature=question.temperature,
+                top_p=None,
+                seed=SEED if question.temperature != 0 else None,
+            ),
+            extra={
+                ROWS[name].name_at(self._server): value for name, value in question.fields.items()
+            },
+        )
+        async with self._limit:
+            self.requests += 1
+            result = await self._client.send(request, once=True)
+        if isinstance(result, Failure):
+            return Answer(refused=result.status in REFUSALS, why=result.message)
+        usage = result.usage
+        self.tokens += usage.prompt_tokens + usage.completion_tokens
+        thoughts = result.reasoning or ""
+        return Answer(text=f"{thoughts}\0{result.text}" if thoughts else result.text)

@@ -1,0 +1,117 @@
+"""Say in words what a server adds to requests, and how two servers differ in it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from serve_eval.evaluation.capabilities.sampling.sending import list_kept, read_kept
+from serve_eval.schema import Report, SamplingDefault, SamplingDefaults, Task
+
+DIFFER = "the servers' sampling defaults differ"
+"""The beginning of every sentence about two servers."""
+
+
+def describe_added(found: SamplingDefaults) -> str:
+    """Return the fields that the server adds, with values from its log; empty if there are none."""
+    return ", ".join(_name(one) for one in found.added)
+
+
+def _name(one: SamplingDefault) -> str:
+    return one.sent_as if one.value is None else f"{one.sent_as} {one.value:g}"
+
+
+def describe_defaults(found: SamplingDefaults | None) -> list[str]:
+    """Return lines for the page and the details: what is added, sent, and not known."""
+    if found is None:
+        return []
+    lines = []
+    if added := describe_added(found):
+        lines.append(f"the server adds {added} to requests that lack it")
+    elif all(one.adds is False for one in found.fields):
+        lines.append("no field was seen that the server adds to requests")
+    if found.sent:
+        told = ", ".join(f"{name} {value:g}" for name, value in found.sent.items())
+        lines.append(f"sent with neutral values: {told}")
+    for obedience in ("ignored", "refused"):
+        if names := [one.sent_as for one in found.fields if one.obedience == obedience]:
+            lines.append(f"{obedience} by the server: {', '.join(names)}")
+    if unknown := [one.sent_as for one in found.possible]:
+        why = f" ({found.unknown})" if found.unknown else ""
+        lines.append(f"the server may add {', '.join(unknown)}: not known{why}")
+    if found.log:
+        lines.append(f"its log: {found.log}")
+    return lines
+
+
+def warn_of_defaults(found: SamplingDefaults | None, tasks: Sequence[Task]) -> list[str]:
+    """Return a warning if the server adds something that changes the answers of a task."""
+    if found is None:
+        return []
+    kept = {name: None for task in tasks for name in list_kept(found, task)}
+    if not kept:
+        return []
+    names = ", ".join(_name(one) for one in found.added if one.name in kept)
+    how = (
+        "--server-defaults neutral replaces it"
+        if found.policy == "keep"
+        else "no value of a request replaces it, so change the server"
+    )
+    return [
+        f"the server adds {names} to requests that lack it, which changes answers"
+        f" (generation_config.json?): {how}"
+    ]
+
+
+def name_difference(
+    a: SamplingDefaults | None, b: SamplingDefaults | None, names: tuple[str, str] = ("A", "B")
+) -> str:
+    """Return a sentence if one of two servers adds what the other does not, else an empty text."""
+    told = []
+    for name in find_different(a, b):
+        one, other = (None if side is None else side.find(name) for side in (a, b))
+        adding = [
+            f"{who} adds {_name(side)}"
+            for who, side in zip(names, (one, other), strict=True)
+            if side is not None and side.adds
+        ]
+        told.append(" and ".join(adding))
+    return f"{DIFFER}: {', '.join(told)}" if told else ""
+
+
+def find_different(a: SamplingDefaults | None, b: SamplingDefaults | None) -> list[str]:
+    """Return the fields that one of two servers adds and the other does not, or differently.
+
+    A field of which one is not known is left out.
+    """
+    if a is None or b is None:
+        return []
+    found = []
+    for one in a.fields:
+        other = b.find(one.name)
+        if other is None or one.adds is None or other.adds is None:
+            continue
+        values = one.value, other.value
+        if one.adds != other.adds or (None not in values and values[0] != values[1]):
+            found.append(one.name)
+    return found
+
+
+def compare_defaults(a: Report, b: Report) -> str:
+    """Return a sentence if the servers of two runs add unlike fields, with the effect on answers.
+
+    Empty if they do not, as far as the probes of both show.
+    """
+    told = name_difference(a.sampling_defaults, b.sampling_defaults)
+    if not told:
+        return ""
+    if list_different_kept(a, b):
+        return f"{told}; the answers below differ by it: --server-defaults neutral replaces it"
+    return f"{told}; the answers below do not: neutral values were sent, or it decides none of them"
+
+
+def list_different_kept(a: Report, b: Report) -> list[str]:
+    """Return the different fields that decide answers of these runs."""
+    kept = {name for report in (a, b) for task in report.tasks for name in read_kept(task)}
+    return [
+        name for name in find_different(a.sampling_defaults, b.sampling_defaults) if name in kept
+    ]
