@@ -111,11 +111,65 @@ def test_the_line_about_repeats_has_its_errors_ties_and_passes(
     task = _task(folder / "first")
     told, result = task["result"]["stability"], task["result"]
     shown = " ".join((folder / "said").read_text().split())
-    assert f"avg@{REPEATS} has a standard error of {told['se']:.3f} by question" in shown
-    assert f"{told['se_runs']:.3f} over the runs, for these questions" in shown
-    assert f"{told['tied']} of {QUESTIONS} prompts tied" in shown
+    line = (
+        f"avg@{REPEATS} = {result['value']:.2f} ± {told['se']:.1f} (SE by question;"
+        f" ± {told['se_runs']:.1f} over runs), pass@{REPEATS} ="
+        f" {told['pass_at'][str(REPEATS)]:.1f}, maj@{REPEATS} = {told['majority']:.1f}, unanswered"
+        f" 0 %, cut 0 of {QUESTIONS * REPEATS}"
+    )
+    assert line in shown
+    assert line in (folder / "first/summary.md").read_text().replace("\\", "")
+    page = (folder / "first/report.html").read_text()
+    assert line in page
+    assert f"{REPEATS} answers to each question" in page
+    assert "By question" in page
+    table = serve_eval("export", folder / "first", "--format", "table")
+    assert line in " ".join(table.stdout.split())
+    assert (f"{told['tied']} of {QUESTIONS} prompts tied" in shown) is (told["tied"] > 0)
     assert f"pass@1 {told['pass_at']['1']:.2f}, pass@2" in shown
     assert "pass@3 " not in shown
     assert told["se_runs"] < told["se"]
     low, high = result["interval"]
     assert high - low == pytest.approx(2 * 1.96 * told["se"], rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("flags", "requests"),
+    [
+        (("-t", "aime", "--repeats", "usual"), 30 * 16),
+        (("-t", "gpqa", "--repeats", "usual"), 10 * 8),
+        (("-t", "gsm8k", "--repeats", "usual"), 10),
+        (("-t", "aime"), 30),
+        (("-t", "aime", "--repeats", "3"), 90),
+    ],
+)
+def test_the_usual_repeats_are_those_of_the_task(
+    flags: tuple[str, ...], requests: int, data_root: Path
+) -> None:
+    few = () if flags[1] == "aime" else ("--limit", "10")
+    shown = _show_plan(*flags, *few, root=data_root)
+    assert f"task {flags[1]}: {requests} requests" in shown
+    named = "--repeats usual asks each prompt 16 times instead of once" in shown
+    assert named is (flags == ("-t", "aime"))
+
+
+def test_a_plan_keeps_the_number_and_takes_the_word_for_one_task(
+    data_root: Path, tmp_path: Path
+) -> None:
+    shown = _show_plan("-t", "aime", "--repeats", "usual", root=data_root)
+    assert "repeats:\n    aime: 16\n" in shown
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("{tasks: [aime], repeats: {aime: usual}}")
+    assert "task aime: 480 requests" in _show_plan(plan, root=data_root)
+    plan.write_text("{tasks: [aime], repeats: {aime: often}}")
+    assert "repeats" in _show_plan(plan, root=data_root, code=2)
+    assert "expected a number or usual, not 'often'" in _show_plan(
+        "-t", "aime", "--repeats", "often", root=data_root, code=2
+    )
+
+
+def _show_plan(*arguments: str | Path, root: Path, code: int = 0) -> str:
+    flags = ("-m", "m", "--base-url", "127.0.0.1:9", "--no-reference", "--dataset-root", root)
+    done = serve_eval("run", *arguments, *flags, "--dry-run")
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr

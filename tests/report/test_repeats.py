@@ -1,0 +1,135 @@
+"""Test the line about repeats, and the counts, the table and the picture by question."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval.evaluation.storage.records.scores import ScoreRecord
+from serve_eval.report.page.questions import tabulate_questions
+from serve_eval.report.pictures.questions import draw_questions
+from serve_eval.report.repeats import describe_agreement, describe_repeats
+from serve_eval.report.samples.by_question import sort_questions
+from serve_eval.report.samples.samples import SampleSource
+from serve_eval.schema import Cut, Metric, Outcome, Stability, TaskResult
+
+STABILITY = Stability(
+    repeats=16,
+    prompts=30,
+    sd=1.2,
+    flip_rate=0.12,
+    mixed=0.3,
+    cochran_q=12.0,
+    df=15,
+    p=0.6,
+    pass_at={"1": 78.96, "2": 85.0, "3": 88.0, "4": 90.0, "8": 92.0, "16": 93.333},
+    majority=86.667,
+    se=5.123,
+    se_runs=0.297,
+    pass_bounds={"16": (93.333, 93.333)},
+    answered=480,
+    asked=480,
+    voted=30,
+    tied=2,
+)
+RESULT = TaskResult(
+    task="aime",
+    metric=Metric(),
+    planned=480,
+    scored=480,
+    failed=0,
+    truncated=3,
+    stopped_in_reasoning=0,
+    outcomes={Outcome.CORRECT: 379, Outcome.WRONG: 91, Outcome.UNPARSED: 10},
+    failures={},
+    value=78.958,
+    bounds=(78.958, 78.958),
+    parts={},
+    breakdown={},
+    stability=STABILITY,
+    cut={"max_tokens": 3, "stop_string": 1},
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "told", "line"),
+    [
+        (
+            {},
+            {},
+            "avg@16 = 78.96 ± 5.1 (SE by question; ± .30 over runs), pass@16 = 93.3,"
+            " maj@16 = 86.7, unanswered 2.1 %, cut 4 of 480",
+        ),
+        (
+            {"cut": {}, "truncated": 0, "outcomes": {}},
+            {"se": 12.3, "se_runs": 0.0, "majority": None},
+            "avg@16 = 78.96 ± 12 (SE by question; ± 0 over runs), pass@16 = 93.3, unanswered 0 %,"
+            " cut 0 of 480",
+        ),
+        (
+            {"failed": 5, "scored": 475, "bounds": (78.0, 79.04)},
+            {"pass_bounds": {"16": (90.0, 93.333)}, "se": 0.96, "se_runs": 0.004},
+            "avg@16 = 78.96 (78.0 to 79.0) ± .96 (SE by question; ± .00 over runs), pass@16 = 93.3"
+            " (90.0 to 93.3), maj@16 = 86.7, unanswered 3.1 %, cut 4 of 480",
+        ),
+        (
+            {"metric": Metric(name="words", lo=None, hi=None, scale=1.0), "value": 1.23456},
+            {"se": None, "pass_at": {}, "majority": None},
+            "value of 16 repeats = 1.235 (sd of one: 1.2), unanswered 2.1 %, cut 4 of 480",
+        ),
+    ],
+)
+def test_the_line_has_what_people_publish(
+    fields: dict[str, Any], told: dict[str, Any], line: str
+) -> None:
+    result = replace(RESULT, **fields, stability=replace(STABILITY, **told))
+    assert describe_repeats(result) == line
+
+
+def test_the_agreement_has_pass_at_fewer_answers_and_ties() -> None:
+    said = describe_agreement(STABILITY)
+    assert "two repeats disagree on 12.0% of the prompts" in said
+    assert "pass@2 85.00, pass@4 90.00, pass@8 92.00, pass@16" in said
+    assert "pass@3" not in said
+    assert said.endswith("2 of 30 prompts tied: the mean of the leading answers counts")
+
+
+def _line(name: str, outcome: Outcome, answer: str | None = None, **more: Any) -> ScoreRecord:
+    value = float(outcome is Outcome.CORRECT)
+    return ScoreRecord(id=name, outcome=outcome, value=value, answer=answer, target="7", **more)
+
+
+def test_questions_are_sorted_by_their_share_of_right_repeats() -> None:
+    right, wrong = Outcome.CORRECT, Outcome.WRONG
+    lines = [
+        *(_line("b", right, "7"), _line("b#2", wrong, "8"), _line("b#3", wrong, "9")),
+        *(_line("a", wrong, "8"), _line("a#2", Outcome.UNPARSED, cut=Cut.WINDOW)),
+        *(_line("c", right, "7"), _line("c#2", right, "7"), _line("c#3", wrong, "1")),
+        _line("c#3", right, "7"),  # the last line of a sample counts
+    ]
+    found = sort_questions(SampleSource(run=Path(), task="t", repeated=True), lines, 3)
+    assert [(one.id, one.right, one.answered, one.cut) for one in found] == [
+        ("c", 3, 3, 0), ("b", 1, 3, 0), ("a", 0, 2, 1),
+    ]  # fmt: skip
+    assert [len(one.different) for one in found] == [1, 3, 1]
+    [table] = tabulate_questions("t", found)
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        ["c", "3", "100.0 %", "-", "-", "-", "-", "1"],
+        ["b", "1", "33.3 %", "2", "-", "-", "-", "3"],
+        ["a", "0", "0.0 %", "1", "1", "1", "1", "1"],
+    ]
+    [picture] = draw_questions("t", found)
+    assert picture.description == (
+        "3 questions, each asked 3 times: 1 always right, 1 sometimes right, 1 never right."
+    )
+    assert picture.spec is not None
+    shares = picture.spec["data"]["values"]
+    assert [one["high"] for one in shares if one["kind"] == "right"] == [1.0, 0.3333]
+    assert {one["kind"] for one in shares if one["first"] == 2} == {"wrong", "unreadable", "failed"}
+
+
+def test_a_run_without_repeats_has_no_questions() -> None:
+    assert [*tabulate_questions("t", []), *draw_questions("t", [])] == []
