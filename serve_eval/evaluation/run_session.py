@@ -14,6 +14,7 @@ from serve_eval.errors import JournalError
 from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.engine_counters import SessionMeter
 from serve_eval.evaluation.engine.load_session import CutOff
+from serve_eval.evaluation.engine.order import forget_order
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.scoring import ScoringProcesses
 from serve_eval.evaluation.session_log import LoggedTasks
@@ -132,6 +133,7 @@ def open_session(
 
         proofs = run_proofs(folder)
         open_files.callback(proofs.close)
+        open_files.callback(forget_order)
         yield RunSession(
             plan=plan,
             asked_plan=asked_plan or plan,

@@ -84,6 +84,11 @@ def _shuffle(count: int, seed: str) -> array[int]:
     return places
 
 
+def forget_order() -> None:
+    """Free the order of the last run, so that it does not stay while its page is made."""
+    _shuffle.cache_clear()
+
+
 def _shuffle_part(part: ShardPart, count: int, seed: str) -> array[int]:
     """Return all `count` positions of a part in the random order of the whole run."""
     size, repeats = len(part.places), count // len(part.places)

@@ -65,7 +65,7 @@ class _Look:
 
     measure: str
     bad: NDArray[numpy.bool_]
-    numbers: NDArray[numpy.int64]
+    numbers: NDArray[numpy.integer]
     counted: str = ""
 
 
@@ -99,9 +99,10 @@ class _Rule:
         import numpy
 
         values = numpy.frombuffer(course.values)
-        everyone = numpy.arange(1, len(values) + 1)
+        everyone = numpy.arange(1, len(values) + 1, dtype=numpy.int32)
         if self._expected is None:
-            yield _Look(VALUE, self._usual.worse(self._sign * values), everyone)
+            signed = values if self._sign > 0 else -values
+            yield _Look(VALUE, self._usual.worse(signed), everyone)
         else:
             bad, kept = self._expected.among(course.places, values)
             yield _Look(VALUE, bad, kept + 1, self._expected.counted)

@@ -6,11 +6,17 @@ import math
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from serve_eval.evaluation.results.degradation import Course
 from serve_eval.evaluation.results.repeats import Repeated
 from serve_eval.schema import MEAN, Cut, FailureKind, LostAnswer, Outcome, Sample, Score, Task
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+T = TypeVar("T", int, float)
 
 TRUNCATED, STOPPED_IN_REASONING, REPETITIVE = 1, 2, 4
 LOOPING, UNLISTED_FINISH = 32, 64
@@ -31,6 +37,8 @@ OUTCOME_CODES: Final = {outcome: code for code, outcome in enumerate(Outcome, 1)
 FAILURE_CODES: Final = {kind: code for code, kind in enumerate(FailureKind, 1)}
 _BLOCK = 4096
 """Number of samples of an order that are searched together for a gap."""
+_PICKED = 1 << 16
+"""Number of samples whose data is copied together."""
 
 
 class SampleTable:
@@ -226,17 +234,34 @@ class SampleTable:
         """
         import numpy
 
-        order = numpy.asarray(planned[: self.count_completed(planned)], dtype=numpy.int64)
+        done = self.count_completed(planned)
+        order = (
+            numpy.frombuffer(planned, numpy.int64)[:done]
+            if isinstance(planned, array) and planned
+            else numpy.asarray(planned[:done], dtype=numpy.int64)
+        )
         outcome = numpy.frombuffer(self.outcomes, numpy.uint8)[order]
-        order, outcome = order[outcome != 0], outcome[outcome != 0]
+        places = array("q")
+        places.frombytes(order[outcome != 0].view(numpy.uint8).data)
+        order, outcome = numpy.frombuffer(places, numpy.int64), outcome[outcome != 0]
         no_text = [OUTCOME_CODES[Outcome.EMPTY], OUTCOME_CODES[Outcome.REASONING_ONLY]]
         flags = numpy.frombuffer(self.flags, numpy.uint16)[order]
         return Course(
-            started_s=array("d", numpy.frombuffer(self.started)[order].tobytes()),
-            ended_s=array("d", numpy.frombuffer(self.ended)[order].tobytes()),
-            values=array("d", numpy.frombuffer(self.values)[order].tobytes()),
-            lengths=array("i", numpy.frombuffer(self.lengths, numpy.intc)[order].tobytes()),
+            started_s=_pick(self.started, order),
+            ended_s=_pick(self.ended, order),
+            values=_pick(self.values, order),
+            lengths=_pick(self.lengths, order),
             empty=numpy.isin(outcome, no_text).tobytes(),
             repetitive=(flags & REPETITIVE != 0).tobytes(),
-            places=array("q", order.tobytes()),
+            places=places,
         )
+
+
+def _pick(column: array[T], places: NDArray[numpy.int64]) -> array[T]:
+    """Return the entries of a column at these places, without a whole copy in between."""
+    import numpy
+
+    whole, picked = numpy.frombuffer(column, column.typecode), column[:0]
+    for start in range(0, len(places), _PICKED):
+        picked.frombytes(whole[places[start : start + _PICKED]].tobytes())
+    return picked

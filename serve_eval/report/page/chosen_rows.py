@@ -44,22 +44,21 @@ class TaskRows:
 
     keys: Keys
     order: NDArray[np.uint32]
-    group: NDArray[np.int64]
+    group: NDArray[np.integer]
     sides: Mapping[tuple[str, str], int]
     answers: int
 
 
 def join_arms(first: RowTable, last: RowTable, answers: int) -> TaskRows:
     """Return the prompts of two arms, what changed first, or those of one arm given twice."""
+    if first is last:
+        return _as_one_arm(first, answers)
     keys = np.union1d(first.keys, last.keys)
     a, b = (_spread(keys, one, _SIDE_OF[one.first], SIDES.index(MISSING)) for one in (first, last))
     pairs = np.bincount(len(SIDES) * a + b, minlength=len(SIDES) ** 2)
-    if first is last:
-        group: NDArray[np.int64] = last.category.astype(np.int64)
-    else:
-        values = [_spread(keys, one, one.value, np.nan) for one in (first, last)]
-        flips = _FLIP_RANK[compare_values(*values)]
-        group = (flips * len(SIDES) + a) * len(SIDES) + b
+    values = [_spread(keys, one, one.value, np.nan) for one in (first, last)]
+    flips = _FLIP_RANK[compare_values(*values)]
+    group = (flips * len(SIDES) + a) * len(SIDES) + b
     order = _spread(keys, first, first.order, 0)
     return TaskRows(
         keys=keys,
@@ -71,6 +70,16 @@ def join_arms(first: RowTable, last: RowTable, answers: int) -> TaskRows:
             for j, right in enumerate(SIDES)
         },
         answers=answers,
+    )
+
+
+def _as_one_arm(table: RowTable, answers: int) -> TaskRows:
+    """Return the prompts of one arm, without columns of their own: there may be a million."""
+    sides = dict.fromkeys(((left, right) for left in SIDES for right in SIDES), 0)
+    for category, side in enumerate(SIDES[place] for place in _SIDE_OF.tolist()):
+        sides[side, side] += int(np.count_nonzero(table.first == category))
+    return TaskRows(
+        keys=table.keys, order=table.order, group=table.category, sides=sides, answers=answers
     )
 
 

@@ -77,7 +77,7 @@ class SampleData:
 
     Of each arm, at most `most` answers are shown; `total` counts the prompts that there are. The
     page is in `folder`, and links media below it (None: it links none). `known` has what the data
-    sets know, by task, and `indexes` all samples, by task and label.
+    sets know, by task, and `indexes` what pictures draw of all samples, by task and label.
     """
 
     def __init__(
@@ -92,10 +92,14 @@ class SampleData:
         joined = [_join(list(self.indexes[task.name].values())) for task in tasks]
         self._sides = {task.name: one.sides for task, one in zip(tasks, joined, strict=True)}
         self.total = sum(len(one.keys) for one in joined)
+        chosen = choose_rows(joined, most)
+        del joined
         self._rows: list[_Row] = []
         self.known: dict[str, KnownTask | None] = {}
-        for i, (task, keys) in enumerate(zip(tasks, choose_rows(joined, most), strict=True)):
+        for i, (task, keys) in enumerate(zip(tasks, chosen, strict=True)):
             rows = _read_rows(i, task, self.indexes[task.name], keys)
+            for index in self.indexes[task.name].values():
+                index.forget_places()
             self.known[task.name] = task.know({row.id for row in rows})
             self._rows += rows
         self._flips = [self._find_flip(row) for row in self._rows]

@@ -98,8 +98,9 @@ class SampleIndex:
         rest, asked = _match(scored.keys, keys, self._counts)
         self.requests = asked + len(np.unique(keys[rest]))
         self.drawn = draw.list_answers(self._counts, scored.keys, outcomes)
-        self.values = frozenset(np.unique(scored.value)[:3].tolist())
+        self.values = _lowest(scored.value)
         samples = _add_unscored(scored, self._records, rest, self._counts)
+        self._records.drop_order()
         self.answers = len(samples.keys)
         self.rows = _join_repeats(samples) if source.repeated else samples
 
@@ -108,8 +109,8 @@ class SampleIndex:
         scores, records, source = self._scores, self._records, self.source
         lines, counting = scores.take("offsets"), self._counts >= LOST
         if rows is not None:
-            lines = lines[np.isin(scores.take("rows"), rows)]
-            counting &= np.isin(records.take("rows"), rows)
+            lines = lines[_among(scores.take("rows"), rows)]
+            counting &= _among(records.take("rows"), rows)
         at = records.take("offsets")[counting]
         found = read_scores_at(source.run, source.task, lines.tolist()) if len(lines) else ()
         file = samples_file(source.run, source.task)
@@ -118,6 +119,10 @@ class SampleIndex:
             {one.id: one for one in found},
             journal.read_at(file, at.tolist()) if len(at) else (),
         )
+
+    def forget_places(self) -> None:
+        """Free what is known of each sample, once the shown ones are read; the drawn ones stay."""
+        del self._scores, self._records, self._counts, self.rows
 
 
 class _Places:
@@ -128,8 +133,9 @@ class _Places:
         self._arrays = {"keys": array("q"), "offsets": array("q"), "order": array("I")}
         if source.repeated:
             self._arrays |= {"rows": array("q"), "repeats": array("q")}
-        names = ("keys", "offsets", "order")
-        self._add_key, self._add_offset, self._add_order = (self._arrays[n].append for n in names)
+        self._add_key = self._arrays["keys"].append
+        self._add_offset = self._arrays["offsets"].append
+        self._add_order = self._arrays["order"].append
 
     def add(self, name: str, offset: int) -> int:
         """Add the sample of the next line, which begins at `offset` bytes; return its order."""
@@ -149,6 +155,11 @@ class _Places:
         column = self._arrays["keys" if not self._repeated and name == "rows" else name]
         return np.frombuffer(column, np.uint32 if name == "order" else np.int64)
 
+    def drop_order(self) -> array[int]:
+        """Return the orders and keep them no longer; no line is added after that."""
+        del self._add_order
+        return self._arrays.pop("order")
+
     def tell_repeats(self, places: NDArray[np.intp]) -> dict[str, Keys]:
         """Return the rows and repeats of some lines, if prompts are repeated."""
         names = ("rows", "repeats") if self._repeated else ()
@@ -163,13 +174,14 @@ def _scan_scores(source: SampleSource, places: _Places) -> tuple[RowTable, NDArr
         places.add(line.id, offset)
         codes.append(code_of[line.outcome] + line.truncated)
         values.append(line.value)
-    last = _last_of_each(places.take("keys"))
+    last, order = _last_of_each(places.take("keys")), places.drop_order()
     code = np.frombuffer(codes, np.uint8)[last]
+    category = _CATEGORY_OF[code]
     table = RowTable(
         keys=places.take("keys")[last],
-        order=places.take("order")[last].astype(np.uint32),
-        category=_CATEGORY_OF[code],
-        first=_CATEGORY_OF[code],
+        order=np.frombuffer(order, np.uint32)[last],
+        category=category,
+        first=category,
         value=np.frombuffer(values)[last],
         **places.tell_repeats(last),
     )
@@ -204,6 +216,24 @@ def _last_of_each(keys: Keys) -> NDArray[np.intp]:
         ranked = keys[order[start : start + BLOCK + 1]]
         ends[start : start + len(ranked) - 1] = ranked[1:] != ranked[:-1]
     return order if ends.all() else order[ends]
+
+
+def _among(keys: Keys, few: Keys) -> NDArray[np.bool_]:
+    """Return which keys are among a few. `np.isin` sorts all of them, in forty bytes for each."""
+    found, few = np.zeros(len(keys), bool), np.sort(few)
+    for start in range(0, len(keys) if len(few) else 0, BLOCK):
+        some = keys[start : start + BLOCK]
+        places = np.minimum(np.searchsorted(few, some), len(few) - 1)
+        found[start : start + BLOCK] = few[places] == some
+    return found
+
+
+def _lowest(values: NDArray[np.float64]) -> frozenset[float]:
+    """Return the lowest three values that differ."""
+    lowest = np.empty(0)
+    for start in range(0, len(values), BLOCK):
+        lowest = np.unique(np.append(lowest, values[start : start + BLOCK]))[:3]
+    return frozenset(lowest.tolist())
 
 
 def _match(known: Keys, keys: Keys, counts: NDArray[np.int8]) -> tuple[NDArray[np.intp], int]:
