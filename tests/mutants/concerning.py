@@ -33,6 +33,7 @@ CONCERNING = {
         "tests/evaluation/engine/test_lane.py",
         "tests/evaluation/engine/test_session.py",
         "tests/evaluation/engine/test_starvation.py",
+        "tests/evaluation/engine/test_work_per_sample.py",
         "tests/evaluation/engine/test_runner.py",
         "tests/evaluation/test_early_stop.py",
         "tests/evaluation/results/test_degradation_alarm.py",
