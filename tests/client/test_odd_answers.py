@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -209,6 +210,13 @@ def test_two_choices_without_an_index_are_no_answer() -> None:
         _streamed({"choices": pieces}, _piece(finish="stop"))
 
 
+@pytest.mark.parametrize("index", ["x", 1.5, [0]])
+def test_an_index_that_is_no_number_is_refused_with_the_body(index: object) -> None:
+    said = f"the index of a choice is no number: .*{re.escape(json.dumps(index))}"
+    with pytest.raises(InvalidResponse, match=said):
+        _whole({"choices": [_choice(index=index)]})
+
+
 @pytest.mark.parametrize(
     "events",
     [
@@ -375,6 +383,17 @@ def test_the_one_call_of_the_older_form_is_read() -> None:
     )
     [found] = _streamed(*chunks, _piece(finish="function_call")).tool_calls
     assert (found.name, found.arguments) == ("f", '{"a": 1}')
+
+
+def test_calls_and_a_refusal_beside_parts_are_read() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = {"content": PARTS, "tool_calls": [call], "refusal": "I will not"}
+    said = _whole({"choices": [{"message": message, **STOP}]})
+    [found] = said.tool_calls
+    assert (said.text, found.name, found.arguments) == (PARIS, "f", "{}")
+    assert said.refusal == "I will not"
+    said = _streamed({"choices": [{"index": 0, "delta": message, **STOP}]})
+    assert ([one.name for one in said.tool_calls], said.refusal) == (["f"], "I will not")
 
 
 # --- usage
