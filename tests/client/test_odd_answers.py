@@ -123,6 +123,29 @@ def test_an_error_within_a_choice_is_no_answer(error: object) -> None:
             _streamed(_piece("Pa"), held, _piece(finish="stop"))
 
 
+@pytest.mark.parametrize("told", [{"status": 503}, {"code": "502"}])
+def test_the_status_of_an_error_beside_an_answer_is_named(told: dict[str, Any]) -> None:
+    with pytest.raises(InvalidResponse, match="the status of an error in a successful answer"):
+        _whole({**told, "choices": [_choice()]})
+
+
+@pytest.mark.parametrize(
+    ("told", "refused"),
+    [
+        ({"message": "gone"}, True),
+        ({"msg": "gone", "id": "1", "object": "chunk", "created": 1, "model": "m"}, True),
+        ({"message": "thinking", "progress": 3}, False),
+        ({"message": 3}, False),
+    ],
+)
+def test_an_event_with_a_message_alone_is_an_error(told: dict[str, Any], refused: bool) -> None:
+    if refused:
+        with pytest.raises(InvalidResponse, match="an error in place of an answer"):
+            _streamed(_piece(PARIS), told, _piece(finish="stop"))
+    else:
+        assert _streamed(_piece(PARIS), told, _piece(finish="stop")).text == PARIS
+
+
 @pytest.mark.parametrize("fine", [{"error": None}, {"error": False}, {"error": ""}])
 @pytest.mark.parametrize("at", ["body", "choice"])
 def test_no_error_beside_an_answer_is_none(fine: dict[str, Any], at: str) -> None:
