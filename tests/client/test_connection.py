@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from serve_eval.client.connection import connect, expand, looks_secret, openai_client, problems
@@ -81,6 +83,8 @@ def test_the_official_package_gets_the_same_key_and_headers() -> None:
     package = openai_client(plan, "http://h/v1", {"MINE": "sesame", "TEAM": "evals"}, timeout_s=1.0)
     assert (package.api_key, package.default_headers["X-Team"]) == ("sesame", "evals")
     assert package.max_retries == 0
+    open_to_all = replace(plan, connection=Connection())
+    assert openai_client(open_to_all, "http://h/v1", {}, timeout_s=1.0).api_key == "none"
     with pytest.raises(PlanError, match="header X-Team: the environment has no TEAM"):
         openai_client(plan, "http://h/v1", {}, timeout_s=1.0)
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from serve_eval.client.client import Client
-from serve_eval.client.wire_format.logprobs import decode
+from serve_eval.client.wire_format.logprobs import _offsets, decode
 from serve_eval.client.wire_format.wire import InvalidResponse
 from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.launchers._simulated.prompt_logprobs import Form
@@ -228,6 +228,26 @@ def test_bodies_of_servers(body: bytes, kept: PromptLogprobs) -> None:
 def test_what_does_not_tell_of_the_whole_prompt_is_no_answer(body: bytes, why: str) -> None:
     with pytest.raises(InvalidResponse, match=why):
         decode(body, JSON, "a b c")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "given", "known"),
+    [
+        ([None] * 3, [0, 0, 3], [0, 0, 3]),
+        ([None] * 3, [0, 2, 4], None),  # beyond the four characters of the prompt
+        ([None] * 3, [0, 3, 2], None),
+        ([None] * 3, [], None),
+        ([None] * 3, None, None),
+        (["a", "bc", "d"], [7, 7, 7], [0, 1, 3]),
+        ([None, "bc", "d"], [7, 7, 7], [1, 1, 3]),
+        (["<s>", "bc", "d"], None, [1, 1, 3]),
+        (["a", "x", "d"], [0, 1, 3], [0, 1, 3]),
+    ],
+)
+def test_the_places_of_tokens_are_those_of_their_texts_or_else_those_that_fit_the_prompt(
+    tokens: list[str | None], given: list[int] | None, known: list[int] | None
+) -> None:
+    assert _offsets(tokens, given, "abcd") == known
 
 
 def test_what_a_text_and_a_continuation_are_worth() -> None:

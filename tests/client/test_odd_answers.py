@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -122,6 +123,29 @@ def test_an_error_within_a_choice_is_no_answer(error: object) -> None:
             _streamed(_piece("Pa"), held, _piece(finish="stop"))
 
 
+@pytest.mark.parametrize("told", [{"status": 503}, {"code": "502"}])
+def test_the_status_of_an_error_beside_an_answer_is_named(told: dict[str, Any]) -> None:
+    with pytest.raises(InvalidResponse, match="the status of an error in a successful answer"):
+        _whole({**told, "choices": [_choice()]})
+
+
+@pytest.mark.parametrize(
+    ("told", "refused"),
+    [
+        ({"message": "gone"}, True),
+        ({"msg": "gone", "id": "1", "object": "chunk", "created": 1, "model": "m"}, True),
+        ({"message": "thinking", "progress": 3}, False),
+        ({"message": 3}, False),
+    ],
+)
+def test_an_event_with_a_message_alone_is_an_error(told: dict[str, Any], refused: bool) -> None:
+    if refused:
+        with pytest.raises(InvalidResponse, match="an error in place of an answer"):
+            _streamed(_piece(PARIS), told, _piece(finish="stop"))
+    else:
+        assert _streamed(_piece(PARIS), told, _piece(finish="stop")).text == PARIS
+
+
 @pytest.mark.parametrize("fine", [{"error": None}, {"error": False}, {"error": ""}])
 @pytest.mark.parametrize("at", ["body", "choice"])
 def test_no_error_beside_an_answer_is_none(fine: dict[str, Any], at: str) -> None:
@@ -207,6 +231,13 @@ def test_two_choices_without_an_index_are_no_answer() -> None:
         _whole({"choices": [bare, bare]})
     with pytest.raises(InvalidResponse, match="2 choices with the index 0"):
         _streamed({"choices": pieces}, _piece(finish="stop"))
+
+
+@pytest.mark.parametrize("index", ["x", 1.5, [0]])
+def test_an_index_that_is_no_number_is_refused_with_the_body(index: object) -> None:
+    said = f"the index of a choice is no number: .*{re.escape(json.dumps(index))}"
+    with pytest.raises(InvalidResponse, match=said):
+        _whole({"choices": [_choice(index=index)]})
 
 
 @pytest.mark.parametrize(
@@ -375,6 +406,17 @@ def test_the_one_call_of_the_older_form_is_read() -> None:
     )
     [found] = _streamed(*chunks, _piece(finish="function_call")).tool_calls
     assert (found.name, found.arguments) == ("f", '{"a": 1}')
+
+
+def test_calls_and_a_refusal_beside_parts_are_read() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = {"content": PARTS, "tool_calls": [call], "refusal": "I will not"}
+    said = _whole({"choices": [{"message": message, **STOP}]})
+    [found] = said.tool_calls
+    assert (said.text, found.name, found.arguments) == (PARIS, "f", "{}")
+    assert said.refusal == "I will not"
+    said = _streamed({"choices": [{"index": 0, "delta": message, **STOP}]})
+    assert ([one.name for one in said.tool_calls], said.refusal) == (["f"], "I will not")
 
 
 # --- usage

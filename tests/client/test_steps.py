@@ -389,6 +389,31 @@ def test_a_header_that_echoes_another_request_is_a_proof_too() -> None:
     assert asyncio.run(main()) == [(None, 0), (FailureKind.INVALID_RESPONSE, 0), (None, 0)]
 
 
+@pytest.mark.parametrize(("first", "proven"), [(1, {}), (3, {1: 2}), (4, {1: 3})])
+def test_an_answer_that_names_its_request_proves_itself_and_what_came_before_without_a_check(
+    first: int, proven: dict[int, int]
+) -> None:
+    heard, sent = Heard(), list[str]()
+
+    def script(request: Received) -> Act:
+        sent.append(request.request_id)
+        names = {"X-Request-ID": request.request_id} if len(sent) >= first else {}
+        return act.replies(act.answer(request), **names)
+
+    async def main() -> FaultyServer:
+        async with FaultyServer(script) as server:
+            async with kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client:
+                for number in range(4):
+                    await client.send(_request(number))
+                await client.settle()
+            return server
+
+    server = asyncio.run(main())
+    assert [request.connection for request in server.received] == [1, 1, 1, 1]
+    assert server.checks == []
+    assert (heard.in_step, heard.out) == (proven, {})
+
+
 def test_a_connection_that_named_another_request_is_given_up_and_proves_nothing() -> None:
     heard, sent = Heard(), list[str]()
 

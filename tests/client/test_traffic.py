@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.client.traffic import MOST_FINGERPRINTS, RESOLUTION, Times, TrafficCounter
-from serve_eval.schema import Attempt, Failure, FailureKind, Response, Usage
+from serve_eval.client.traffic import (
+    MOST_FINGERPRINTS,
+    RESOLUTION,
+    Times,
+    TokenSteps,
+    TrafficCounter,
+)
+from serve_eval.schema import Acceptance, Attempt, Failure, FailureKind, Response, Usage
 
 
 def _attempt(failure: FailureKind | None = None, status: int | None = 200, **more: Any) -> Attempt:
@@ -23,8 +29,40 @@ def test_percentiles_are_those_of_the_sorted_times_to_the_resolution(times: list
     found = counted.percentiles()
     for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)):
         exact = sorted(times)[math.ceil(share * len(times)) - 1]
-        assert found[name] == pytest.approx(exact, rel=1.01 * RESOLUTION, abs=1e-6)
+        assert found[name] == pytest.approx(exact, rel=RESOLUTION / 2, abs=1e-6)
     assert found["max"] == max(times)
+
+
+@pytest.mark.parametrize("seconds", [0.001, 1.0, 1.001, 77.7])
+def test_a_percentile_is_the_middle_of_its_class(seconds: float) -> None:
+    counted = Times()
+    counted.add(seconds, 99)
+    counted.add(100.0)
+    assert counted.percentiles()["p99"] == pytest.approx(seconds, rel=RESOLUTION / 2, abs=1e-6)
+
+
+def test_times_that_are_taken_back_leave_no_trace_but_a_rounded_maximum() -> None:
+    counted = Times()
+    for seconds, times in ((1.0, 1), (3.0, 1), (3.0, -1)):
+        counted.add(seconds, times)
+    assert counted.percentiles() == pytest.approx(
+        dict.fromkeys(("p50", "p90", "p99", "max"), 1.0), rel=RESOLUTION
+    )
+    counted.add(1.0, -1)
+    assert counted.percentiles() == {}
+
+
+def test_the_steps_of_all_answers_are_added_and_taken_back() -> None:
+    """Ten tokens in five steps, and thirty in ten."""
+    steps = TokenSteps()
+    assert steps.acceptance() is None
+    steps.add(10, 2.0)
+    steps.add(30, 3.0)
+    assert steps.acceptance() == Acceptance(
+        answers=2, length=38 / 13, all_steps=40 / 15, per_answer=2.5
+    )
+    steps.add(10, 2.0, -1)
+    assert steps.acceptance() == Acceptance(answers=1, length=29 / 9, all_steps=3.0, per_answer=3.0)
 
 
 def test_no_time_gives_no_percentile_and_none_at_all_is_a_time() -> None:
@@ -48,6 +86,8 @@ def test_retries_are_counted_by_what_had_gone_wrong() -> None:
         )
     )
     counter.see(Failure(kind=FailureKind.HTTP_ERROR, message="", attempts=(busy, busy)))
+    odd = (_attempt(FailureKind.HTTP_ERROR, 400), _attempt(FailureKind.HTTP_ERROR, 399), busy)
+    counter.see(Failure(kind=FailureKind.HTTP_ERROR, message="", attempts=odd))
     counter.see(
         Response(
             text="",
@@ -59,8 +99,13 @@ def test_retries_are_counted_by_what_had_gone_wrong() -> None:
         )
     )
     traffic = counter.traffic()
-    assert (traffic.attempts, traffic.not_streamed) == (6, 0)
-    assert traffic.retries == {"disconnected": 1, "http_error 429": 2}
+    assert (traffic.attempts, traffic.not_streamed) == (9, 0)
+    assert traffic.retries == {
+        "disconnected": 1,
+        "http_error": 1,
+        "http_error 400": 1,
+        "http_error 429": 2,
+    }
     assert (traffic.prompt_tokens, traffic.completion_tokens) == (3, 5)
     assert traffic.latency_s["max"] == 2.0
     assert (traffic.ttft_s["max"], traffic.tpot_s["max"]) == (0.5, 0.1)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.early_stop import EarlyStopping, watch
+from serve_eval.evaluation.early_stop import EarlyStopping, looks_at_pairs, watch
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
@@ -451,3 +451,11 @@ def test_a_task_without_a_reference_is_asked_to_its_end_and_says_why(
     report = _run(replace(plan, tasks=tasks, early_stop=0.01), tmp_path / "out")
     assert report.tasks[0].result.scored == 50
     assert "no early stop: there is no reference" in report.tasks[0].verdict.warnings
+
+
+@pytest.mark.parametrize(
+    ("rule", "pairs"),
+    [("classic", False), ("paired", True), ("noninferiority", True), ("anchors", False)],
+)
+def test_the_rules_that_stop_by_pairs_are_known(rule: str, pairs: bool) -> None:
+    assert looks_at_pairs(Spec(name=rule)) is pairs

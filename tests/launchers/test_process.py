@@ -268,10 +268,14 @@ def failing(life: Life, error: Exception | None) -> Exception:
     """Return the error of a block that raises `error`, or waits for ever."""
 
     async def run() -> None:
-        async with asyncio.timeout(5), while_alive(life.ended):
-            if error is not None:
-                raise error
-            await asyncio.Event().wait()
+        limit = asyncio.timeout(5)
+        try:
+            async with limit, while_alive(life.ended):
+                if error is not None:
+                    raise error
+                await asyncio.Event().wait()
+        finally:
+            assert not limit.expired()
 
     with pytest.raises((LaunchError, EndpointError, ValueError)) as caught:
         asyncio.run(run())

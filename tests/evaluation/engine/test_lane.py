@@ -52,6 +52,7 @@ def _requests(
                 }
                 if found:
                     lane.forget(found)
+                assert lane.waiting == lane.left, "no request is under way"
                 if stopping.look():
                     lane.decided = True
             if not lane.decided:

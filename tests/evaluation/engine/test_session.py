@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from serve_eval.client.client import Client
+from serve_eval.errors import ServerEndedError
 from serve_eval.evaluation.engine import runner, upkeep
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
+from serve_eval.evaluation.engine.starvation import LEAST_ANSWERS, StarvationWatch
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.schema import Endpoint, Limits, Response
@@ -169,3 +172,97 @@ def test_a_connection_out_of_step_is_said_while_others_are_asked(
         "warning: a connection returned a response that no request had asked for, which shifted"
         " later responses to other requests; doubtful answers are withdrawn and asked again"
     ]
+
+
+def ask_with(
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    send: Callable[..., Awaitable[Response]],
+    session: LoadSession,
+    *,
+    samples: int = 3,
+    told: Any = None,
+) -> Lane:
+    """Ask the samples of a lane by this function in place of the client, and return the lane."""
+    monkeypatch.setattr("serve_eval.evaluation.engine.runner.send.send", send)
+    with Journal(folder / "a") as journal:
+        lane = Lane("one", ScoreAccumulator(_task(), _samples(samples)), journal, range(samples))
+        asyncio.run(asyncio.wait_for(runner.ask(session, [lane], progress=told), 20))
+    return lane
+
+
+RIGHT = Response(text="A", finish_reason="stop")
+
+
+def test_results_are_shown_while_others_are_awaited(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told = Told()
+
+    async def send(client: Any, task: Any, sample: Any, *, alone: bool) -> Response:
+        if sample.id == "s2":
+            await asyncio.wait_for(until(lambda: "one 2" in told.events), 10)
+        return RIGHT
+
+    ask_with(monkeypatch, tmp_path, send, made(concurrency=1), told=told)
+    assert told.events == ["one begins: 3", "one 0", "one 2", "one 3", "one ends"]
+
+
+@pytest.mark.parametrize("end", [ServerEndedError("the server ended"), None])
+def test_a_sudden_end_notes_what_was_in_flight(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: Exception | None
+) -> None:
+    session = made(concurrency=1)
+
+    async def send(client: Any, task: Any, sample: Any, *, alone: bool) -> Response:
+        if sample.id == "s1":
+            if end is not None:
+                raise end
+            for one in asyncio.all_tasks():  # as on a signal
+                one.cancel()
+            await asyncio.Event().wait()
+        return RIGHT
+
+    with pytest.raises((ServerEndedError, asyncio.CancelledError)):
+        ask_with(monkeypatch, tmp_path, send, session)
+    assert [(lane.name, i) for lane, i in session.cut_off] == [("one", 1)]
+
+
+def test_answered_requests_do_not_starve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    session, now = made(concurrency=1), [0.0]
+    session.starvation = StarvationWatch(lambda: now[0])
+
+    async def send(client: Any, task: Any, sample: Any, *, alone: bool) -> Response:
+        return RIGHT
+
+    ask_with(monkeypatch, tmp_path, send, session, samples=LEAST_ANSWERS)
+    now[0] = 1000.0
+    assert session.starvation.look() is None
+    session.starvation.begin("slow")
+    now[0] = 2000.0
+    assert session.starvation.look() is not None
+
+
+def test_each_doubt_withdraws_once() -> None:
+    class Doubted:
+        def __init__(self) -> None:
+            self.doubt, self.withdrawn = asyncio.Event(), 0
+
+        async def withdraw(self, lanes: object) -> None:
+            assert not self.doubt.is_set(), "a doubt from here on counts again"
+            self.withdrawn += 1
+            await asyncio.sleep(0)
+
+    async def main() -> list[int]:
+        session, found = Doubted(), []
+        task = asyncio.create_task(upkeep.withdraw(cast("LoadSession", session), []))
+        for _ in range(2):
+            session.doubt.set()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            found.append(session.withdrawn)
+        assert not task.done()
+        task.cancel()
+        return found
+
+    assert asyncio.run(main()) == [1, 2]

@@ -3,11 +3,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serve_eval.errors import PlanError
 from serve_eval.workflows.suite.layers import Layer, merge
-from serve_eval.workflows.suite.matrix import label, slug, unique
+from serve_eval.workflows.suite.matrix import AxisValue, Problem, axes, label, slug, unique
+from serve_eval.yaml_source import Document, parse
 
 VALUES = st.one_of(st.text(), st.integers(), st.floats(allow_nan=False), st.booleans(), st.none())
 FRAGMENTS = st.dictionaries(
@@ -87,3 +90,66 @@ def test_an_address_of_a_higher_layer_replaces_a_launcher_and_the_other_way_roun
     assert _merged(url, launcher) == launcher
     assert _merged(launcher, url) == url
     assert _merged(launcher, {"base_url": None}) == {**launcher, "base_url": None}
+
+
+MATRIX = """\
+matrix:
+  model: [one, two]
+  sampling_seed:
+    - 3
+    - 4
+  tasks:
+    - mmlu
+    - [mmlu, gsm8k]
+    - {tasks: [gsm8k], limit: 7}
+    - {tasks: [gpqa], attributes: {size: small}}
+"""
+
+
+def _axes(text: str) -> tuple[dict[str, list[AxisValue]], list[Problem]]:
+    document = parse(text, "suite.yaml", PlanError)
+    return axes(document.value["matrix"], document)
+
+
+def test_a_sampling_seed_sets_the_seed_and_is_found_in_the_file() -> None:
+    found, problems = _axes(MATRIX)
+    assert problems == []
+    layers = [one.layer for one in found["sampling_seed"]]
+    assert [(one.content, one.sampling_seed, dict(one.attributes)) for one in layers] == [
+        ({"protocol": {"seed": 3}}, 3, {}),
+        ({"protocol": {"seed": 4}}, 4, {}),
+    ]
+    places = [one.place("protocol", "seed") for one in layers]
+    assert places == ["suite.yaml:4: ", "suite.yaml:5: "]
+
+
+def test_the_place_of_a_seed_ends_with_it_even_in_a_mapping() -> None:
+    """Of the path in the plan, protocol and seed are not in the file."""
+    document = Document(
+        "suite.yaml",
+        None,
+        {
+            ("matrix", "sampling_seed", 0): 7,
+            ("matrix", "sampling_seed", 0, "protocol", "seed"): 8,
+            ("matrix", "sampling_seed", 0, "more"): 9,
+        },
+    )
+    [seed] = axes({"sampling_seed": [3]}, document)[0]["sampling_seed"]
+    assert seed.layer.place("protocol", "seed") == "suite.yaml:7: "
+    assert seed.layer.place("protocol", "seed", "more") == "suite.yaml:9: "
+
+
+@pytest.mark.parametrize("seed", ["true", "x", "1.5", "[1]"])
+def test_a_wrong_sampling_seed_is_named_by_its_place(seed: str) -> None:
+    [(path, message)] = _axes(f"matrix: {{sampling_seed: [1, {seed}]}}")[1]
+    assert path == ("sampling_seed", 1)
+    assert message.startswith("expected a seed, a whole number, not ")
+
+
+def test_a_value_that_tells_only_tasks_gives_its_name_to_them() -> None:
+    found, _ = _axes(MATRIX)
+    assert [one.label for one in found["tasks"]] == ["mmlu", "mmlu-gsm8k", "gsm8k", "gpqa"]
+    assert [one.layer.task_label for one in found["tasks"]] == ["mmlu", "mmlu-gsm8k", "", ""]
+    assert [one.layer.task_label for one in found["model"]] == ["", ""]
+    twice, _ = _axes("matrix: {tasks: [mmlu, [mmlu]]}")
+    assert [one.layer.task_label for one in twice["tasks"]] == ["mmlu", "mmlu-2"]
