@@ -79,7 +79,9 @@ def tell_ending(command: str, asked: Mapping[str, Any]) -> Iterator[None]:
         from serve_eval.report.ci.of_ending import describe_ending
 
         save_ci_files(
-            lambda: describe_ending(command, kind, message, hint),
+            lambda: describe_ending(
+                command, kind, message, hint, rehearsal=bool(asked.get("rehearse"))
+            ),
             exit_code,
             folder=None if refused or not _has_begun(folder) else folder,
             junit=junit,

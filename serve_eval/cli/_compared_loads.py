@@ -29,7 +29,9 @@ def compare_loads(
     from serve_eval.cli._ci_files import save_ci_files
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._red_results import tell_old_answers
     from serve_eval.cli._streams import draw, emit, say
+    from serve_eval.evaluation.steps.nothing_asked import describe_old_answers
     from serve_eval.evaluation.storage.file_names import LOAD_COMPARISON
     from serve_eval.evaluation.storage.private_files import read_written_text
     from serve_eval.verdicts.exit_code import INTERRUPTED
@@ -58,6 +60,7 @@ def compare_loads(
     if as_json:
         emit(read_written_text(out_dir / LOAD_COMPARISON))
     else:
+        tell_old_answers(describe_old_answers(found.warnings))
         draw(lambda console: render_loads(found, out_dir, console))
     return save_ci_files(
         lambda: describe_load_comparison(found),

@@ -148,6 +148,7 @@ def draw(render: Callable[[Console], None], *, conclusion: int = 1) -> None:
     from rich.console import Console
 
     from serve_eval.report.text import keep_styles
+    from serve_eval.schema import REHEARSED
 
     buffer = _Buffer()  # rich's capture writes to a standard output that may be broken
     terminal = is_terminal() or bool(os.environ.get("FORCE_COLOR"))
@@ -159,7 +160,11 @@ def draw(render: Callable[[Console], None], *, conclusion: int = 1) -> None:
     render(Console(file=buffer, force_terminal=forced, width=width, highlight=False, emoji=False))
     text = buffer.getvalue()
     text = keep_styles(text)
-    _write("".join(text.splitlines(keepends=True)[:conclusion]) if _quiet else text)
+    if _quiet:
+        lines = text.splitlines(keepends=True)
+        # The notice of a rehearsal comes before the conclusion.
+        text = "".join(lines[: conclusion + (REHEARSED in "".join(lines[:1]))])
+    _write(text)
 
 
 def say(*lines: str) -> None:

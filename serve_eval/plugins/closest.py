@@ -37,7 +37,7 @@ def nearest(name: str, known: Iterable[str], *, shown: int = 8) -> str:
 
     If none is close, return the first `shown` known names, or "" if there are none.
     """
-    known, name = list(known), str(name)
+    known, name = list(dict.fromkeys(known)), str(name)
     folded = {k.lower(): k for k in known}
     if close := find_closest(name.lower(), folded):
         return f" Did you mean {folded[close[0]]!r}?"

@@ -177,6 +177,8 @@ class Evaluator:
         )
         ending = AccuracyNotMeasured(message)
         note_error(self._item, ending, folder)
+        if folder.is_dir():
+            self._item.user_properties.append(("run_folder", str(folder)))
         return ending
 
     def _end(self, result: EvaluatedTest, folder: Path) -> None:

@@ -226,6 +226,6 @@ def session_load(load: Load) -> str:
 
 
 def count_lost(result: TaskResult) -> list[str]:
-    """Return how many answers were repaired, and how many were lost with their server, if any."""
-    with_server = [f"{result.restarted} lost with their server"] if result.restarted else []
-    return [f"{result.repaired} repaired", *with_server]
+    """Return how many samples were repaired, and how many of them were lost with their server."""
+    of_them = f" ({result.restarted} of them lost with their server)" if result.restarted else ""
+    return [f"{result.doubted} repaired{of_them}"]

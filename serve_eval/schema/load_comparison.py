@@ -35,6 +35,7 @@ class LoadComparison:
     """The comparison at all loads, as stored in load_comparison.json.
 
     `order` has the loads as they were asked, and `words` say for each task where B is worse.
+    `warnings` name the loads whose answers are all of an earlier session.
     """
 
     schema_version: int
@@ -45,3 +46,4 @@ class LoadComparison:
     exit_code: int
     started_at: str
     wall_s: float
+    warnings: tuple[str, ...] = ()

@@ -143,6 +143,8 @@ def with_reference(
         pairs = pair(before, now, lo=lo, hi=hi, higher_is_better=higher, clusters=keys)
     except ServeEvalError as error:
         return None, f"{UNPAIRED}: {error}"
+    if keys is not None:
+        return pairs, None  # The groups of prompts that were not asked are not known.
     return replace(pairs, reference_effect=effect_of([list(run) for run in stored.runs])), None
 
 
@@ -201,11 +203,23 @@ def _pair_sums(
 
 
 def runs_differ(dataset: Dataset, reference: Reference) -> bool:
-    """Return True if the reference's runs differ as a whole, so that errors must be inflated."""
+    """Return True if the reference's runs differ as a whole, so that errors must be inflated.
+
+    Prompts of one group count as one, so that only those of the data set are examined where prompts
+    share groups.
+    """
+    from serve_eval.stats.clusters import cluster_keys, number_keys
     from serve_eval.stats.run_effects import effect_of
 
-    stored, _, _ = _read_stored(dataset, reference)
-    effect = None if stored is None else effect_of([list(run) for run in stored.runs])
+    stored, places, _ = _read_stored(dataset, reference)
+    if stored is None:
+        return False
+    keys = cluster_keys([sample.group for sample in dataset.samples])
+    if keys is None:
+        effect = effect_of([list(run) for run in stored.runs])
+    else:
+        rows = [[run[place] for place in places] for run in stored.runs]
+        effect = effect_of(rows, clusters=number_keys(keys))
     return effect is not None and effect.inflation > 1.0
 
 

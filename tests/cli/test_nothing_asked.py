@@ -68,6 +68,29 @@ def test_every_line_of_a_finished_comparison_says_so(tmp_path: Path) -> None:
     assert re.match(f"::warning title=serve-eval::{told}", quiet.stderr), quiet.stderr
 
 
+def test_every_line_of_a_finished_comparison_at_several_loads_says_so(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.yaml").write_text(SIDE)
+    out = tmp_path / "out"
+    how = ("compare", tmp_path / "a.yaml", tmp_path / "b.yaml", "-o", out)
+    first = serve_eval(*how, "--concurrency", "1,4")
+    assert (first.returncode, "nothing was asked" in first.stdout) == (0, False), first
+    again = serve_eval(*how, "--concurrency", "1,4")
+    assert re.search(f"warning +nothing was asked: .* since {TIME}; to ask again", again.stdout)
+    told = f"nothing was asked: the last answer is of {TIME}"
+    line = ("--concurrency", "1,4", "--notify-text", "-", "-q")
+    quiet = serve_eval(*how, *line, GITHUB_ACTIONS="true")
+    start, *_, notify = quiet.stdout.splitlines()
+    assert re.fullmatch(told, start), quiet.stdout
+    assert re.match(f"{told}: PASS word_problems", notify), quiet.stdout
+    assert len(re.findall(f"{told}: PASS", (out / "junit.xml").read_text())) == 2
+    assert re.match(f"{told}: PASS", (out / "summary.md").read_text().replace("\\", ""))
+    assert re.match(f"::warning title=serve-eval::{told}", quiet.stderr), quiet.stderr
+    grown = serve_eval(*how, "--concurrency", "1,2,4")
+    said = rf"at (\d) in flight nothing was asked: the last answer is of {TIME}"
+    assert re.findall(said, grown.stdout) == ["1", "4"], grown.stdout
+
+
 def _write_suite(folder: Path, *names: str) -> Path:
     (folder / "side.yaml").write_text(f"{SIDE}no_reference: true\n")
     runs = ", ".join(f"{{name: {name}, plan: side.yaml}}" for name in names)

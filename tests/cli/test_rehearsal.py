@@ -53,6 +53,27 @@ def test_a_disaggregated_plan_goes_through_and_says_what_it_is(tmp_path: Path) -
     }  # fmt: skip
 
 
+def test_a_quiet_rehearsal_prints_its_conclusion_too(tmp_path: Path) -> None:
+    plan, out = write_plan(tmp_path, {"name": "trtllm"}), tmp_path / "out"
+    ended = serve_eval("run", plan, "--rehearse", "-o", out, "-q")
+    notice, conclusion = ended.stdout.splitlines()
+    assert notice == REHEARSED
+    assert "word_problems" in conclusion
+
+
+def test_a_rehearsal_that_does_not_begin_is_called_one(tmp_path: Path) -> None:
+    plan, junit = write_plan(tmp_path, {"name": "trtllm"}), tmp_path / "junit.xml"
+    plan.write_text(plan.read_text().replace("word_problems", "word_problms"))
+    files = ("--notify-text", "-", "--junit", junit)
+    ended = serve_eval("run", plan, "--rehearse", *files)
+    assert ended.returncode == 2
+    assert ended.stdout.startswith("REHEARSAL: without servers; this shows nothing about a model: ")
+    assert "ERROR run" in ended.stdout
+    assert junit.read_text().count("REHEARSAL: without servers") == 3
+    plain = serve_eval("run", plan, *files)
+    assert plain.stdout.startswith("ERROR run")
+
+
 def test_a_rehearsal_needs_no_reference(tmp_path: Path) -> None:
     plan, out = write_plan(tmp_path, {"name": "trtllm"}), tmp_path / "out"
     plan.write_text(plan.read_text().replace("no_reference: true\n", ""))

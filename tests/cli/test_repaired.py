@@ -323,7 +323,8 @@ def test_what_was_in_flight_when_the_server_ended_the_run_is_counted_apart(folde
     result = report_of(out)["result"]
     assert result["repaired"] == 0
     assert 1 <= result["restarted"] <= 8
-    said = f"0 repaired, {result['restarted']} lost with their server"
+    lost = result["restarted"]
+    said = f"{lost} repaired ({lost} of them lost with their server)"
     assert said in serve_eval("verdict", out).stdout
 
 

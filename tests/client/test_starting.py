@@ -112,7 +112,9 @@ def test_while_it_is_starting_no_attempt_no_budget_and_no_time_is_spent(watched:
     assert all(isinstance(result, Response) for result in results)
     assert [[a.failure for a in result.attempts] for result in results] == [[None]] * 16
     assert server.asked == 32  # one request polls for all, so none is repeated before the end
-    assert told[0] == "the endpoint is starting: requests wait up to 600 s (--outage-timeout)"
+    assert (
+        told[0] == "the endpoint is starting: requests wait up to 600 s (limits.outage_timeout_s)"
+    )
     assert told[1].startswith("the endpoint no longer reports a start after ")
     assert told[1].endswith(" s: 16 requests go on")
     assert len(told) == 2

@@ -6,6 +6,7 @@ import math
 import random
 from array import array
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -32,7 +33,7 @@ from serve_eval.schema import (
 )
 from serve_eval.stats.calibration import acceptance_region
 from serve_eval.stats.classic import Decision
-from serve_eval.verdicts import reference_samples
+from serve_eval.verdicts import pairing, reference_samples
 from serve_eval.verdicts.reference_samples import SampleScores
 
 GROUPS, SIZE, MARGIN = 60, 10, 10.0
@@ -92,6 +93,48 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedTask:
         notes=(),
         rule=Spec(name="noninferiority", options={"margin": MARGIN, "max_missing": 0.5}),
     )
+
+
+def _with_runs(prepared: PreparedTask, folder: Path, runs: list[list[float]]) -> PreparedTask:
+    """Return the task with a reference of these runs."""
+    reference = prepared.reference
+    assert reference is not None
+    stored = SampleScores(
+        task=prepared.task.name,
+        lo=0.0,
+        hi=1.0,
+        keys=b"".join(map(sample_key, prepared.dataset.samples)),
+        runs=tuple(array("d", run) for run in runs),
+    )
+    values = tuple(100 * sum(run) / len(run) for run in runs)
+    digest = reference_samples.write(folder / "scores", stored)
+    kept = ReferenceRuns(values=values, n=GROUPS * SIZE, sigma=0.0, samples="scores", sha256=digest)
+    file = str(folder / "numbers.yaml")
+    return replace(prepared, reference=replace(reference, runs=kept, file=file))
+
+
+def test_runs_that_misread_other_passages_do_not_differ_as_a_whole(
+    prepared: PreparedTask, tmp_path: Path
+) -> None:
+    """By single prompts they do, and there would be no early stop."""
+    rng = random.Random(4)
+    misread = [{g for g in range(GROUPS) if rng.random() < 0.15} for _ in range(3)]
+    runs = [[float(i % GROUPS not in one) for i in range(GROUPS * SIZE)] for one in misread]
+    task = _with_runs(prepared, tmp_path, runs)
+    assert watch(task, ScoreAccumulator(task.task, task.dataset.samples), eps=0.01, seed=0)[0]
+    alone = _ungrouped(task)
+    assert alone.reference is not None
+    prefix, note = watch(
+        alone, ScoreAccumulator(task.task, alone.dataset.samples), eps=0.01, seed=0
+    )
+    assert prefix is None
+    assert note is not None
+    assert "the reference's runs differ as a whole" in note
+    pairs, _ = pairing.with_reference(
+        task.task, task.dataset, task.reference, [array("d", runs[0])]
+    )
+    assert pairs is not None
+    assert pairs.reference_effect is None
 
 
 def _watch(prepared: PreparedTask, seed: int = 0) -> tuple[EarlyStopping, ScoreAccumulator]:

@@ -108,6 +108,7 @@ def test_without_a_near_name_the_known_ones_are_listed() -> None:
     assert registry.nearest("zzz", ["alpha", "beta"]) == " Known: alpha, beta."
     assert registry.nearest("ALPHA", ["alpha", "beta"]) == " Did you mean 'alpha'?"
     assert registry.nearest("x", []) == ""
+    assert registry.nearest("zzz", ["alpha", "beta", "alpha"]) == " Known: alpha, beta."
 
 
 def test_an_option_before_the_star_is_named_with_what_to_write(tmp_path: Path) -> None:

@@ -57,6 +57,9 @@ def test_a_server_that_hangs_is_an_error(tmp_path: Path, name: str) -> None:
     results = [one for case in cases for one in case.result]
     assert [type(one) for one in results] == [Error, Error]
     assert not any(isinstance(one, Failure) for one in results)
+    for number, case in enumerate(cases, 1):
+        known = {one.get("name"): one.get("value") for one in case._elem.iter("property")}
+        assert f"/runs/test_it.py/test_it-{number}-" in known["run_folder"]
     told = str(results[0].text)
     assert told.startswith(f"{name}: ")
     assert " of 40 of word_problems" in told

@@ -25,9 +25,11 @@ from serve_eval.schema import Metric
 from serve_eval.stats.betting import GRID
 from serve_eval.stats.bounds import bounds
 from serve_eval.stats.classic import Decision, classic_test
+from serve_eval.stats.drop import drop_test, inflate
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyPaired, MarginWealth
 from serve_eval.stats.early_stop import EarlyClassic, EarlyVerdict, Wealth
-from serve_eval.stats.pairs import pair
+from serve_eval.stats.pairs import Pairs, pair
+from serve_eval.stats.run_effects import effect_of, run_effect
 from tests.stats.simulation import altered, endpoints, run
 
 if TYPE_CHECKING:
@@ -92,11 +94,20 @@ def mixture(
     flip_rate: float, drop: float, references: int, random: Generator, n: int, margin: float
 ) -> Runs:
     """Draw the mixture of `simulation`, worse by `drop` margins."""
+    rows, after = mixture_runs(flip_rate, drop, references, random, n, margin)
+    return rows.mean(axis=0), after
+
+
+def mixture_runs(
+    flip_rate: float, drop: float, references: int, random: Generator, n: int, margin: float
+) -> Runs:
+    """Return the same with a row for each run of the reference."""
     before = endpoints(random, n, flip_rate=flip_rate)
     after = altered(
         random, before, to_wrong=min(drop * margin, 0.5 * float((before == 1.0).mean()))
     )
-    return numpy.mean([run(random, before) for _ in range(references)], axis=0), run(random, after)
+    rows = numpy.stack([run(random, before) for _ in range(references)])
+    return rows, run(random, after)
 
 
 def alike(chance: float, drop: float, random: Generator, n: int, margin: float) -> Runs:
@@ -147,7 +158,11 @@ def looked(
 ) -> EarlyStopping:
     """Look at a run in the same way as at a real one."""
     scores = candidate.tolist()
-    accumulator = SimpleNamespace(task=SimpleNamespace(metric=Metric()), score=scores.__getitem__)
+    accumulator = SimpleNamespace(
+        task=SimpleNamespace(metric=Metric()),
+        score=scores.__getitem__,
+        is_doubted=lambda place: False,
+    )
     before = reference.tolist() if pairs else None
     prefix = EarlyStopping(
         cast(ScoreAccumulator, accumulator),
@@ -225,7 +240,8 @@ class FoundPaired:
 def measure_paired(cell: PairedCell) -> FoundPaired:
     """Simulate the runs of a row.
 
-    Looks spend half of alpha, the bounds of a whole run the other half.
+    Looks spend half of alpha, the verdict of a whole run the other half. A reference whose runs
+    differ as a whole has no looks, and the verdict has all of alpha.
     """
     runs = PAIRED_RUNS[cell.n]
     code = [
@@ -238,47 +254,58 @@ def measure_paired(cell: PairedCell) -> FoundPaired:
     random = numpy.random.default_rng(code)
     stopped = passed = failed = asked = 0
     for _ in range(runs):
-        reference, candidate = mixture(
+        rows, candidate = mixture_runs(
             cell.flip_rate, cell.share, cell.references, random, cell.n, cell.margin
         )
-        test = EarlyPaired(
-            cell.n, cell.margin, alpha=SPENT_ON_LOOKS * ALPHA, eps=EPS, max_missing=MAX_MISSING
-        )
-        prefix = looked(test, reference, candidate, pairs=True)
-        asked += prefix.looked_at
-        decision = prefix.decision if prefix.looked_at < cell.n else None
+        effect, decision, looked_at = effect_of(rows), None, cell.n
+        looks = effect is None or effect.inflation == 1.0
+        if looks:
+            test = EarlyPaired(
+                cell.n, cell.margin, alpha=SPENT_ON_LOOKS * ALPHA, eps=EPS, max_missing=MAX_MISSING
+            )
+            prefix = looked(test, rows.mean(axis=0), candidate, pairs=True)
+            looked_at = prefix.looked_at
+            decision = prefix.decision if looked_at < cell.n else None
+        asked += looked_at
         stopped += decision is not None
         if decision is None:
-            decision = _at_end(reference, candidate, cell.margin)
+            left = (1.0 - SPENT_ON_LOOKS) * ALPHA if looks else ALPHA
+            decision = _at_end(rows, candidate, cell.margin, left)
         passed += decision is Decision.PASS
         failed += decision is Decision.FAIL
     return FoundPaired(runs, stopped, passed, failed, asked / runs / cell.n)
 
 
-def _at_end(reference: FloatArray, candidate: FloatArray, margin: float) -> Decision:
+def _at_end(rows: FloatArray, candidate: FloatArray, margin: float, alpha: float) -> Decision:
     """Judge by the rule "noninferiority" at the remaining alpha."""
-    if set(numpy.unique(reference)) <= {0.0, 1.0}:
-        change = candidate - reference
-        low, high = _counted_bounds(len(change), int((change < 0).sum()), int((change > 0).sum()))
-    else:
-        ends = bounds(
-            pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=True),
-            (1 - SPENT_ON_LOOKS) * ALPHA,
-        )
-        low, high = ends.lower, ends.upper
-    return (
-        Decision.PASS if low > -margin else Decision.FAIL if high < -margin else Decision.UNDECIDED
-    )
+    if len(rows) == 1:
+        change = candidate - rows[0]
+        down, up = int((change < 0).sum()), int((change > 0).sum())
+        return _judge_counts(len(change), down, up, margin, alpha)
+    pairs = pair(rows, candidate[None], lo=0.0, hi=1.0, higher_is_better=True)
+    return _judge_pairs(pairs, margin, alpha)
+
+
+def _judge_pairs(pairs: Pairs, margin: float, alpha: float) -> Decision:
+    """Decide as `verdicts.rules.noninferiority` does."""
+    effect = run_effect(pairs)
+    inflation = 1.0 if effect is None else effect.inflation
+    ends = bounds(pairs, alpha, inflation)
+    if ends.lower > -margin:
+        return Decision.PASS
+    if ends.upper >= -margin:
+        return Decision.UNDECIDED
+    p = inflate(drop_test(pairs), inflation).p
+    return Decision.FAIL if p is not None and p <= alpha else Decision.UNDECIDED
 
 
 @cache
-def _counted_bounds(n: int, down: int, up: int) -> tuple[float, float]:
+def _judge_counts(n: int, down: int, up: int, margin: float, alpha: float) -> Decision:
     places = numpy.arange(n)
     pairs = pair(
         places >= up, (places < up) | (places >= up + down), lo=0.0, hi=1.0, higher_is_better=True
     )
-    ends = bounds(pairs, (1 - SPENT_ON_LOOKS) * ALPHA)
-    return ends.lower, ends.upper
+    return _judge_pairs(pairs, margin, alpha)
 
 
 # ------------------------------------------------------------------------------------------------

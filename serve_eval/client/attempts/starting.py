@@ -18,8 +18,8 @@ LOOK_S = 10.0
 """Seconds that one probe may take."""
 SAID = "the endpoint is starting"
 HINT = (
-    "The server is loading its model. Wait, or allow more time: --outage-timeout S, or "
-    "--set launcher.ready_timeout_s=S with --base-url."
+    "The server is loading its model. Wait, or allow more time: limits.outage_timeout_s of a plan,"
+    " --outage-timeout S of run, or --set launcher.ready_timeout_s=S with --base-url."
 )
 
 
@@ -67,7 +67,9 @@ class Start:
     async def _look(self) -> bool:
         began, left_s = time.monotonic(), self._timeout_s - self._liveness.spent_s
         if left_s > 0:
-            self._liveness.notify(f"{SAID}: requests wait up to {left_s:.0f} s (--outage-timeout)")
+            self._liveness.notify(
+                f"{SAID}: requests wait up to {left_s:.0f} s (limits.outage_timeout_s)"
+            )
         while (passed_s := time.monotonic() - began) < left_s:
             await asyncio.sleep(min(POLL_S, left_s - passed_s))
             if not await self._still():

@@ -12,7 +12,7 @@ from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.probes.distance import CLEAR_GAP, GONE, measure_distance
 from serve_eval.evaluation.probes.given_floor import ALLOWED
 from serve_eval.evaluation.probes.limits import FLOORS, DistanceLimits
-from serve_eval.schema import Probe, ProbeDistance, VerificationReference
+from serve_eval.schema import Probe, ProbeDistance, Verification, VerificationReference
 
 COVERED_ALPHA = 0.05
 """Probability with which more than ALLOWED of a sibling's probes lie beyond its floor."""
@@ -114,14 +114,18 @@ def sibling_distances(probes: Sequence[Probe]) -> Iterator[ProbeDistance | None]
             yield measure_distance(probe.id, probe.reading, reading)
 
 
-def limits_of(known: VerificationReference) -> DistanceLimits:
-    """Return the limits of a reference."""
+def limits_of(known: VerificationReference | Verification) -> DistanceLimits:
+    """Return the limits of a reference, or those by which a result was judged."""
+    if isinstance(known, Verification):
+        measured, typical = known.floor_measured, known.sibling_median
+    else:
+        measured, typical = known.measured, known.median
     return DistanceLimits(
         noise=known.noise,
         step=known.step,
         floor=known.floor,
-        measured=known.measured,
-        typical=known.median or 0.0,
+        measured=measured,
+        typical=typical or 0.0,
     )
 
 
@@ -145,7 +149,7 @@ def compare_siblings(probe: Probe, distance: ProbeDistance) -> tuple[float, ...]
 
 def check_floor(known: VerificationReference, about: str) -> None:
     """Raise NotComparableError if no distance can exceed the limits. `about` begins the message."""
-    limits = DistanceLimits(noise=known.noise, step=known.step, floor=known.floor)
+    limits = limits_of(known)
     if max(limits.beyond_noise, known.floor or 0.0) < LARGEST_FLOOR:
         return
     measured = measure_siblings(known.probes)

@@ -41,8 +41,14 @@ def write_warning(at: str, to_ask: str) -> str:
 
 def describe_old_answers(warnings: Sequence[str]) -> str:
     """Return that nothing was asked, and the time of the last answer; "" if a session asked."""
+    at = find_stated_time(warnings)
+    return write_notice(at) if at else ""
+
+
+def find_stated_time(warnings: Sequence[str]) -> str:
+    """Return the time of the last answer in a warning of `write_warning`; "" if there is none."""
     found = next(filter(None, map(_WARNING.match, warnings)), None)
-    return "" if found is None else write_notice(found["at"])
+    return "" if found is None else str(found["at"])
 
 
 def write_notice(at: str) -> str:

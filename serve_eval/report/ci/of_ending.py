@@ -5,16 +5,24 @@ from __future__ import annotations
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
 from serve_eval.report.one_line import OneLine
 
+UNANSWERED = "REHEARSAL: without servers; this shows nothing about a model"
+"""The notice of a rehearsal that ended before the stand-in answered, or on its way."""
 
-def describe_ending(command: str, outcome: str, message: str, hint: str) -> CiResult:
-    """Return an error, or an interruption, as the result of a command."""
+
+def describe_ending(
+    command: str, outcome: str, message: str, hint: str, *, rehearsal: bool = False
+) -> CiResult:
+    """Return an error, or an interruption, as the result of a command or of its `rehearsal`."""
     first, _, rest = message.strip().partition("\n")
     # Indented lines are the end of a log, of which the last one says why.
     tail = [one.strip() for one in rest.splitlines() if one.startswith("  ")][-1:]
     more = [one.strip() for one in rest.splitlines() if not one.startswith("  ")]
     told = [part for one in (first, *more) if (part := one.rstrip(":"))]
     cause = ": ".join(filter(None, ("; ".join(told), *tail)))
-    line = OneLine(outcome=outcome, about=command, figures="no result", cause=cause, sure=True)
+    notice = UNANSWERED if rehearsal else ""
+    line = OneLine(
+        outcome=outcome, about=command, figures="no result", cause=cause, sure=True, notice=notice
+    )
     name = command.partition(" ")[0]
     case = CiCase(
         group=name,
@@ -24,6 +32,7 @@ def describe_ending(command: str, outcome: str, message: str, hint: str) -> CiRe
         details=[*message.splitlines(), *hint.splitlines()],
     )
     return CiResult(
+        notice=notice,
         title=f"serve-eval {command}",
         outcome=outcome,
         suites=[CiSuite(name=f"serve-eval {name}", cases=[case])],

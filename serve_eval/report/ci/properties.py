@@ -39,7 +39,7 @@ def list_figures(task: SummaryTask, line: OneLine) -> Iterator[tuple[str, str]]:
     yield from ((name, f"{e[0]:.6g} {e[1]:.6g}") for name, e in spans.items() if e is not None)
     yield "samples", str(result.planned)
     yield "failed", str(result.failed)
-    yield "repaired", str(result.repaired)
+    yield "repaired", str(result.doubted)
     yield "lost_with_server", str(result.restarted)
     yield "truncated", str(result.truncated)
     if result.looping:

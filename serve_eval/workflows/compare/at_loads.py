@@ -16,6 +16,11 @@ from pathlib import Path
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.agreement.load_words import NOTHING, name_loads
 from serve_eval.evaluation.run_session import ignore
+from serve_eval.evaluation.steps.nothing_asked import (
+    find_stated_time,
+    write_notice,
+    write_warning,
+)
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage.reports.load_comparison_files import (
     LOAD_COMPARISON_SCHEMA,
@@ -94,9 +99,18 @@ async def compare_at_loads(
         exit_code=worst([code_of(one.outcome) for one in tasks], strict=strict),
         started_at=clock.started_at,
         wall_s=clock.wall_s,
+        warnings=tuple(list_old_loads(found)),
     )
     write_load_comparison(out_dir, result)
     return result
+
+
+def list_old_loads(found: Mapping[int, Comparison]) -> list[str]:
+    """Return a warning if nothing was asked at any load, or one for each of some loads."""
+    times = {load: find_stated_time(one.warnings) for load, one in sorted(found.items())}
+    if all(times.values()):
+        return [write_warning(max(times.values()), "name another folder")]
+    return [f"at {load} in flight {write_notice(at)}" for load, at in times.items() if at]
 
 
 def shuffle_loads(loads: Sequence[int], seed: int) -> tuple[int, ...]:

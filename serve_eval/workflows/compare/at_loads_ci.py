@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from serve_eval.evaluation.steps.nothing_asked import describe_old_answers
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiSuite, CiTable
-from serve_eval.report.ci.of_report import choose_line, choose_state, lead_tasks
+from serve_eval.report.ci.of_report import choose_line, choose_state, lead_tasks, name_old
 from serve_eval.report.one_line import OneLine, describe_drop
 from serve_eval.report.summary.table import ORDER, name_worst
 from serve_eval.report.task_line import split_change
@@ -27,13 +28,19 @@ def describe_load_comparison(found: LoadComparison) -> CiResult:
         )
         for one, line in zip(ordered, lines, strict=True)
     ]
+    old = describe_old_answers(found.warnings)
+    cases = name_old(cases, old)
     suite = CiSuite(name="serve-eval compare", cases=cases, seconds=found.wall_s)
     return CiResult(
+        notice=old,
         title="serve-eval compare at several loads",
         outcome=name_worst(outcomes),
         suites=[suite],
         table=CiTable(columns=COLUMNS, rows=[_list_cells(one) for one in ordered]),
-        notes=[f"{task}: {words}" for task, words in found.words.items()],
+        notes=[
+            *(f"{task}: {words}" for task, words in found.words.items()),
+            *(f"warning: {line}" for line in found.warnings),
+        ],
         line=choose_line(cases, outcomes),
     )
 

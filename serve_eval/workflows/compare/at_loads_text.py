@@ -31,6 +31,7 @@ def render_loads(found: LoadComparison, out_dir: Path, console: Console) -> None
     print_rows(
         console,
         (
+            *(("warning", clean(line)) for line in found.warnings),
             ("order", ", ".join(map(str, found.order))),
             ("columns", "lost, won: scores that fell and rose from A to B; no answer: of A, of B"),
             ("run", f"{out_dir / LOAD_COMPARISON}; each comparison: {out_dir}/LOAD"),

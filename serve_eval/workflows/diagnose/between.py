@@ -10,6 +10,7 @@ from serve_eval.schema import Response
 from serve_eval.stats.hypergeometric import no_worse
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.other_model import is_like_another
+from serve_eval.workflows.diagnose.even_loss import TRANSFER
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, TaskEvidence
 from serve_eval.workflows.diagnose.finding import ALPHA, WEIGHTS, Finding
 from serve_eval.workflows.diagnose.first_tokens import find_first_difference, find_place
@@ -197,7 +198,8 @@ def find_even_losses(
             "even_loss",
             f"{'AB'[side]} has {only} answers wrong that {'AB'[1 - side]} has right, and"
             f" {counts[1 - side] - counts[side] + only} the other way round; no slice of"
-            " the samples explains them: weights, precision or cache, rather than a fault of some"
+            " the samples explains them: weights, precision or cache"
+            f"{f', or {TRANSFER}' if both.legs[side] else ''}, rather than a fault of some"
             " requests",
             both.next[side],
             [pair[side] for pair, bad in zip(both.pairs, wrong, strict=True) if bad[side]],

@@ -14,6 +14,8 @@ from serve_eval.workflows.diagnose.slice_data import Data, PairedScores, pair_wi
 RULE = "even_loss"
 LIKELIEST = "weights, precision, chat template or sampling"
 """The kinds of fault that lower the score of all requests alike."""
+TRANSFER = "the transfer of KV caches between its context and generation servers"
+"""A further kind, of a deployment with such servers: every request passes through it."""
 OTHER_LAUNCH = "other launcher options than the reference's"
 """The likeliest cause of an even loss where they differ."""
 
@@ -40,12 +42,15 @@ def _describe(run: Evidence, task: TaskEvidence, data: Data, differs: bool) -> I
     scores = pair_with_reference(task, data)
     another = scores is not None and _is_like_another(scores)
     again = ["rule out the difference above first"] if differs else []
+    likeliest = f"{LIKELIEST} that differ from the reference's"
+    if run.has_legs:
+        likeliest += f", or {TRANSFER}"
+        again.append(f"serve-eval attribute {run.place_and_code}")
     yield Finding(
         rule=RULE,
         told=(
             "the loss is even: nothing here shows more of it in some prompts, servers or answers"
-            f" than in others; likeliest are {LIKELIEST} that differ from the reference's"
-            + (f"; {OTHER_MODEL}" if another else "")
+            f" than in others; likeliest are {likeliest}" + (f"; {OTHER_MODEL}" if another else "")
         ),
         change=(*again, describe_verify(run)),
         count=len(task.lost),

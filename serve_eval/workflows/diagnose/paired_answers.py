@@ -18,7 +18,8 @@ class ComparedAnswers:
 
     `compared` is the result of the comparison, or None if it did not finish. `share` is the share
     of the levels that the rules may spend on this task. `worse` is 0 or 1 for the side that lost
-    more, None if neither clearly. `next` are commands that look into A and into B.
+    more, None if neither clearly. `next` are commands that look into A and into B, and `legs` say
+    if a side has context and generation servers.
     """
 
     a: TaskEvidence
@@ -28,6 +29,7 @@ class ComparedAnswers:
     share: float = 1.0
     worse: int | None = None
     next: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    legs: tuple[bool, bool] = (False, False)
 
     @property
     def name(self) -> str:
@@ -62,6 +64,7 @@ def pair_answers(
                 share=BETWEEN_SHARE / len(a.tasks),
                 worse=find_worse(task, other),
                 next=(_list_next(a, (a, b)), _list_next(b, (a, b))),
+                legs=(a.has_legs, b.has_legs),
             )
 
 

@@ -162,10 +162,14 @@ class _Reader:
             own = {
                 key: value
                 for key, value in raw.items()
-                if key not in ("plan", "name", "attributes")
+                if key not in ("plan", "name", "attributes", matrix.TASK_LABEL)
             }
-            told = self._attributes(raw, path)
-            layers = [Layer(content=own, place=places(self._document, *path), attributes=told)]
+            told, tasks = self._attributes(raw, path), raw.get(matrix.TASK_LABEL, "")
+            if not isinstance(tasks, str):
+                self._add((*path, matrix.TASK_LABEL), "expected a text, a part of the plan's name")
+                continue
+            place = places(self._document, *path)
+            layers = [Layer(content=own, place=place, attributes=told, task_label=tasks)]
             name = matrix.label({key: own[key] for key in ("model", "accuracy_spec") if key in own})
             if (file := raw.get("plan")) is not None:
                 if (below := self._plan_file(file, (*path, "plan"))) is None:

@@ -34,6 +34,8 @@ from serve_eval.workflows.suite.layers import ADDRESSES, Layer, places
 from serve_eval.yaml_source import Document
 
 ENDPOINT, LABEL, ATTRIBUTES = "endpoint", "label", "attributes"
+TASK_LABEL = "task_label"
+"""Key of a plan in a suite: the part of the run's name that tells only its tasks."""
 AXES = (*KEYS, ENDPOINT, SAMPLING_SEED)
 """The axes whose values need not be plan fragments."""
 HOLD_MAPPINGS = (*SECTIONS, "protocol", "launcher", "verdict", "samples", "repeats", "expect")

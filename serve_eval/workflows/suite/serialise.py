@@ -6,6 +6,7 @@ from typing import Any
 
 from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.schema import Suite
+from serve_eval.workflows.suite.matrix import TASK_LABEL
 
 
 def suite_to_file(suite: Suite) -> dict[str, Any]:
@@ -20,6 +21,7 @@ def suite_to_file(suite: Suite) -> dict[str, Any]:
                 "name": run.name,
                 **to_file(run.plan),
                 **({"attributes": dict(run.attributes)} if run.attributes else {}),
+                **({TASK_LABEL: run.task_label} if run.task_label else {}),
             }
             for run in suite.runs
         ],

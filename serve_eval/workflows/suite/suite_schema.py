@@ -6,7 +6,7 @@ from serve_eval.evaluation.plan.plan_schema import describe_keys, describe_launc
 from serve_eval.json_schema import Schema, close_object, describe_type, name_schema
 from serve_eval.schema import AccuracySpec, Scalar
 from serve_eval.workflows.suite.match import PLAIN
-from serve_eval.workflows.suite.matrix import ATTRIBUTES, LABEL
+from serve_eval.workflows.suite.matrix import ATTRIBUTES, LABEL, TASK_LABEL
 
 SUITE_VERSION = 1
 """The version of the form of suite files. Raise it if a key goes or changes its meaning."""
@@ -18,7 +18,8 @@ def describe_suite() -> Schema:
     """Return the schema of a suite file."""
     keys = {name: schema for name, schema in describe_keys().items() if name != "output_dir"}
     references = {name: {"$ref": f"#/$defs/plan/properties/{name}"} for name in keys}
-    entry = {"plan": _TEXT, "name": _TEXT, ATTRIBUTES: _ATTRIBUTES, **references}
+    part = {"description": "The part of the name that tells only the tasks.", **_TEXT}
+    entry = {"plan": _TEXT, "name": _TEXT, ATTRIBUTES: _ATTRIBUTES, TASK_LABEL: part, **references}
     fragment = {LABEL: _TEXT, ATTRIBUTES: _ATTRIBUTES, **references}
     pattern = close_object(_describe_pattern())
     waiver = close_object(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from serve_eval.evaluation.probes.limits import DistanceLimits
+from serve_eval.evaluation.probes.floor import limits_of
 from serve_eval.evaluation.probes.sentences import DECIDES
 from serve_eval.schema import Verification, VerifiedSide
 
@@ -19,7 +19,7 @@ def advise(found: Verification, undecided: Sequence[VerifiedSide]) -> str:
     """
     if found.floor is None:
         return f"undecided: {NAME_A_FLOOR}"
-    if not _limits(found).known:
+    if not limits_of(found).known:
         return f"undecided, since the floor is unknown: {DECIDES}"
     if needed := max((one.needed or 0 for one in undecided), default=0):
         return f"undecided: about {needed:,} probes decide: --probes {needed}"
@@ -32,14 +32,4 @@ def advise(found: Verification, undecided: Sequence[VerifiedSide]) -> str:
     return (
         "undecided: more probes may decide: raise --probes, and register a reference in a file"
         " again with it"
-    )
-
-
-def _limits(found: Verification) -> DistanceLimits:
-    return DistanceLimits(
-        noise=found.noise,
-        step=found.step,
-        floor=found.floor,
-        measured=found.floor_measured,
-        typical=found.sibling_median or 0.0,
     )

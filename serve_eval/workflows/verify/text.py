@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from serve_eval.evaluation.probes.evidence import ALPHA, UNSOUND
-from serve_eval.evaluation.probes.limits import FAR_NATS, TIMES, DistanceLimits
+from serve_eval.evaluation.probes.floor import limits_of
+from serve_eval.evaluation.probes.limits import FAR_NATS, TIMES
 from serve_eval.evaluation.probes.sentences import FAULT_SHARE
 from serve_eval.report.layout import fit_tables, say, tell_rehearsal
 from serve_eval.report.nats import write_nats
@@ -199,7 +200,7 @@ def _tell_p(side: VerifiedSide) -> str:
 
 def _tell_share(found: Verification, side: VerifiedSide) -> str:
     """Return which faults a sound outcome excludes: their share, and their least distance."""
-    limits = DistanceLimits(noise=found.noise, step=found.step, floor=found.floor)
+    limits = limits_of(found)
     identical = side.outcome is VerificationOutcome.IDENTICAL
     least = limits.beyond_noise if identical else limits.beyond_floors
     return (
@@ -257,7 +258,7 @@ def _tell_fault(found: Verification, side: VerifiedSide) -> Iterator[str]:
     """Yield what is known about the kind of a fault."""
     if side.far:
         again = [one for one in side.distances if one.repeats]
-        limits = DistanceLimits(noise=found.noise, step=found.step, floor=found.floor)
+        limits = limits_of(found)
         same = sum(min(one.repeats) > limits.far for one in again)
         yield (
             f"probes far away: {side.far}; so again each time they were repeated: {same} of"

@@ -12,8 +12,9 @@ from serve_eval.evaluation.probes.floor import (
     find_floor,
     is_measured,
     keep_measured,
+    limits_of,
 )
-from serve_eval.schema import ProbeDistance
+from serve_eval.schema import ProbeDistance, Verification
 
 NATS = st.floats(0, 100)
 
@@ -52,3 +53,26 @@ def test_only_listed_log_probabilities_are_measured() -> None:
     assert not any(is_measured(one) for one in placeholders if one is not None)
     assert keep_measured([*placeholders, _distance(0.2)]) == [0.2]
     assert count_unmeasured([*placeholders, _distance(0.2)]) == 5
+
+
+@pytest.mark.parametrize(("measured", "far"), [(False, 0.9), (True, 0.5)])
+def test_the_limits_of_a_result_know_who_measured_its_floor(measured: bool, far: float) -> None:
+    """Only a given floor says that a fault is three floors away."""
+    result = Verification(
+        started_at="",
+        wall_s=1.0,
+        reference="r",
+        noise=0.01,
+        step=0.001,
+        floor=0.3,
+        floor_measured=measured,
+        sibling_median=0.1,
+        reference_requests=1,
+        prompt_lengths=(1, 2),
+        salted=True,
+        warnings=(),
+        sides=(),
+        exit_code=0,
+    )
+    limits = limits_of(result)
+    assert (limits.measured, limits.typical, limits.far) == (measured, 0.1, pytest.approx(far))

@@ -119,6 +119,23 @@ def test_a_loss_that_no_rule_places_is_one_of_weights_precision_or_cache(tmp_pat
     assert any(line.startswith("serve-eval verify http://") for line in b.next)
 
 
+@pytest.mark.parametrize("legs", [False, True])
+def test_an_even_loss_of_a_disaggregated_pair_may_be_in_its_transfer(
+    legs: bool, tmp_path: Path
+) -> None:
+    servers = ("h0:8001", "h1:8002") if legs else None
+
+    def act(accuracy: float) -> Act:
+        return lambda asked: replace(sound(asked, accuracy), servers=servers)
+
+    found = _diagnose(act(0.95), act(0.5), tmp_path)
+    [one] = found.between
+    assert one.rule == "even_loss"
+    transfer = "or the transfer of KV caches between its context and generation servers"
+    assert (transfer in one.told) is legs
+    assert one.change[0].startswith("serve-eval attribute ") is legs
+
+
 def test_loops_that_are_cut_are_not_a_lack_of_tokens(tmp_path: Path) -> None:
     found = _diagnose(sound, _loop, tmp_path)
     cuts = _only(found, "cuts")

@@ -399,6 +399,21 @@ def test_a_loss_without_a_sign_is_called_even_and_a_sound_run_has_no_finding(
     assert any(line.startswith(said) for line in lines(diagnosis))
 
 
+def test_an_even_loss_of_servers_apart_names_their_transfer_and_who_finds_it(
+    tmp_path: Path,
+) -> None:
+    plan, answered = plan_for(tmp_path), ("h0:8001", "h1:8002")
+    server = Server(
+        act=lambda asked: replace(sound(asked, 0.5), servers=answered),
+        answers=answers_to(plan.tasks[0]),
+    )
+    run(plan, server, tmp_path / "out")
+    [one] = diagnose(tmp_path / "out").runs[0].findings
+    assert one.rule == "even_loss"
+    assert "or the transfer of KV caches between its context and generation servers" in one.told
+    assert one.change[0].startswith("serve-eval attribute ")
+
+
 def test_server_errors_from_a_moment_on_come_with_the_lines_of_that_time(tmp_path: Path) -> None:
     log, out = tmp_path / "out/logs/gen_0.log", tmp_path / "out"
 

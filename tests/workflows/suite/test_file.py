@@ -274,6 +274,10 @@ max_runs: many
             "plans[1].attributes: expected a mapping",
         ),
         (
+            "plans: [{name: a, model: m, tasks: [gsm8k], task_label: [gsm8k]}]\n",
+            "plans[0].task_label: expected a text",
+        ),
+        (
             "matrix: {model: [a, b, c], tasks: [gsm8k]}\nmax_runs: 2\n",
             "1: matrix: 3 runs exceed max_runs (2)",
         ),
