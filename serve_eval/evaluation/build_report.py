@@ -11,6 +11,7 @@ from pathlib import Path
 
 import serve_eval
 from serve_eval.errors import NotComparableError
+from serve_eval.evaluation.capabilities.sampling import compare_with_reference
 from serve_eval.evaluation.controls import judge_controls
 from serve_eval.evaluation.endpoint import engine_counters
 from serve_eval.evaluation.path_proof import apply_path, prove_path
@@ -30,6 +31,7 @@ from serve_eval.schema import (
     Plan,
     Reference,
     Report,
+    SamplingDefaults,
     is_rehearsal,
 )
 from serve_eval.verdicts import many_tests, references
@@ -48,15 +50,16 @@ def report_on(
 
     wall_s = session.stopwatch.wall_s
     plan, folder, work, endpoint = session.plan, session.folder, session.tasks, session.endpoint
+    defaults = sessions.read_defaults(folder)
     more = (
         *_other_versions(work, endpoint),
         *_other_launches(work, plan),
+        *_other_defaults(work, defaults),
         *_other_code(plan, folder),
         *describe_archived(folder, [w.prepared.task for w in work]),
     )
     noted, served = sessions.read_sessions(folder), read_traces(folder)
     loads = tuple(one.load for one in noted if one.load is not None)
-    defaults = sessions.read_defaults(folder)
     engine = engine_counters.join([one.engine for one in noted])
     run = RunFacts(
         folder=folder,
@@ -186,6 +189,17 @@ def _other_launches(work: Sequence[TaskRun], plan: Plan) -> list[str]:
         if known is not None and (difference := references.describe_difference(known, plan)):
             found.append(f"{w.prepared.task.name}: {difference}")
     return found
+
+
+def _other_defaults(work: Sequence[TaskRun], found: SamplingDefaults | None) -> list[str]:
+    """Return a line per own reference taken at a server that added other sampling fields."""
+    lines = []
+    for w in work:
+        runs = None if w.prepared.reference is None else w.prepared.reference.runs
+        told = None if runs is None else compare_with_reference(found, runs, w.prepared.task)
+        if told:
+            lines.append(f"{w.prepared.task.name}: {told}")
+    return lines
 
 
 def _other_code(plan: Plan, folder: Path) -> list[str]:
