@@ -32,7 +32,8 @@ class Shaped(NamedTuple):
 def shape(request: Request, defaults: Mapping[str, float]) -> Shaped:
     """Return what of a request chooses an answer; a field that it lacks has the default.
 
-    Without a temperature it is 1. Penalties change greedy answers too. A distribution with one token left is greedy.
+    Without a temperature it is 1. Penalties change greedy answers too. A distribution with one
+    token left is greedy.
     """
     told = {
         name: value
