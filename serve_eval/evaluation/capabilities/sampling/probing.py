@@ -78,14 +78,11 @@ class DefaultsProbe:
         told = self.readings
         await self._ask({**list_controls(told.neutral), **list_extremes(told.neutral)})
         if told.refuses_neutral:
-            await self._ask(
-                {
-                    f"alone {name}": ProbeQuestion(
-                        temperature=0.0, fields={name: value}, tokens=SHORT
-                    )
-                    for name, value in told.neutral.items()
-                }
-            )
+            alone = {
+                f"alone {name}": ProbeQuestion(temperature=0.0, fields={name: value}, tokens=SHORT)
+                for name, value in told.neutral.items()
+            }
+            await self._ask(alone)
             told.neutral = list_neutral(self._server, told.list_refused())
             await self._ask({**list_controls(told.neutral), **list_extremes(told.neutral)})
         for kind in told.list_unsettled():
