@@ -11,6 +11,7 @@ from pathlib import Path
 
 import serve_eval
 from serve_eval.errors import NotComparableError
+from serve_eval.evaluation.capabilities.sampling import compare_with_reference
 from serve_eval.evaluation.endpoint import engine_counters
 from serve_eval.evaluation.path_proof import apply_path, prove_path
 from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
@@ -32,6 +33,7 @@ from serve_eval.schema import (
     Plan,
     Reference,
     Report,
+    SamplingDefaults,
     is_rehearsal,
 )
 from serve_eval.verdicts import references
@@ -53,14 +55,15 @@ def report_on(
     wall_s = session.stopwatch.wall_s
     plan, folder, work, endpoint = session.plan, session.folder, session.tasks, session.endpoint
     noted, served = session.noted.read(), read_traces(folder)
+    defaults = session.noted.defaults()
     more = (
         *_other_versions(work, endpoint),
         *_other_launches(work, plan),
+        *_other_defaults(work, defaults),
         *_other_code(plan, noted),
         *describe_archived(folder, [w.prepared.task for w in work]),
     )
     loads = session.noted.loads()
-    defaults = session.noted.defaults()
     engine = engine_counters.join([one.engine for one in noted])
     run = RunFacts(
         folder=folder,
@@ -208,6 +211,17 @@ def _other_launches(work: Sequence[TaskRun], plan: Plan) -> list[str]:
         if known is not None and (difference := references.describe_difference(known, plan)):
             found.append(f"{w.prepared.task.name}: {difference}")
     return found
+
+
+def _other_defaults(work: Sequence[TaskRun], found: SamplingDefaults | None) -> list[str]:
+    """Return a line per own reference taken at a server that added other sampling fields."""
+    lines = []
+    for w in work:
+        runs = None if w.prepared.reference is None else w.prepared.reference.runs
+        told = None if runs is None else compare_with_reference(found, runs, w.prepared.task)
+        if told:
+            lines.append(f"{w.prepared.task.name}: {told}")
+    return lines
 
 
 def _other_code(plan: Plan, noted: Sequence[SessionRecord]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import msgspec
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation import first_token
+from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.launch import check_launcher, with_model
 from serve_eval.evaluation.engine.progress import Labelled
 from serve_eval.evaluation.evaluate import evaluate
@@ -88,13 +89,17 @@ def settle_order(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassSettings:
-    """The settings that all passes of a check share. `command` is that of the check."""
+    """The settings that all passes of a check share.
+
+    `command` is that of the check. `companions` joins their runs, which share one endpoint.
+    """
 
     command: str
     out_dir: Path
     progress: Progress | None
     environ: Mapping[str, str]
     notify: Callable[[str], None]
+    companions: Companions = field(default_factory=Companions)
 
 
 async def ask_pass(
@@ -115,5 +120,6 @@ async def ask_pass(
         notify=lambda line: shared.notify(f"{name}: {line}"),
         prepared=prepared,
         seed=seed,
+        companions=shared.companions,
         part_of=shared.command,
     )

@@ -26,7 +26,7 @@ from serve_eval.evaluation.storage.records.reply_proofs import Proofs, run_proof
 from serve_eval.evaluation.storage.run_log import RunLog
 from serve_eval.evaluation.storage.sessions import SessionFile
 from serve_eval.evaluation.task_run import TaskRun, open_scoring
-from serve_eval.schema import Endpoint, Isolation, Plan, Progress, SamplingDefaults
+from serve_eval.schema import Endpoint, Isolation, Plan, Progress
 
 if TYPE_CHECKING:
     from serve_eval.sandbox.sandbox import Sandbox
@@ -43,8 +43,7 @@ class RunSession:
     `open_files` closes the files of the tasks and runs callbacks at the end. The first step sets
     `tasks`, `seeds` and `endpoint`, which holds what is known about the source of the answers.
     `hidden_retries` are the counts of its orchestrator at the beginning, by role, and `meter` has
-    those of the servers' engines. `defaults` is what the probe found of its sampling defaults
-    (None: not probed). `companions` are the clients of the same command. `reports`: the
+    those of the servers' engines. `companions` are the clients of the same command. `reports`: the
     session ends with a report in the folder. `part_of` is the command whose comparison or check
     asks this run. `settled`: what earlier sessions left unproven was
     withdrawn, so that steps.jsonl names what stands unproven. `cut_off` are the samples that were
@@ -71,7 +70,6 @@ class RunSession:
     sandbox: tuple[Sandbox, Isolation] | None = None
     hidden_retries: Mapping[str, int] = field(default_factory=dict)
     meter: SessionMeter | None = None
-    defaults: SamplingDefaults | None = None
     companions: Companions = field(default_factory=Companions)
     reports: bool = False
     part_of: str = ""

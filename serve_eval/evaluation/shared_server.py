@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from serve_eval.errors import EndpointError, LaunchError, ServeEvalError
+from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.keeper import while_kept
 from serve_eval.evaluation.endpoint.launch import Launching, launch
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
@@ -35,13 +36,14 @@ class SharedServer:
     If the server cannot be started, every further run gets the same LaunchError. It is restarted
     for the next run if it has ended, or if a run failed after an earlier one succeeded. A server
     with which no run has succeeded keeps running: the requests are probably the cause, and a start
-    may take long.
+    may take long. `companions` joins the runs that use it.
     """
 
     def __init__(
         self, plans: Sequence[Plan], folder: Path, launching: Launching | None = None
     ) -> None:
         self._plans, self._folder = plans, folder
+        self.companions = Companions()
         self._launching = launching or launch
         self._endpoint: Endpoint | None = None
         self._refused: LaunchError | None = None

@@ -18,6 +18,8 @@ class ReferenceRuns:
     `p`, shows whether the runs differ as a whole (None: a single run, too few prompts whose score
     varied, or an entry of an older version). `deployments` are those that answered, each with the
     launcher, its options and the server's description of itself (none: an older version).
+    `server_adds` are the sampling fields that the servers added and that decided answers (None: it
+    was not probed).
     """
 
     values: tuple[float, ...]
@@ -31,6 +33,7 @@ class ReferenceRuns:
     df: int | None = None
     p: float | None = None
     deployments: tuple[Mapping[str, str], ...] = ()
+    server_adds: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

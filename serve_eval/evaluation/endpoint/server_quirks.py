@@ -19,23 +19,14 @@ def quirks(plan: Plan, endpoint: Endpoint, tasks: Sequence[Task]) -> list[str]:
     """Return what a reader of the numbers should know about the server, and what to do."""
     asked = [task for task in tasks if not task.prompt_logprobs]
     found = []
-    if endpoint.info.server == LLAMA_CPP_PYTHON:
-        if unset := [task.name for task in asked if "repeat_penalty" not in task.extra]:
-            found.append(
-                f"the endpoint is {LLAMA_CPP_PYTHON}, which penalises repetition by default"
-                " (repeat_penalty 1.1), also at temperature 0. Pass --extra-body"
-                f" '{{\"repeat_penalty\": 1.0}}' for {', '.join(unset)}"
-            )
-        if (
-            plan.limits.stream
-            and plan.limits.concurrency != 1
-            and plan.launcher.name != "llama_cpp"
-        ):
-            found.append(
-                f"the endpoint is {LLAMA_CPP_PYTHON}, which cuts off streams when a newer request"
-                " arrives, unless it runs with --interrupt_requests false. Start it with that"
-                " option, or run without --stream or with --concurrency 1"
-            )
+    if endpoint.info.server == LLAMA_CPP_PYTHON and (
+        plan.limits.stream and plan.limits.concurrency != 1 and plan.launcher.name != "llama_cpp"
+    ):
+        found.append(
+            f"the endpoint is {LLAMA_CPP_PYTHON}, which cuts off streams when a newer request"
+            " arrives, unless it runs with --interrupt_requests false. Start it with that"
+            " option, or run without --stream or with --concurrency 1"
+        )
     sampled = [
         task.name for task in asked if task.sampling.temperature or plan.times(task.name) > 1
     ]

@@ -41,6 +41,6 @@ async def settle_defaults(
         found = put_logged(found, read_logged(logs))
     if found is None:
         return None
-    session.defaults = found = choose_sent(found, session.plan.server_defaults)
+    found = choose_sent(found, session.plan.server_defaults)
     client.encoder.neutral = to_fields(found)
     return found

@@ -12,6 +12,7 @@ from serve_eval.checks.row import SentRequest
 from serve_eval.client.request_body import put_media
 from serve_eval.client.wire_format import logprobs, wire
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.capabilities.sampling import to_fields
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.schema import LogprobsForm, Need
 from serve_eval.workflows.capsule.packed import Packed
@@ -33,6 +34,8 @@ def bodies_of(one: Packed) -> dict[str, bytes]:
             f"{one.run}: neither its plan nor its sessions name the model that was asked"
         )
     over = logprobs.FIELDS[_form(one)] if request.prompt_logprobs else None
+    defaults = one.session.sampling_defaults
+    neutral = None if defaults is None else to_fields(defaults)
     encoded = [
         wire.encode(
             put_media(msgspec.structs.replace(request, prompt=prompt), "inline"),
@@ -40,6 +43,7 @@ def bodies_of(one: Packed) -> dict[str, bytes]:
             stream=bool(one.attempts and one.attempts[-1].streamed),
             max_tokens_field=one.plan.connection.max_tokens_field,
             over=over,
+            neutral=neutral,
         )
         for prompt in prompts
     ]

@@ -11,18 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.capabilities.sampling import list_kept
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import journal, run_folder
 from serve_eval.evaluation.storage.differences import differences
 from serve_eval.evaluation.storage.file_names import samples_file
 from serve_eval.evaluation.storage.records.reply_proofs import keep_standing, run_proofs
-from serve_eval.evaluation.storage.sessions import read_sessions
+from serve_eval.evaluation.storage.sessions import read_defaults, read_sessions
 from serve_eval.evaluation.trust import to_read
 from serve_eval.plugins.scope import with_scope
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.shared import usual_task
-from serve_eval.schema import Plan, is_rehearsal
+from serve_eval.schema import Plan, Task, is_rehearsal
 from serve_eval.verdicts import few_samples, reference_samples, references
 from serve_eval.verdicts.one_draw import describe_equal_runs, describe_one_seed
 from serve_eval.verdicts.reference_answers import StoredAnswers
@@ -192,6 +193,14 @@ def _read_answers(run: Path, prepared: Sequence[PreparedTask]) -> list[StoredAns
     ]
 
 
+def _list_added(runs: Sequence[Path], task: Task) -> list[str] | None:
+    """Return the sampling fields that the servers of runs added, None if one was not probed."""
+    found = [read_defaults(run) for run in runs]
+    if None in found:
+        return None
+    return sorted({name for one in found for name in list_kept(one, task)})
+
+
 def _find_one_draw(
     prepared: PreparedTask, plans: Sequence[Plan], chosen: Sequence[Path]
 ) -> list[str]:
@@ -262,7 +271,13 @@ def _register(
         if (v := getattr(plan.accuracy_spec, k)) not in (None, "auto")
     }
     effect = effect_of_runs(runs)
-    told = {"endpoint": endpoint, "hardware": hardware, **_test_fields(effect)}
+    added = _list_added(chosen, task)
+    told = {
+        "endpoint": endpoint,
+        "hardware": hardware,
+        "server_adds": added,
+        **_test_fields(effect),
+    }
     entry = {
         **spec,
         references.value_key(metric.name): value,

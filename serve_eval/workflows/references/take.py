@@ -18,6 +18,7 @@ import msgspec
 from serve_eval.client.connection import connect
 from serve_eval.errors import PlanError, RunFolderError, ServeEvalError
 from serve_eval.evaluation import first_token
+from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.launch import check_launcher, launch, with_model
 from serve_eval.evaluation.engine.progress import Labelled
 from serve_eval.evaluation.evaluate import evaluate
@@ -89,8 +90,11 @@ async def take_reference(
             async with launch(plan, prepared, logs, notify=notify) as endpoint:
                 async with connect(plan, endpoint, environ) as client:
                     _refuse_rehearsal(await client.is_stand_in())
+                together = Companions()
                 for folder in left:
-                    await _ask(folder, plan, prepared, endpoint, progress, environ, notify)
+                    await _ask(
+                        folder, plan, prepared, endpoint, together, progress, environ, notify
+                    )
         write_taken(out_dir, msgspec.structs.replace(taken, registering=True))
         registered = await asyncio.to_thread(
             register,
@@ -205,6 +209,7 @@ async def _ask(
     plan: Plan,
     prepared: Sequence[PreparedTask],
     endpoint: Endpoint,
+    companions: Companions,
     progress: Progress | None,
     environ: Mapping[str, str],
     notify: Callable[[str], None],
@@ -221,6 +226,7 @@ async def _ask(
         launching=lambda *_: nullcontext(endpoint),
         notify=lambda line: notify(f"{folder.name}: {line}"),
         prepared=prepared,
+        companions=companions,
         part_of=TAKING,
     )
     check_supported(folder)

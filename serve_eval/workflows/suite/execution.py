@@ -196,6 +196,7 @@ async def _evaluate(session: _SuiteSession, run: SuiteRun, server: SharedServer)
         launching=server.launch,
         rerun=session.rerun,
         grows=True,
+        companions=server.companions,
         notify=lambda line: session.notify(f"{run.name}: {line}"),
     )
 

@@ -8,12 +8,15 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.evaluation.capabilities.sampling import (
+    choose_sent,
     name_difference,
     probe_defaults,
     put_logged,
     read_logged,
+    to_fields,
 )
 from serve_eval.evaluation.probes.asking import AskedServer
+from serve_eval.evaluation.probes.evidence import UNSOUND
 from serve_eval.schema import (
     ProbeRoute,
     SamplingDefaults,
@@ -26,13 +29,17 @@ SOUND = (VerificationOutcome.IDENTICAL, VerificationOutcome.OTHER_NUMERICS)
 
 
 async def learn_defaults(server: AskedServer) -> None:
-    """Find out what a server adds to requests; probes of two tokens do not show it."""
+    """Find out what a server adds to requests, and have its probes sent with neutral values.
+
+    Probes of two tokens hardly show a penalty, and where they do it would look like a fault.
+    """
     endpoint = server.client.endpoint
     endpoint = endpoint.with_info(**await server.client.describe())
     chat = server.route is not ProbeRoute.TEXT
     found = await probe_defaults(server.client, endpoint, chat=chat)
     log = endpoint.info.log_file
     server.defaults = put_logged(found, read_logged([] if log is None else [Path(log)]))
+    server.client.encoder.neutral = to_fields(choose_sent(found, "neutral"))
     server.requests += found.requests
     server.tokens += found.tokens
 
@@ -40,8 +47,10 @@ async def learn_defaults(server: AskedServer) -> None:
 def judge_defaults(side: VerifiedSide, known: VerificationReference, name: str) -> VerifiedSide:
     """Return a side whose server answers alike but adds other fields to requests than `name`."""
     told = name_difference(known.sampling_defaults, side.sampling_defaults, (name, side.name))
-    if not told or side.outcome not in (*SOUND, VerificationOutcome.UNDECIDED):
+    if not told:
         return side
+    if side.outcome in UNSOUND:
+        return msgspec.structs.replace(side, why=f"{side.why}. Besides, {told}")
     why = f"{told}. Apart from that: {side.outcome.value}: {side.why}"
     return msgspec.structs.replace(side, outcome=VerificationOutcome.OTHER_DEFAULTS, why=why)
 

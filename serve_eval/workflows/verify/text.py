@@ -201,7 +201,7 @@ def _tell_p(side: VerifiedSide) -> str:
 def _tell_share(found: Verification, side: VerifiedSide) -> str:
     """Return which faults a sound outcome excludes: their share, and their least distance."""
     limits = limits_of(found)
-    identical = side.outcome is VerificationOutcome.IDENTICAL
+    identical = side.outcome is VerificationOutcome.IDENTICAL or found.floor is None
     least = limits.beyond_noise if identical else limits.beyond_floors
     return (
         f"a fault of more than {least:.3g} nat in {side.excluded_share:.1%} of the requests or more"

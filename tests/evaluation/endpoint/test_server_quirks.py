@@ -41,18 +41,16 @@ def _said(task: Task, *, server: str | None = LLAMA_CPP_PYTHON, **plan: Any) -> 
 
 STREAMING = Limits(stream=True)
 WARM = {"sampling": SamplingParams(max_tokens=5, temperature=0.7)}
-TOLD = {"extra": {"repeat_penalty": 1.0}}
 
 
 @pytest.mark.parametrize(
     ("task", "circumstances", "words"),
     [
-        (_task(), {}, ["repeat_penalty 1.1"]),
-        (_task(**TOLD), {}, []),
+        (_task(), {}, []),
         (_task(prompt_logprobs=True), {}, []),
-        (_task(**TOLD), {"limits": STREAMING}, ["--interrupt_requests false"]),
-        (_task(**TOLD), {"limits": Limits(stream=True, concurrency=1)}, []),
-        (_task(**TOLD), {"limits": STREAMING, "launcher": Spec(name="llama_cpp")}, []),
+        (_task(), {"limits": STREAMING}, ["--interrupt_requests false"]),
+        (_task(), {"limits": Limits(stream=True, concurrency=1)}, []),
+        (_task(), {"limits": STREAMING, "launcher": Spec(name="llama_cpp")}, []),
         (_task(), {"server": None, "limits": STREAMING}, []),
         (_task(), {"server": "llama-server", "limits": STREAMING}, []),
         (

@@ -18,6 +18,7 @@ from serve_eval.evaluation.capabilities.sampling.sending import (
 from serve_eval.evaluation.capabilities.sampling.server_log import put_logged, read_logged
 from serve_eval.evaluation.capabilities.sampling.words import (
     compare_defaults,
+    compare_with_reference,
     describe_added,
     describe_defaults,
     list_different_kept,
@@ -29,6 +30,7 @@ __all__ = [
     "SERVER_ADDS",
     "choose_sent",
     "compare_defaults",
+    "compare_with_reference",
     "describe_added",
     "describe_defaults",
     "list_different_kept",

@@ -11,14 +11,14 @@ from serve_eval.evaluation.capabilities.sampling.questions import (
     PROMPT,
     SEED,
     SHORT,
-    Question,
+    ProbeQuestion,
     leave_one_out,
     list_controls,
     list_extremes,
     list_neutral,
 )
 from serve_eval.evaluation.capabilities.sampling.reading import (
-    Answer,
+    ProbeAnswer,
     Readings,
     conclude,
 )
@@ -78,12 +78,11 @@ class DefaultsProbe:
         told = self.readings
         await self._ask({**list_controls(told.neutral), **list_extremes(told.neutral)})
         if told.refuses_neutral:
-            await self._ask(
-                {
-                    f"alone {name}": Question(temperature=0.0, fields={name: value}, tokens=SHORT)
-                    for name, value in told.neutral.items()
-                }
-            )
+            alone = {
+                f"alone {name}": ProbeQuestion(temperature=0.0, fields={name: value}, tokens=SHORT)
+                for name, value in told.neutral.items()
+            }
+            await self._ask(alone)
             told.neutral = list_neutral(self._server, told.list_refused())
             await self._ask({**list_controls(told.neutral), **list_extremes(told.neutral)})
         for kind in told.list_unsettled():
@@ -114,11 +113,11 @@ class DefaultsProbe:
                 again[f"{name} again"] = question
         await self._ask(again)
 
-    async def _ask(self, questions: Mapping[str, Question]) -> None:
+    async def _ask(self, questions: Mapping[str, ProbeQuestion]) -> None:
         answers = await asyncio.gather(*map(self._send, questions.values()))
         self.readings.answers.update(zip(questions, answers, strict=True))
 
-    async def _send(self, question: Question) -> Answer:
+    async def _send(self, question: ProbeQuestion) -> ProbeAnswer:
         request = Request(
             sample_id="probe",
             prompt=self._prompt,
@@ -136,8 +135,8 @@ class DefaultsProbe:
             self.requests += 1
             result = await self._client.send(request, once=True)
         if isinstance(result, Failure):
-            return Answer(refused=result.status in REFUSALS, why=result.message)
+            return ProbeAnswer(refused=result.status in REFUSALS, why=result.message)
         usage = result.usage
         self.tokens += usage.prompt_tokens + usage.completion_tokens
         thoughts = result.reasoning or ""
-        return Answer(text=f"{thoughts}\0{result.text}" if thoughts else result.text)
+        return ProbeAnswer(text=f"{thoughts}\0{result.text}" if thoughts else result.text)

@@ -19,7 +19,7 @@ REPEATED_PENALTIES = ("frequency_penalty", "presence_penalty")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ProbeQuestion:
     """One request of the probe.
 
     `temperature` None leaves it out.
@@ -44,7 +44,7 @@ def list_neutral(server: str | None, refused: Collection[str] = ()) -> dict[str,
     }
 
 
-def list_controls(neutral: Mapping[str, float]) -> dict[str, Question]:
+def list_controls(neutral: Mapping[str, float]) -> dict[str, ProbeQuestion]:
     """Return the questions that decide if anything is added.
 
     At temperature 0 and above it, each with the neutral values twice and without them once. The
@@ -52,15 +52,15 @@ def list_controls(neutral: Mapping[str, float]) -> dict[str, Question]:
     """
     found = {}
     for name, temperature in (("greedy", 0.0), ("hot", HOT)):
-        found[name] = Question(temperature=temperature, fields=neutral)
-        found[f"{name} again"] = Question(temperature=temperature, fields=neutral)
-        found[f"{name} bare"] = Question(temperature=temperature)
-    found["warm"] = Question(temperature=1.0, fields=neutral)
-    found["unset"] = Question(temperature=None, fields=neutral)
+        found[name] = ProbeQuestion(temperature=temperature, fields=neutral)
+        found[f"{name} again"] = ProbeQuestion(temperature=temperature, fields=neutral)
+        found[f"{name} bare"] = ProbeQuestion(temperature=temperature)
+    found["warm"] = ProbeQuestion(temperature=1.0, fields=neutral)
+    found["unset"] = ProbeQuestion(temperature=None, fields=neutral)
     return found
 
 
-def list_extremes(neutral: Mapping[str, float]) -> dict[str, Question]:
+def list_extremes(neutral: Mapping[str, float]) -> dict[str, ProbeQuestion]:
     """Return a question for each field that sends its extreme value, and the others neutral.
 
     Penalties are tried at temperature 0, and the others where they make an answer greedy.
@@ -69,7 +69,7 @@ def list_extremes(neutral: Mapping[str, float]) -> dict[str, Question]:
     for row in TABLE:
         if row.name == "temperature":
             continue
-        found[f"extreme {row.name}"] = Question(
+        found[f"extreme {row.name}"] = ProbeQuestion(
             temperature=0.0 if row.greedy else HOT,
             fields={**neutral, row.name: row.extreme},
             tokens=LONG if row.name in REPEATED_PENALTIES else SHORT,
@@ -79,7 +79,7 @@ def list_extremes(neutral: Mapping[str, float]) -> dict[str, Question]:
 
 def leave_one_out(
     neutral: Mapping[str, float], names: Collection[str], *, hot: bool
-) -> Iterator[tuple[str, Question]]:
+) -> Iterator[tuple[str, ProbeQuestion]]:
     """Yield a question per field that sends all neutral values but that of the field."""
     for name in names:
         if name in neutral and (hot or ROWS[name].greedy):
@@ -87,7 +87,7 @@ def leave_one_out(
             rest = {one: value for one, value in neutral.items() if one != name}
             yield (
                 f"{kind} without {name}",
-                Question(temperature=HOT if hot else 0.0, fields=rest),
+                ProbeQuestion(temperature=HOT if hot else 0.0, fields=rest),
             )
 
 
@@ -98,7 +98,7 @@ __all__ = [
     "PROMPT",
     "SEED",
     "SHORT",
-    "Question",
+    "ProbeQuestion",
     "leave_one_out",
     "list_controls",
     "list_extremes",

@@ -13,13 +13,13 @@ from typing import NamedTuple
 from serve_eval.evaluation.capabilities.sampling.questions import (
     HOT,
     REPEATED_PENALTIES,
-    Question,
+    ProbeQuestion,
 )
 from serve_eval.protocol.sampling_fields import ROWS, TABLE, SamplingFieldRow
 from serve_eval.schema import Obedience, SamplingDefault, SamplingDefaults
 
 
-class Answer(NamedTuple):
+class ProbeAnswer(NamedTuple):
     """The text of an answer, or the reason why there is none; `refused`: the server refuses it."""
 
     text: str = ""
@@ -27,7 +27,7 @@ class Answer(NamedTuple):
     why: str = ""
 
 
-NONE = Answer()
+NONE = ProbeAnswer()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Readings:
 
     server: str | None
     neutral: dict[str, float]
-    answers: dict[str, Answer] = field(default_factory=dict)
+    answers: dict[str, ProbeAnswer] = field(default_factory=dict)
     cut_off: bool = False
 
     def text(self, name: str) -> str:
@@ -90,10 +90,10 @@ class Readings:
             self.same("greedy", f"extreme {name}") for name in REPEATED_PENALTIES
         )
 
-    def list_hot_penalties(self) -> dict[str, Question]:
+    def list_hot_penalties(self) -> dict[str, ProbeQuestion]:
         """Return the questions of these penalties above temperature 0."""
         return {
-            f"hot extreme {name}": Question(
+            f"hot extreme {name}": ProbeQuestion(
                 temperature=HOT, fields={**self.neutral, name: ROWS[name].extreme}
             )
             for name in REPEATED_PENALTIES
@@ -146,9 +146,9 @@ class Readings:
         if any(self._shows(row.name, kind) for kind in self.list_added()):
             return True
         if self.steady("hot"):
-            return False if self._excluded(row.name, "hot") else None
+            return False if self._is_excluded(row.name, "hot") else None
         if row.greedy and self.steady("greedy"):
-            return False if self._excluded(row.name, "greedy") else None
+            return False if self._is_excluded(row.name, "greedy") else None
         return None
 
     def _shows(self, name: str, kind: str) -> bool:
@@ -160,7 +160,7 @@ class Readings:
             and self.differs(f"{without} again", f"{kind} third")
         )
 
-    def _excluded(self, name: str, kind: str) -> bool:
+    def _is_excluded(self, name: str, kind: str) -> bool:
         """Return True if leaving out a field, or all of them, leaves the answer as it is."""
         return self.same(kind, f"{kind} bare") or self.same(kind, f"{kind} without {name}")
 

@@ -69,6 +69,11 @@ def _is_settled(one: SamplingDefault, found: SamplingDefaults, task: Task) -> bo
     return one.sent_as in found.sent or not row.all_names.isdisjoint(task.extra)
 
 
+def list_replaced(found: SamplingDefaults, task: Task) -> tuple[str, ...]:
+    """Return the fields that the server adds and that neutral values of the run replace."""
+    return list_kept(msgspec.structs.replace(found, sent={}), task) if found.sent else ()
+
+
 def put_kept(
     fingerprint: Mapping[str, str], found: SamplingDefaults | None, task: Task
 ) -> dict[str, str]:

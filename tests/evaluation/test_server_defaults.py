@@ -1,0 +1,208 @@
+"""Test runs, comparisons and verifications of servers that add sampling fields, end to end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval.evaluation.capabilities.sampling.questions import PROMPT
+from serve_eval.evaluation.capabilities.sampling.words import DIFFER
+from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.launchers._embedded.server import create_app
+from serve_eval.launchers._http.server import serve_app
+from serve_eval.launchers.embedded import WEIGHTS
+from serve_eval.schema import Comparison, Limits, Plan, Report, Spec, VerificationOutcome
+from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
+from serve_eval.workflows.diagnose.story import diagnose
+from serve_eval.workflows.references.register import register
+from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
+from serve_eval.workflows.verify.verify import verify
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, serve
+
+PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+NEUTRAL = {"min_p": 0, "repetition_penalty": 1, "frequency_penalty": 0, "presence_penalty": 0}
+
+
+def _plan(url: str, *, limit: int | None = 12, **options: Any) -> Plan:
+    of_plan = {name: options.pop(name) for name in ("server_defaults",) if name in options}
+    return Plan(
+        model="m",
+        launcher=Spec(name="external", options={"base_url": url}),
+        tasks=(Spec(name="word_problems", options=options),),
+        limit=limit,
+        no_reference=True,
+        limits=Limits(concurrency=16),
+        **of_plan,
+    )
+
+
+@asynccontextmanager
+async def _served(*defaults: dict[str, float]) -> AsyncIterator[list[str]]:
+    """Serve the embedded model once for each set of defaults."""
+    async with AsyncExitStack() as stack:
+        apps = [create_app(WEIGHTS, {"m": "none"}, defaults=one) for one in defaults]
+        yield [await stack.enter_async_context(serve_app(app)) for app in apps]
+
+
+def _recording() -> ScriptedServer:
+    """Return a server whose answers show the fields that decide them, which it all heeds."""
+
+    def reply(request: HttpRequest) -> Reply:
+        told = request.body
+        shown = [name for name in PENALTIES if told.get(name, NEUTRAL[name]) != NEUTRAL[name]]
+        one_left = told.get("top_p") == 0.001 or told.get("top_k") == 1 or told.get("min_p") == 1
+        if told.get("temperature") != 0 and not one_left:
+            shown.append(f"seed {told.get('seed')}")
+        return answer(f"text {shown}")
+
+    return ScriptedServer(reply, probed=True)
+
+
+def _run(server: ScriptedServer, folder: Path, **options: Any) -> list[dict[str, Any]]:
+    """Return the bodies of the samples that a run sends."""
+
+    async def main() -> None:
+        async with serve(server) as url:
+            await evaluate(_plan(url, limit=3, **options), folder, environ={})
+
+    asyncio.run(main())
+    return [body for body in server.bodies if body["max_tokens"] > 32]
+
+
+def test_neutral_values_are_sent_for_fields_that_are_heeded(tmp_path: Path) -> None:
+    bodies = _run(_recording(), tmp_path)
+    assert len(bodies) == 3
+    for body in bodies:
+        assert {name: body[name] for name in PENALTIES} == {n: NEUTRAL[n] for n in PENALTIES}
+        assert not {"min_p", "top_k", "seed"} & body.keys()  # they decide nothing at temperature 0
+
+
+def test_above_temperature_0_min_p_is_sent_too(tmp_path: Path) -> None:
+    bodies = _run(_recording(), tmp_path, temperature=0.7)
+    assert len(bodies) == 3
+    assert all(body["min_p"] == 0 for body in bodies)
+
+
+def test_values_of_the_plan_win_and_keep_sends_none(tmp_path: Path) -> None:
+    own = {"extra_body": {"repeat_penalty": 1.2, "presence_penalty": 0.5}}
+    bodies = _run(_recording(), tmp_path / "own", **own)
+    assert {body["presence_penalty"] for body in bodies} == {0.5}
+    assert not any("repetition_penalty" in body for body in bodies)
+    assert all(body["frequency_penalty"] == 0 for body in bodies)
+    kept = _run(_recording(), tmp_path / "kept", server_defaults="keep")
+    assert not any(NEUTRAL.keys() & body.keys() for body in kept)
+
+
+def test_an_endpoint_is_probed_once_also_if_the_run_resumes(tmp_path: Path) -> None:
+    server = _recording()
+
+    async def main() -> Report:
+        async with serve(server) as url:
+            plan = _plan(url, limit=3)
+            await evaluate(plan, tmp_path, environ={})
+            (tmp_path / "samples/word_problems.jsonl").unlink()
+            return await evaluate(plan, tmp_path, environ={})
+
+    report = asyncio.run(main())
+    probed = [body for body in server.bodies if PROMPT in json.dumps(body)]
+    assert report.sampling_defaults is not None
+    assert len(probed) == report.sampling_defaults.requests
+    samples = [body for body in server.bodies if body["max_tokens"] > 32]
+    assert len(samples) == 6
+    assert all(body["repetition_penalty"] == 1 for body in samples)
+
+
+async def _evaluate(defaults: dict[str, float], folder: Path, **options: Any) -> Report:
+    said: list[str] = []
+    async with _served(defaults) as (url,):
+        report = await evaluate(_plan(url, **options), folder, environ={}, notify=said.append)
+    assert bool([line for line in said if "the server adds" in line]) == (
+        bool(defaults) and options.get("server_defaults") == "keep"
+    )
+    return report
+
+
+def test_what_a_server_adds_is_in_the_fingerprint_only_if_it_counts(tmp_path: Path) -> None:
+    adds = {"repetition_penalty": 1.3}
+    plain = asyncio.run(_evaluate({}, tmp_path / "plain"))
+    neutral = asyncio.run(_evaluate(adds, tmp_path / "neutral"))
+    kept = asyncio.run(_evaluate(adds, tmp_path / "kept", server_defaults="keep"))
+    prints = [dict(report.tasks[0].fingerprint) for report in (plain, neutral, kept)]
+    assert prints[0] == prints[1]
+    assert prints[2].pop("server_adds") == '["repetition_penalty"]'
+    assert prints[2] == prints[0]
+    values = [report.tasks[0].result.value for report in (plain, neutral, kept)]
+    assert values[0] == values[1] != values[2]
+
+
+async def _compare(folder: Path, policy: str) -> Comparison:
+    async with _served({}, {"repetition_penalty": 1.3}) as urls:
+        a, b = (CompareSide(plan=_plan(url, limit=40, server_defaults=policy)) for url in urls)
+        rules = CompareRules(rule=Spec(name="paired"), again=0)
+        return await compare(a, b, rules, folder, environ={})
+
+
+def test_compare_names_unlike_defaults_and_diagnose_says_it_first(tmp_path: Path) -> None:
+    neutral = asyncio.run(_compare(tmp_path / "neutral", "neutral"))
+    assert (neutral.tasks[0].worse, neutral.tasks[0].better) == (0, 0)
+    assert any(DIFFER in line and "do not" in line for line in neutral.warnings)
+    kept = asyncio.run(_compare(tmp_path / "kept", "keep"))
+    assert kept.tasks[0].worse > 5
+    assert any(f"{DIFFER}: B adds repetition_penalty" in line for line in kept.warnings)
+    causes = diagnose(tmp_path / "kept").between
+    assert [one.rule for one in causes[:2]] == ["server_defaults"] * 2
+    assert causes[0].told == f"{DIFFER}: B adds repetition_penalty"
+    assert "B writes a token that it lists as less likely than A's" in causes[1].told
+    assert not any("weights" in one.told and one.rule == "even_loss" for one in causes)
+    assert not any(one.rule == "server_defaults" for one in diagnose(tmp_path / "neutral").between)
+
+
+@pytest.mark.parametrize("adds", [{}, {"repetition_penalty": 1.05}])
+def test_verify_calls_no_server_identical_that_adds_a_penalty(
+    adds: dict[str, float], tmp_path: Path
+) -> None:
+    async def main() -> Any:
+        async with _served({}, adds) as urls:
+            named = [
+                NamedPlan(name=name, plan=_plan(url)) for name, url in zip("ab", urls, strict=True)
+            ]
+            return await verify(
+                named[0], [named[1]], [], VerifyRules(probes=80), tmp_path, environ={}
+            )
+
+    found, known = asyncio.run(main())
+    [side] = found.sides
+    expected = VerificationOutcome.OTHER_DEFAULTS if adds else VerificationOutcome.IDENTICAL
+    assert (side.outcome, found.exit_code) == (expected, 1 if adds else 0)
+    assert (f"{DIFFER}: b adds repetition_penalty" in side.why) == bool(adds)
+    assert known.sampling_defaults is not None
+    assert any("may add top_k" in line for line in found.warnings) == (not adds)
+
+
+def test_a_reference_names_what_its_server_added(tmp_path: Path) -> None:
+    adds = {"repetition_penalty": 1.3}
+
+    async def again(policy: str) -> Report:
+        async with _served(adds) as (url,):
+            plan = replace(
+                _plan(url, limit=None, num_samples=12, server_defaults=policy),
+                no_reference=False,
+                references_dir=str(tmp_path / "references"),
+            )
+            return await evaluate(plan, tmp_path / f"run {policy}", environ={})
+
+    asyncio.run(
+        _evaluate(adds, tmp_path / "kept", limit=None, num_samples=12, server_defaults="keep")
+    )
+    register([tmp_path / "kept"], tmp_path / "references", wanted=1)
+    assert not any(DIFFER in line for line in asyncio.run(again("keep")).warnings)
+    named = [line for line in asyncio.run(again("neutral")).warnings if DIFFER in line]
+    assert len(named) == 1
+    assert "the reference's added repetition_penalty" in named[0]
