@@ -37,6 +37,7 @@ def test_the_wheel_holds_one_package_the_references_and_the_licences(dist: Path)
         "serve_eval/py.typed",
         "serve_eval/launchers/py.typed",
         "serve_eval/cases/example.yaml",
+        "serve_eval/protocol/presets.yaml",
         "serve_eval/launchers/external.py",
     } <= names
     assert {name.rsplit("/", 1)[-1] for name in names if "/licenses/" in name} == {

@@ -1,0 +1,244 @@
+"""Presets and efforts through the command line, on real sockets."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval.launchers._standin.faults import Faults
+from serve_eval.launchers._standin.model import MadeUpModel
+from serve_eval.launchers._standin.options import Flavour
+from serve_eval.launchers._standin.thinking import Thinks
+from serve_eval.launchers._standin.worker import create
+from serve_eval.launchers._standin.worker_config import WorkerConfig
+from serve_eval.protocol.presets import read_presets
+from tests.cli.command import serve_eval
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models
+from tests.scripted_server.server import serve_in_thread
+
+QWEN3 = "Qwen3-8B"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextmanager
+def _standin(thinks: Thinks, *, flavour: Flavour = "main", model: str = QWEN3) -> Iterator[str]:
+    config = WorkerConfig(model=model, host="127.0.0.1", port=0, args={})
+    with serve_in_thread(create(config, MadeUpModel(), Faults(thinks=thinks), flavour)) as url:
+        yield url
+
+
+@contextmanager
+def _scripted(model: str = QWEN3) -> Iterator[tuple[str, ScriptedServer]]:
+    server = ScriptedServer(answer("#### 1", usage=(5, 3)), routes={"/v1/models": models(model)})
+    with server.serve_in_thread() as url:
+        yield url, server
+
+
+def _run(url: str, out: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
+    """Run word_problems with six questions, and return the exit code, the output and the report."""
+    done = serve_eval(
+        *("run", "--base-url", url, "-t", "word_problems", "--limit", "6", "--no-reference"),
+        *("-o", out, *arguments),
+    )
+    file = out / "report.json"
+    report = json.loads(file.read_text()) if file.exists() else {}
+    return done.returncode, done.stdout + done.stderr, report
+
+
+def _asked(server: ScriptedServer) -> dict[str, Any]:
+    """Return the fields of the last request, apart from the prompt."""
+    return {key: value for key, value in server.bodies[-1].items() if key != "messages"}
+
+
+def test_auto_takes_the_preset_of_the_served_model_and_the_report_names_it(tmp_path: Path) -> None:
+    with _scripted() as (url, server):
+        code, told, report = _run(url, tmp_path / "run", "--preset", "auto")
+    assert code == 3, told
+    assert _asked(server) == {
+        "model": QWEN3,
+        "max_tokens": 32768,
+        "temperature": 0.6,
+        "top_p": 0.95,
+        "top_k": 20,
+        "min_p": 0,
+        "chat_template_kwargs": {"enable_thinking": True},
+    }
+    preset, version = report["plan"]["preset"], read_presets().version
+    assert (preset["name"], preset["table"]) == ("qwen3-thinking", version)
+    assert f"qwen3-thinking (table of {version}; {preset['source']}, read" in " ".join(told.split())
+    assert report["plan"]["tasks"][0]["options"]["temperature"] == 0.6
+    assert report["tasks"][0]["fingerprint"]["extra_body"] == '{"min_p":0,"top_k":20}'
+
+
+def test_options_that_are_given_win_over_the_preset(tmp_path: Path) -> None:
+    with _scripted() as (url, server):
+        _run(
+            url,
+            tmp_path / "run",
+            *("--preset", "qwen3-thinking", "--temperature", "0", "--thinking", "off"),
+            *("--extra-body", '{"top_k": 5}', "--set", "word_problems.max_tokens=64"),
+        )
+    assert _asked(server) == {
+        "model": QWEN3,
+        "max_tokens": 64,
+        "temperature": 0.0,
+        "top_p": 0.95,
+        "top_k": 5,
+        "min_p": 0,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+
+
+def test_a_resumed_run_keeps_the_values_and_takes_no_other_preset(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with _scripted() as (url, _):
+        _run(url, out, "--preset", "auto")
+        before = json.loads((out / "plan.json").read_text())["plan"]
+        done = serve_eval("run", "--resume", out, "--no-reference")
+        assert done.returncode == 3, done.stderr
+        refused = serve_eval("run", "--resume", out, "--preset", "gpt-oss")
+        saved = json.loads((out / "plan.json").read_text())
+        saved["plan"]["preset"]["table"] = "2026-01-01"
+        (out / "plan.json").write_text(json.dumps(saved))
+        later, told, _ = _run(url, out, "--preset", "auto")
+    assert later == 3, told
+    assert saved["plan"] | {"preset": before["preset"]} == before
+    assert refused.returncode == 2
+    assert "have the values of qwen3-thinking already" in refused.stderr
+
+
+def test_both_sides_of_a_comparison_are_asked_with_the_preset_of_their_model(
+    tmp_path: Path,
+) -> None:
+    with _scripted() as (a, first), _scripted() as (b, second):
+        done = serve_eval(
+            *("compare", a, b, "-t", "word_problems", "--limit", "6", "--self", "0"),
+            *("--preset", "auto", "--effort", "none", "-o", tmp_path / "compare"),
+        )
+    assert done.returncode in (0, 3), done.stderr
+    for server in (first, second):
+        asked = _asked(server)
+        assert (asked["temperature"], asked["top_p"], asked["top_k"]) == (0.7, 0.8, 20)
+        assert asked["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+def test_a_plan_file_names_a_preset(tmp_path: Path) -> None:
+    with _scripted("gpt-oss-20b") as (url, server):
+        plan = tmp_path / "plan.yaml"
+        plan.write_text(
+            f"base_url: {url}\ntasks: [word_problems]\nlimit: 6\nno_reference: true\n"
+            "preset: auto\neffort: high\n"
+        )
+        done = serve_eval("run", plan, "-o", tmp_path / "run")
+    assert done.returncode == 3, done.stderr
+    asked = _asked(server)
+    assert (asked["temperature"], asked["top_p"], asked["max_tokens"]) == (1.0, 1.0, 128)
+    assert asked["reasoning_effort"] == "high"
+
+
+def test_a_suite_asks_with_several_efforts_and_each_is_heeded(tmp_path: Path) -> None:
+    suite, out = tmp_path / "suite.yaml", tmp_path / "suite"
+    with _standin("as_asked", model="Qwen3.8-27B") as url:
+        suite.write_text(
+            f"defaults: {{base_url: '{url}', tasks: [word_problems], limit: 6,"
+            " no_reference: true, preset: auto}\nmatrix: {effort: [none, low, medium, max]}\n"
+        )
+        done = serve_eval("suite", suite, "-o", out)
+    assert done.returncode == 3, done.stderr
+    found = {
+        effort: json.loads((out / f"runs/effort-{effort}/report.json").read_text())
+        for effort in ("none", "low", "medium", "max")
+    }
+    thinking = {effort: report["effort"][0]["thinking"] for effort, report in found.items()}
+    assert thinking == {"none": 0, "low": 6, "medium": 6, "max": 6}
+    tokens = [report["effort"][0]["median_tokens"] for report in found.values()]
+    assert tokens == sorted(set(tokens))
+    assert not any("effort" in line for one in found.values() for line in one["warnings"])
+    assert found["none"]["plan"]["preset"]["name"] == "qwen3.8-no-thinking"
+
+
+@pytest.mark.parametrize("stream", [(), ("--stream",)])
+@pytest.mark.parametrize(
+    ("thinks", "effort", "warned"),
+    [
+        ("as_asked", "none", ""),
+        ("always", "none", "6 of 6 answers have thoughts, "),
+        ("as_asked", "high", ""),
+        ("never", "high", "none of 6 answers has thoughts"),
+    ],
+)
+def test_an_effort_is_checked_against_what_came(
+    thinks: Thinks, effort: str, warned: str, stream: tuple[str, ...], tmp_path: Path
+) -> None:
+    with _standin(thinks) as url:
+        _, told, report = _run(url, tmp_path / "run", "--effort", effort, *stream)
+    found = [line for line in report["warnings"] if line.startswith(f"effort {effort}")]
+    if not warned:
+        assert found == []
+    else:
+        assert len(found) == 1
+        assert "(sent as chat_template_kwargs, enable_thinking) was not heeded" in found[0]
+        assert warned in found[0]
+        assert f"effort {effort} (sent as" in told
+    assert report["effort"][0]["answers"] == 6
+
+
+def test_a_server_that_refuses_the_field_of_an_effort_is_named_before_the_run(
+    tmp_path: Path,
+) -> None:
+    with _standin("as_asked", flavour="v12", model="Mistral-Small-4-119B-2603") as url:
+        code, told, _ = _run(url, tmp_path / "run", "--effort", "none")
+    assert code == 4
+    assert "refuses its value 'none'" in told
+    assert "--effort, --preset or --extra-body" in told
+
+
+def test_refusals_during_a_run_are_counted_with_the_message(tmp_path: Path) -> None:
+    refuse = fail(400, "reasoning_effort is not supported for this prompt")
+
+    def reply(request: HttpRequest) -> Reply:
+        return refuse if request.number > 3 and request.number % 2 else answer("#### 1")
+
+    server = ScriptedServer(reply, routes={"/v1/models": models("gpt-oss-20b")})
+    with server.serve_in_thread() as url:
+        flags = ("--effort", "high", "--max-error-rate", "1", "--concurrency", "1")
+        _, _, report = _run(url, tmp_path / "run", *flags)
+    seen = report["effort"][0]
+    assert seen["refused"] == report["tasks"][0]["result"]["failed"] > 0
+    assert "reasoning_effort is not supported" in seen["refusal"]
+    assert any("the server refused" in line for line in report["warnings"])
+
+
+def test_a_dry_run_shows_what_was_set_and_what_waits_for_the_model() -> None:
+    flags = ("run", "-t", "word_problems,word_problems_perplexity", "--dry-run", "--no-reference")
+    done = serve_eval(*flags, "--model", QWEN3, "--preset", "auto")
+    assert "preset qwen3-thinking (table of " in done.stdout
+    assert "temperature 0.6, top_p 0.95, max_tokens 32768, thinking on, top_k 20" in done.stdout
+    waiting = serve_eval(*flags, "--preset", "auto")
+    assert "the preset follows from the model, which the run asks the endpoint for" in (
+        waiting.stdout
+    )
+    several = serve_eval(*flags, "--model", QWEN3, "--effort", "none,high")
+    assert several.returncode == 2
+    assert "matrix: {effort: [none, high]}" in several.stderr
+
+
+def test_the_table_of_the_page_is_that_of_the_list() -> None:
+    listed = serve_eval("list", "presets", COLUMNS="80").stdout
+    page = (ROOT / "docs" / "protocols.md").read_text()
+    shown = re.findall(r"```text\n(presets, table of .*?)```", page, re.DOTALL)
+    assert shown == [listed]
+
+
+def test_one_preset_is_described_with_what_its_efforts_send() -> None:
+    told = serve_eval("list", "presets", "deepseek-v4").stdout
+    assert "effort max: chat_template_kwargs.thinking on" in told
+    assert "source of the switch: https://" in told
+    assert "for --preset: serve-eval list presets" in serve_eval("list").stdout
+    assert serve_eval("list", "presets", "deepseek-v5").returncode == 2
