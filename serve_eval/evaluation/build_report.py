@@ -17,7 +17,6 @@ from serve_eval.evaluation.path_proof import apply_path, prove_path
 from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.rerun import describe_archived
-from serve_eval.evaluation.results.effort import describe_effort, see_effort
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.records.traces import read_traces
@@ -113,6 +112,8 @@ def _see_efforts(
     preset = plan.preset
     if preset is None or not preset.effort:
         return (), ()
+    from serve_eval.evaluation.results.effort import describe_effort, see_effort
+
     seen = tuple(
         see_effort(w.prepared.task.name, preset, w.journal.records())
         for w in work

@@ -72,22 +72,23 @@ from serve_eval.schema.path import (
     RepeatedAnswers,
 )
 from serve_eval.schema.plan import (
+    AUTO,
     MOST_REPEATS,
     REHEARSAL,
     AccuracySpec,
     Connection,
     Limits,
+    ModelPreset,
     Order,
     Plan,
     SendMedia,
     Shard,
     Spec,
 )
-from serve_eval.schema.preset import AUTO, EffortSeen, ModelPreset
 from serve_eval.schema.progress import Progress
 from serve_eval.schema.reference import Reference, ReferenceRuns
 from serve_eval.schema.rehearsal import REHEARSED, STAND_IN, is_rehearsal, is_stand_in
-from serve_eval.schema.report import Report, TaskReport, WrongExample
+from serve_eval.schema.report import EffortSeen, Report, TaskReport, WrongExample
 from serve_eval.schema.result import ScorerError, Stability, TaskResult, UnscoredSample
 from serve_eval.schema.sample import (
     HOLDOUT,

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from serve_eval.schema.preset import ModelPreset
 from serve_eval.schema.sampling_defaults import ServerDefaults
 
 REHEARSAL = "rehearsal"
@@ -129,6 +128,34 @@ class Shard:
 
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
+
+
+AUTO = "auto"
+"""Name of the preset that the id of the served model decides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPreset:
+    """The row of the table of presets that the options of a plan's tasks were completed from.
+
+    `name` is the row's ("": only an effort was asked for). `effort` is the effort that was asked
+    for ("": none). `table` is the version of the table, and empty until the model is known, since
+    nothing was taken from it yet. `source` is the address of the model's card, which was read on
+    the day `read`. `values` are the options that the row offers; a task's own options override
+    them.
+    """
+
+    name: str = ""
+    effort: str = ""
+    table: str = ""
+    source: str = ""
+    read: str = ""
+    values: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def taken(self) -> bool:
+        """True if the tasks have the values already."""
+        return bool(self.table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from serve_eval.schema.execution import Isolation
 from serve_eval.schema.judge import JudgeReport
 from serve_eval.schema.path import PathFinding
 from serve_eval.schema.plan import Plan, Spec
-from serve_eval.schema.preset import EffortSeen
 from serve_eval.schema.reference import Reference
 from serve_eval.schema.result import TaskResult
 from serve_eval.schema.sampling_defaults import SamplingDefaults
@@ -54,6 +53,24 @@ class TaskReport:
     attribution: Attribution | None = None
     reference_breakdown: Mapping[str, object] = field(default_factory=dict)
     example: WrongExample | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffortSeen:
+    """The answers of a task that was asked with an effort.
+
+    `thinking` of the `answers` have thoughts, or tokens that the server counts as thoughts.
+    `median_tokens` is the median of their generated tokens, thoughts included (None: the server
+    counts none). `refused` requests failed since the server refused a field of the effort, and
+    `refusal` is its first message.
+    """
+
+    task: str
+    answers: int
+    thinking: int
+    median_tokens: float | None = None
+    refused: int = 0
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

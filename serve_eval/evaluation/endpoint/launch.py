@@ -20,7 +20,6 @@ from serve_eval.evaluation.endpoint.hang_detector import HangDetector, ProbedSer
 from serve_eval.evaluation.endpoint.launched_path import list_disagreements
 from serve_eval.evaluation.endpoint.server_quirks import quirks
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.plan.presets import settle_preset
 from serve_eval.evaluation.storage.file_names import LOGS
 from serve_eval.evaluation.storage.sessions import SessionRecord
 from serve_eval.plugins.values import load_launcher
@@ -71,7 +70,11 @@ async def with_model(
     ):
         client.liveness.notify = notify
         named = replace(plan, model=await discover_model(client, plan.reference_model))
-        return settle_preset(named)
+    if named.preset is None:
+        return named
+    from serve_eval.evaluation.plan.presets import settle_preset
+
+    return settle_preset(named)
 
 
 @asynccontextmanager

@@ -34,15 +34,12 @@ CHAT_ONLY = ("thinking", TEMPLATE_FIELDS, "reasoning_effort")
 """Options and fields that mean nothing in a request without a chat."""
 
 
-def read_preset(
-    values: Mapping[str, Any], effort: object, problems: Problems
-) -> ModelPreset | None:
+def read_preset(given: object, effort: object, problems: Problems) -> ModelPreset | None:
     """Return the preset that a plan names, or the one that it was completed from before.
 
-    `values` are those of the plan's keys, and `effort` is that key's value as it is written, since
-    a list of efforts needs advice.
+    `given` is the value of its key, and `effort` that of its key as it is written, since a list of
+    efforts needs advice.
     """
-    given = values.get(PRESET)
     if isinstance(given, Mapping):
         if effort is not None:
             problems.add((EFFORT,), _explain_taken(given))
@@ -50,7 +47,7 @@ def read_preset(
     named = _read_effort(effort, problems)
     if given is None and not named:
         return None
-    return ModelPreset(name=given or "", effort=named)
+    return ModelPreset(name=str(given or ""), effort=named)
 
 
 def _read_record(given: Mapping[str, Any], problems: Problems) -> ModelPreset | None:

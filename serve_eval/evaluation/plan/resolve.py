@@ -46,13 +46,6 @@ from serve_eval.evaluation.plan.parse import (
     spec_of,
     tasks_of,
 )
-from serve_eval.evaluation.plan.presets import (
-    EFFORT,
-    PRESET,
-    check_untaken,
-    read_preset,
-    take_preset,
-)
 from serve_eval.evaluation.plan.rehearse import rehearse
 from serve_eval.evaluation.plan.repeats import note_repeats, read_repeats
 from serve_eval.evaluation.plan.set_options import apply_setting
@@ -141,9 +134,7 @@ def resolve(
     tasks = [_with_absolute_tokenizer(task) for task in tasks]
     launcher = with_normal_address(launcher, problems, needs_address=needs_address)
     check_secrets(values, tasks, launcher, verdict, problems)
-    check_untaken(file.get(PRESET), settings.get(PRESET), problems)
-    preset = read_preset(values, settings.get(EFFORT, file.get(EFFORT)), problems)
-    preset, tasks = _take(preset, tasks, values, launcher, problems)
+    preset, tasks = _take_preset(tasks, file, settings, values, launcher, problems)
     check_specs(tasks, launcher, verdict, problems)
     launcher = _choose_rehearsal(launcher, settings, problems)
     check_values(values, sections, verdict.name, problems, makes_references=makes_references)
@@ -261,23 +252,31 @@ def _name_model(values: Mapping[str, Any], launcher: Spec) -> str | None:
     return values.get("model") or (launcher.name if launcher.name in OWN_MODELS else None)
 
 
-def _take(
-    preset: ModelPreset | None,
+def _take_preset(
     tasks: list[Spec],
+    file: Mapping[str, Any],
+    settings: Mapping[str, Any],
     values: Mapping[str, Any],
     launcher: Spec,
     problems: Problems,
 ) -> tuple[ModelPreset | None, list[Spec]]:
     """Return the preset of a plan and its tasks, with the values of the preset below their own."""
+    effort = settings.get("effort", file.get("effort"))
+    if values.get("preset") is None and effort is None:
+        return None, tasks
+    from serve_eval.evaluation.plan import presets
+
+    presets.check_untaken(file.get("preset"), settings.get("preset"), problems)
+    preset = presets.read_preset(values.get("preset"), effort, problems)
     if preset is None:
         return None, tasks
     model = _name_model(values, launcher)
     models = [one for one in (model, values.get("reference_model")) if one] if model else []
     try:
-        taken, completed = take_preset(preset, tasks, models)
+        taken, completed = presets.take_preset(preset, tasks, models)
     except PlanError as error:
-        path = (PRESET,) if preset.name else (EFFORT,)
         end = "" if str(error).endswith(("?", ".")) else "."
+        path = ("preset",) if preset.name else ("effort",)
         problems.add(path, f"{error}{end} {error.hint}".rstrip())
         return preset, tasks
     return taken, list(completed)
