@@ -68,7 +68,7 @@ def make_task_line(
                 None,
                 (
                     _describe_figures(task),
-                    figures.describe_bound(task, brief=True),
+                    figures.bound_next_to_value(task, brief=True),
                     find_vacuous(verdict),
                 ),
             )

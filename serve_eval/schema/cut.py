@@ -1,4 +1,4 @@
-"""What cut an answer off: the limit that was asked for, the server's window, or a stop string."""
+"""The cause of a cut answer: the requested limit, the window of the server, or a stop string."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WINDOW = ("context", "model_length", "modellength")
 
 
 class Cut(StrEnum):
-    """What cut an answer off.
+    """The cause of a cut answer.
 
     WINDOW is the server's limit for prompt and answer together. STOP_STRING ended the answer before
     it had a result.
@@ -56,7 +56,7 @@ def read_limit(fingerprint: Mapping[str, object]) -> int | None:
 
 
 def raise_limit(max_tokens: int) -> int:
-    """Return the limit to try where this one cut answers, of which no more is known."""
+    """Return the limit to try where this one cut answers: nothing else is known of their length."""
     return 2 * max_tokens
 
 

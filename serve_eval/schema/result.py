@@ -98,7 +98,7 @@ class TaskResult:
     Their first answers are unknown: `doubted_bounds` are the `bounds` that these allow too (None:
     as for `bounds`).
 
-    `cut` counts the scored answers that were cut off, by what cut them, and `cut_value` is the
+    `cut` counts the scored answers that were cut off, by their causes, and `cut_value` is the
     value if all of these were right, with the bounds `cut_bounds` (None: nothing was cut, or
     answers can be partly right). The longest answer that the server's window cut has
     `window_tokens`, and the longest that nothing cut `longest_whole`: tokens, or characters if the

@@ -16,25 +16,25 @@ from serve_eval.schema.cut import raise_limit
 CUT = "cut_answers"
 """The name with which the warning about a verdict begins that cut answers could turn."""
 WARNED_SHARE = 0.01
-"""Share of the scored answers above which cut ones are warned of."""
+"""Share of the scored answers above which cut ones are warned of, next to the value too."""
 _DECIDED = VerdictOutcome.PASS, VerdictOutcome.FAIL
 AT = {
     Cut.MAX_TOKENS: "at max_tokens",
     Cut.WINDOW: "by the server's window",
     Cut.STOP_STRING: "by a stop string",
 }
-"""Words for what cut an answer off."""
+"""Words for the causes of a cut."""
 
 REMEDIES = {
     Cut.MAX_TOKENS: "cut at max_tokens: raise it",
     Cut.WINDOW: "cut by the server's window before max_tokens: serve the model with a longer one",
     Cut.STOP_STRING: "cut by a stop string before a result could be read: leave it out",
 }
-"""Advice about one answer, by what cut it off."""
+"""Advice about one answer, by the cause of its cut."""
 
 
 def describe_kinds(result: TaskResult) -> str:
-    """Return how many answers were cut off by what: "3 at max_tokens, 1 by a stop string"."""
+    """Return how many answers each cause cut off: "3 at max_tokens, 1 by a stop string"."""
     return ", ".join(f"{n} {AT[Cut(kind)]}" for kind, n in result.cut.items())
 
 
@@ -105,12 +105,17 @@ def describe_bound(result: TaskResult, figure: Callable[[float], str]) -> str:
     return f"{figure(bound)} if the {_count(cut)} {_were(cut)} right"
 
 
+def are_many(result: TaskResult) -> bool:
+    """Return True if more answers were cut than may go without a warning."""
+    return result.cut_answers > WARNED_SHARE * result.scored
+
+
 def advise(result: TaskResult, *, max_tokens: int, stop: tuple[str, ...] = ()) -> Iterator[str]:
     """Yield a warning for each way in which answers were cut off, with what to do about it.
 
     Answers that a stop string ended within the thoughts have a warning of their own.
     """
-    if result.cut_answers <= WARNED_SHARE * result.scored:
+    if not are_many(result):
         return
     of = f"of {result.scored} answers were cut"
     if n := result.cut.get(Cut.MAX_TOKENS, 0):

@@ -1,4 +1,4 @@
-"""Test what cut an answer off, by what its server reports."""
+"""Test how the cause of a cut follows from the report of a server."""
 
 from __future__ import annotations
 

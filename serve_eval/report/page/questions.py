@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
 from serve_eval.report.pictures.outcomes import UNREADABLE, WRONG, group_outcome
-from serve_eval.report.samples.by_question import Question
+from serve_eval.report.samples.by_question import RepeatedQuestion
 
 MOST_ROWS = 500
 """Questions that the table has at most: the least often right ones, which say most."""
@@ -16,7 +16,7 @@ _FEW = 40
 
 
 def tabulate_questions(
-    task: str, questions: Sequence[Question], *, several: bool = False
+    task: str, questions: Sequence[RepeatedQuestion], *, several: bool = False
 ) -> Iterator[DataTable]:
     """Yield the table of sorted questions, if there are any. Each leads to its samples.
 
@@ -47,7 +47,7 @@ def tabulate_questions(
     )
 
 
-def _show(one: Question, task: str) -> list[DataCell]:
+def _show(one: RepeatedQuestion, task: str) -> list[DataCell]:
     groups = {
         name: sum(n for outcome, n in one.outcomes.items() if group_outcome(outcome) == name)
         for name in (WRONG, UNREADABLE)

@@ -41,7 +41,7 @@ from serve_eval.report.page.writer import save_page
 from serve_eval.report.pictures.picture import Picture
 from serve_eval.report.pictures.questions import draw_questions
 from serve_eval.report.pictures.run_pictures import draw_answers, draw_task
-from serve_eval.report.samples.by_question import Question, count_by_question
+from serve_eval.report.samples.by_question import RepeatedQuestion, count_by_question
 from serve_eval.report.samples.known import know_task
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.report.summary import (
@@ -143,7 +143,7 @@ def _list_sections(
 
 
 def _draw_tasks(
-    report: Report, data: SampleData, asked: Mapping[str, Sequence[Question]]
+    report: Report, data: SampleData, asked: Mapping[str, Sequence[RepeatedQuestion]]
 ) -> Iterator[Picture]:
     """Yield the pictures of all tasks; `asked` has the questions of those with repeats."""
     for one in report.tasks:
@@ -162,7 +162,7 @@ def _draw(task: TaskReport, data: SampleData) -> Iterator[Picture]:
             yield Picture(title=title, description=title, svg=svg)
 
 
-def _count_questions(report: Report, task: TaskReport, data: SampleData) -> list[Question]:
+def _count_questions(report: Report, task: TaskReport, data: SampleData) -> list[RepeatedQuestion]:
     """Return the questions of a task with repeats; none of another one."""
     repeats = report.plan.times(task.result.task)
     if repeats < 2:

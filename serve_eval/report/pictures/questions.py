@@ -9,13 +9,13 @@ from serve_eval.report.pictures.labels import count, shorten
 from serve_eval.report.pictures.outcomes import COLOURS, FAILED, RIGHT, group_outcome
 from serve_eval.report.pictures.picture import Picture, Ruler, RulerRow
 from serve_eval.report.pictures.vega import WIDTH, axis, colours, data
-from serve_eval.report.samples.by_question import Question
+from serve_eval.report.samples.by_question import RepeatedQuestion
 
 MOST_COLUMNS = 120
 """Columns of the picture. Of more questions, neighbours share one."""
 
 
-def draw_questions(task: str, questions: Sequence[Question]) -> Iterator[Picture]:
+def draw_questions(task: str, questions: Sequence[RepeatedQuestion]) -> Iterator[Picture]:
     """Yield the picture of sorted questions, if any: a column with the shares of outcomes each."""
     if not questions:
         return
@@ -58,7 +58,7 @@ def draw_questions(task: str, questions: Sequence[Question]) -> Iterator[Picture
     )
 
 
-def _group(one: Question) -> Counter[str]:
+def _group(one: RepeatedQuestion) -> Counter[str]:
     """Return how many answers to a question are in which group; those without a score failed."""
     found: Counter[str] = Counter()
     for outcome, n in one.outcomes.items():
@@ -67,7 +67,7 @@ def _group(one: Question) -> Counter[str]:
     return found
 
 
-def _count_kinds(questions: Sequence[Question]) -> Mapping[str, int]:
+def _count_kinds(questions: Sequence[RepeatedQuestion]) -> Mapping[str, int]:
     always = sum(one.right == one.asked for one in questions)
     never = sum(one.right == 0 for one in questions)
     return {

@@ -14,7 +14,7 @@ from serve_eval.schema import Outcome
 
 
 @dataclass
-class Question:
+class RepeatedQuestion:
     """The answers to one question, which was asked `asked` times.
 
     `outcomes` counts those with a score by outcome, and `total` is the sum of their scores. `cut`
@@ -52,7 +52,7 @@ class Question:
             self.different.add(hash(line.answer))
 
 
-def count_by_question(source: SampleSource, repeats: int) -> list[Question]:
+def count_by_question(source: SampleSource, repeats: int) -> list[RepeatedQuestion]:
     """Return the questions of a task, those first that were right most often.
 
     A question without any score is not known. Raises RunFolderError for a damaged file.
@@ -62,11 +62,11 @@ def count_by_question(source: SampleSource, repeats: int) -> list[Question]:
 
 def sort_questions(
     source: SampleSource, lines: Iterable[ScoreRecord], repeats: int
-) -> list[Question]:
+) -> list[RepeatedQuestion]:
     """Return the questions that scores belong to, those first that were right most often."""
     last = {line.id: line for line in lines}
-    found: dict[str, Question] = {}
+    found: dict[str, RepeatedQuestion] = {}
     for name, line in last.items():
         base = source.base(name)
-        found.setdefault(base, Question(base, repeats)).add(line)
+        found.setdefault(base, RepeatedQuestion(base, repeats)).add(line)
     return sorted(found.values(), key=lambda one: (-one.share, -one.total, order_ids(one.id)))

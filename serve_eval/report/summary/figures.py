@@ -65,9 +65,15 @@ def show_value(task: SummaryTask) -> str:
     return "-" if value is None else figure(value, result.metric)
 
 
-def describe_bound(task: SummaryTask, *, brief: bool = False) -> str:
+def describe_bound(task: SummaryTask) -> str:
     """Return the value if the cut answers were right, or "" if that says nothing."""
-    told = cut_answers.describe_bound(task.result, partial(figure, metric=task.result.metric))
+    return cut_answers.describe_bound(task.result, partial(figure, metric=task.result.metric))
+
+
+def bound_next_to_value(task: SummaryTask, *, brief: bool = False) -> str:
+    """Return the same, or "" if few answers were cut and they could not turn the verdict."""
+    turns = any(one.startswith(cut_answers.CUT) for one in task.verdict.warnings)
+    told = describe_bound(task) if turns or cut_answers.are_many(task.result) else ""
     if not brief or not told:
         return told
     return f"{told.partition(' ')[0]} if {task.result.cut_answers:,} cut were right"

@@ -51,7 +51,7 @@ def headline(task: SummaryTask, marks: Marks | None, width: int | None = None) -
     if width is not None and line.cell_len + cell_len(said) > width:
         said = said.replace(f" {task.names[1]} ", " ref ", 1) if len(task.names[1]) > 3 else said
     if width is not None and line.cell_len + cell_len(said) > width:
-        bound, brief = (figures.describe_bound(task, brief=one) for one in (False, True))
+        bound, brief = (figures.bound_next_to_value(task, brief=one) for one in (False, True))
         said = said.replace(f"; {bound}", f" ({brief})", 1) if bound else said
     return line.append(said)
 
@@ -59,7 +59,7 @@ def headline(task: SummaryTask, marks: Marks | None, width: int | None = None) -
 def _parts(task: SummaryTask, marks: Marks | None) -> Iterator[str]:
     metric, verdict = task.result.metric, task.verdict
     if (value := figures.show_value(task)) != "-":
-        shown = "; ".join(filter(None, (value, figures.describe_bound(task))))
+        shown = "; ".join(filter(None, (value, figures.bound_next_to_value(task))))
         yield " ".join(filter(None, (marks.value if marks else "", task.names[0], shown)))
     if verdict.reference is not None:
         shown = f"{task.names[1]} {figures.figure(verdict.reference, metric)}"

@@ -77,7 +77,7 @@ def describe_repeats(task: SummaryTask) -> Iterator[Row]:
 
 
 def describe_cuts(task: SummaryTask) -> Iterator[Row]:
-    """Yield how many answers were cut off by what, and the value if these were right."""
+    """Yield how many answers were cut off, the causes, and the value if these were right."""
     result, effect = task.result, task.verdict.cut
     said = []
     if result.cut:

@@ -137,6 +137,6 @@ class SamplePrinter:
 
 
 def describe_outcome(sample: ShownSample) -> str:
-    """Return the outcome of a sample, and whether its answer was cut off by what."""
+    """Return the outcome of a sample, and the cause if its answer was cut off."""
     by = "" if sample.cut is None else f" {AT[sample.cut]}"
     return f"{sample.outcome}, cut off{by}" if sample.cut_off else sample.outcome
