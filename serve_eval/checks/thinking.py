@@ -40,7 +40,7 @@ class Thinking(NamedTuple):
         return None if not rest.strip() and choice.finish == "length" else rest
 
     def read_said(self, choice: AnswerChoice) -> str:
-        """Return the answer of a model that thinks, without its thoughts, and all that others say."""
+        """Return all that a choice says, or its answer alone if the model thinks."""
         return (self.read(choice) or "") if self.thinks else choice.said
 
 

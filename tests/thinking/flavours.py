@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from serve_eval.launchers._http.server import serve_app
@@ -34,8 +37,8 @@ FLAVOURS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
         {"thinks": "as_asked", "thoughts": ThoughtsForm(opened=True, words=LONG)},
     ),
 }
-"""By name: the arguments of the model, and the faults of the server, which are its thoughts. `never`
-is the control."""
+"""By name: the arguments of the model, and the faults of the server, which are its thoughts.
+`never` is the control."""
 
 
 @asynccontextmanager
@@ -49,3 +52,24 @@ async def serve_flavour(
     app = create(config, brain, Faults(**{**thoughts, **faults}), "main")
     async with serve_app(app) as url:
         yield url
+
+
+@contextmanager
+def flavour_in_thread(name: str, model: MadeUpModel | None = None, **faults: Any) -> Iterator[str]:
+    """Serve a flavour in another thread, since commands want the main one, and yield its URL."""
+    found: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def main() -> None:
+        async with serve_flavour(name, model, **faults) as url:
+            ended = asyncio.Event()
+            found.set_result((url, asyncio.get_running_loop(), ended))
+            await ended.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    url, loop, ended = found.result(timeout=30)
+    try:
+        yield url
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()

@@ -99,7 +99,8 @@ async def stop(session: CheckSession) -> CheckResult:
 def _stop_place(text: str, thoughts: str = "") -> tuple[int, int] | None:
     """Return the span of the first word, after the first one, that is new in the text.
 
-    It is not in the `thoughts` either. If the text has no such word, as with an untrained model, return the span of two new characters.
+    It is not in the `thoughts` either. If the text has no such word, as with an untrained model,
+    return the span of two new characters.
     """
     pieces = [
         word for piece in (r"\S+", r"[!-~]{2}") for word in list(re.finditer(piece, text))[1:]

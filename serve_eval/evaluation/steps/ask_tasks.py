@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from serve_eval.client.client import Client
 from serve_eval.client.secret_mask import SecretMask
@@ -33,7 +34,7 @@ from serve_eval.evaluation.storage.records.prompts import has_prompts, write_pro
 from serve_eval.evaluation.storage.records.reply_proofs import run_proofs
 from serve_eval.evaluation.storage.reports.report_file import drop_report
 from serve_eval.evaluation.task_run import TaskRun, random_order
-from serve_eval.schema import Limits, is_mutable
+from serve_eval.schema import Limits, ThoughtsSeen, is_mutable
 from serve_eval.schema.media import MEDIA_NEEDS
 
 LEAST_RETRY_BUDGET = 100
@@ -118,9 +119,16 @@ async def _ask_and_note_load(
         settle_scores(tasks)
     except BaseException:
         with suppress(ServeEvalError, OSError):  # Report the error that ended the run instead.
-            sessions.note_load(folder, load.load())
+            _note(folder, load, client)
         raise
+    _note(folder, load, client)
+
+
+def _note(folder: Path, load: LoadSession, client: Client) -> None:
+    """Note the load of a session, and what its answers showed of the model's thoughts."""
     sessions.note_load(folder, load.load())
+    if client.thoughts.seen != ThoughtsSeen():
+        sessions.note_thoughts(folder, client.thoughts.seen)
 
 
 async def _ask_twice(

@@ -17,7 +17,15 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import ownership
 from serve_eval.evaluation.storage.file_names import SESSIONS_FILE
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
-from serve_eval.schema import Ability, Endpoint, EngineReport, Limits, Load, RepeatedAnswers
+from serve_eval.schema import (
+    Ability,
+    Endpoint,
+    EngineReport,
+    Limits,
+    Load,
+    RepeatedAnswers,
+    ThoughtsSeen,
+)
 
 
 class UsedCode(msgspec.Struct, frozen=True):
@@ -41,6 +49,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     load: Load | None = None
     engine: EngineReport | None = None
     repeated: RepeatedAnswers | None = None
+    thoughts: ThoughtsSeen | None = None
     abilities: tuple[Ability, ...] = ()
     unsupported: Mapping[str, Ability] = {}
     extensions: Mapping[str, UsedCode] = {}
@@ -104,6 +113,11 @@ def note_counts(run: Path, counts: EngineReport) -> None:
 def note_repeated(run: Path, found: RepeatedAnswers) -> None:
     """Add the comparison of answers that were asked again to the last session, if there is one."""
     _note(run, "repeated", found)
+
+
+def note_thoughts(run: Path, seen: ThoughtsSeen) -> None:
+    """Add what answers showed of thoughts to the last session, if there is one."""
+    _note(run, "thoughts", seen)
 
 
 def loads(run: Path) -> tuple[Load, ...]:
