@@ -118,6 +118,10 @@ class CheckSession:
         room = requests * self.known.thinking.room
         self._requests_left, self._tokens_left = requests, tokens + room
 
+    def allow_more(self, tokens: int) -> None:
+        """Permit further tokens for thoughts, which the cost of a check does not state."""
+        self._tokens_left += tokens
+
     async def get(self, path: str) -> Answer:
         """Send a GET for a path below the host."""
         return await self._exchange("GET", path, None, self.timeout_s, None, tokens=0)

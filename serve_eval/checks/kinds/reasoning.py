@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
-from serve_eval.checks.answer import Answer
+from serve_eval.checks.answer import Answer, NotAnswered
 from serve_eval.checks.check import Check
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import TEMPLATE_TOKENS, CheckSession, require_answer
@@ -16,12 +17,33 @@ from serve_eval.checks.thinking import (
     room_for,
     shows_thoughts,
 )
+from serve_eval.client.client import Client
 from serve_eval.client.wire_format.thinking import CLOSE, OPEN, split_thinking
 
 QUESTION = "What is 7 + 5? Answer with the number."
 TOKENS = 512
 PLAIN_TOKENS = 32
 """Token limit of an answer without thoughts."""
+
+
+async def find_thinking(client: Client, model: str) -> Thinking:
+    """Return what is known of a model's thoughts after up to three requests to its chat.
+
+    Nothing, if it does not answer them.
+    """
+    session = CheckSession(
+        client, model=model, openai=_no_package, timeout_s=client.limits.sample_timeout_s
+    )
+    session.chat = True
+    [check] = CHECKS
+    session.allow(check.requests, check.tokens)
+    with suppress(NotAnswered):
+        await check.run(session)
+    return session.known.thinking
+
+
+def _no_package(url: str) -> NoReturn:
+    raise AssertionError(url)
 
 
 async def reasoning(session: CheckSession) -> CheckResult:
@@ -39,6 +61,7 @@ async def reasoning(session: CheckSession) -> CheckResult:
     plain = await session.post(session.body(QUESTION, chat=True, max_tokens=PLAIN_TOKENS, **OFF))
     heeded = plain.answered and plain.first.finish == "stop" and not shows_thoughts(plain)
     if cut and (not shows_thoughts(answer) or not _ended(answer)):
+        session.allow_more(MOST_ROOM)
         longer = await session.post(_body(session, MOST_ROOM))
         answer = longer if longer.answered else answer
     thinks = shows_thoughts(answer) or (cut and heeded)
@@ -95,7 +118,7 @@ CHECKS = (
         name="reasoning",
         run=reasoning,
         requests=3,
-        tokens=TOKENS + PLAIN_TOKENS + MOST_ROOM,
+        tokens=TOKENS + PLAIN_TOKENS,
         prompt_tokens=90,
     ),
 )
