@@ -28,6 +28,8 @@ from tests.workflows.smoke.trying import smoke_at
 
 THINKING = tuple(name for name in FLAVOURS if name != "never")
 DAMAGED_RUNS = 8
+UNJUDGED = "not judged"
+NOT_COMPARABLE = 3
 WORKERS = 4
 """Processes, which wait for most of their time."""
 BROKEN = {"corrupt_after": 0}
@@ -94,7 +96,8 @@ def watch_once(name: str, damaged: bool, number: int) -> str:
 
     with tempfile.TemporaryDirectory() as folder:
         code = asyncio.run(main(Path(folder)))
-    return "; ".join(line for line in lines if "ALARM" in line.upper())[:300] if code else ""
+    told = "; ".join(line for line in lines if "ALARM" in line.upper())
+    return f"exit {code}: {told[:300]}" if code else ""
 
 
 def verify_once(name: str, damaged: bool, number: int) -> str:
@@ -108,8 +111,9 @@ def verify_once(name: str, damaged: bool, number: int) -> str:
     ):
         words = ["--model", "M", "--floor", "0.08", "--probes", "60", "--seed", str(number)]
         ran = serve_eval("verify", good, other, *words, route, "-o", folder)
-    told = ran.stdout if ran.returncode == 1 else ran.stderr
-    return told[:300] if ran.returncode not in (0, 3) else ""
+    if ran.returncode == NOT_COMPARABLE:
+        return UNJUDGED
+    return f"exit {ran.returncode}: {(ran.stdout + ran.stderr)[:300]}" if ran.returncode else ""
 
 
 TRIALS: dict[str, Trial] = {"smoke": smoke_once, "watch": watch_once, "verify": verify_once}
@@ -129,89 +133,9 @@ def count(command: str, runs: int, *, damaged: bool = False) -> list[tuple[str, 
     return [one for one in found if one[1]]
 
 
-def main() -> str:
-        faults = {**BROKEN, "seed": number} if damaged else {}
-        async with serve_flavour(name, **faults) as url:
-            done = await smoke_at(url)
-        return ", ".join(
-            f"{row.name}: {row.told[:90]}" for row in done.rows if row.outcome == CheckOutcome.FAIL
-        )
-
-    return asyncio.run(main())
-
-
-class WorseningModel(MadeUpModel):
-    """Answers well until it is worn; then a share of its answers is wrong."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(skilled=True, seed=seed)
-        self.worn, self.asked = False, 0
-
-    def answer(self, ids, *, index=0, wrong=False, sampled=None):  # type: ignore[no-untyped-def]
-        self.asked += 1
-        bad = wrong or (self.worn and self.asked % 2 == 0)
-        return super().answer(ids, index=index, wrong=bad, sampled=sampled)
-
-
-def watch_once(name: str, damaged: bool, number: int) -> str:
-    """Return the alarms of a watch: a baseline, and rounds after it, which may be damaged."""
-    lines: list[str] = []
-    model = WorseningModel(number)
-
-    async def main(folder: Path) -> int:
-        async with serve_flavour(name, model) as url:
-            plan = resolve_address({"base_url": url}, {})
-            code = 0
-            for rounds, worn in ((6, False), (8, damaged)):
-                model.worn = worn
-                job = WatchJob(
-                    plan=plan,
-                    pool=None,
-                    prompts=40,
-                    rules=WatchRules(passes=2, tolerance=0.01, max_error_rate=0.05),
-                    tokens=40000,
-                    smoke=number % 4 == 0,
-                    every_s=0.0,
-                    rounds=rounds,
-                    timeout_s=20.0,
-                    seed=number,
-                    ends=True,
-                    delivery=Delivery(),
-                )
-                code = code or await watch(job, folder, environ={}, notify=lines.append)
-            return code
-
-    with tempfile.TemporaryDirectory() as folder:
-        code = asyncio.run(main(Path(folder)))
-    return "; ".join(line for line in lines if "ALARM" in line.upper())[:300] if code else ""
-
-
-def verify_once(name: str, damaged: bool, number: int) -> str:
-    """Return what verify says of two servers of one flavour, if it accuses one."""
-    route = "--apply-chat-template" if number % 2 else "--no-apply-chat-template"
-    faults = {**BROKEN, "seed": number} if damaged else {}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        flavour_in_thread(name) as good,
-        flavour_in_thread(name, **faults) as other,
-    ):
-        words = ["--model", "M", "--floor", "0.08", "--probes", "60", "--seed", str(number)]
-        ran = serve_eval("verify", good, other, *words, route, "-o", folder)
-    VERDICTS[f"{route} exit {ran.returncode}"] += 1
-    told = ran.stdout if ran.returncode == 1 else ran.stderr
-    return told[:300] if ran.returncode not in (0, 3) else ""
-
-
-VERDICTS: Counter[str] = Counter()
-TRIALS: dict[str, Trial] = {"smoke": smoke_once, "watch": watch_once, "verify": verify_once}
-
-
-def count(trial: Trial, runs: int, *, damaged: bool = False) -> Iterator[tuple[str, str]]:
-    """Yield the flavour and the words of each accusation in so many runs."""
-    for number in range(runs):
-        name = THINKING[number % len(THINKING)]
-        if said := trial(name, damaged, number):
-            yield name, said
+def count_unjudged(found: list[tuple[str, str]]) -> int:
+    """Return the number of runs in which nothing could be judged."""
+    return sum(said == UNJUDGED for _, said in found)
 
 
 def main(runs: int, wanted: str = "") -> None:
@@ -219,12 +143,14 @@ def main(runs: int, wanted: str = "") -> None:
     for name in TRIALS:
         if wanted not in ("", name):
             continue
-        found = count(name, runs)
+        told = count(name, runs)
+        found = [one for one in told if one[1] != UNJUDGED]
         low, high = interval(len(found), runs)
-        seen = len(count(name, DAMAGED_RUNS, damaged=True))
+        bad = count(name, DAMAGED_RUNS, damaged=True)
         print(
-            f"{name}: {len(found)} of {runs} runs accuse a sound server [{low:.3f}, {high:.3f}];"
-            f" {seen} of {DAMAGED_RUNS} a damaged one",
+            f"{name}: {len(found)} of {runs} runs accuse a sound server [{low:.3f}, {high:.3f}],"
+            f" {count_unjudged(told)} judge nothing; {len(bad) - count_unjudged(bad)} of"
+            f" {DAMAGED_RUNS} accuse a damaged one, {count_unjudged(bad)} judge nothing",
             flush=True,
         )
         for flavour, said in found[:5]:
