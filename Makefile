@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-chosen test-peer test-peers test-vllm verify-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-gate bench-gate-check bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages mutants mutants-named clean
+.PHONY: demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-chosen test-peer test-peers test-vllm verify-trials thinking-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-gate bench-gate-check bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages mutants mutants-named clean
 
 demo: $(VENV)/.demo
 	$(BIN)/serve-eval demo
@@ -113,6 +113,10 @@ test-vllm: $(VENV)/.dev
 verify-trials: $(VENV)/.dev
 	@sh tests/vllm/build.sh $(VLLM)
 	SERVE_EVAL_VLLM=$(abspath $(VLLM)) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.vllm.verify_trials $(POOL)
+
+# How often smoke, watch and verify accuse a sound model that thinks: 100 runs of each, in half an hour on two busy cores.
+thinking-trials: $(VENV)/.dev
+	$(BIN)/python -m tests.thinking.trials
 
 # Needs an NVIDIA GPU and the environment of test-peers; without a GPU, the measurement is only tried out.
 test-gpu: $(VENV)/.dev

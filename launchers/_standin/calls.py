@@ -64,11 +64,16 @@ def parse_answer(
     *,
     tools: bool,
     reasoning: bool,
+    opened: bool = False,
     in_flight: int = 0,
     streamed: bool = False,
 ) -> Parsed:
-    """Return the parts of an answer. `tools` and `reasoning`: the server has these parsers."""
-    thoughts, text = split_thoughts(output.text) if reasoning else (None, output.text)
+    """Return the parts of an answer. `tools` and `reasoning`: the server has these parsers.
+
+    `opened`: the prompt ended within the thoughts.
+    """
+    whole = f"<think>{output.text}" if opened else output.text
+    thoughts, text = split_thoughts(whole) if reasoning else (None, output.text)
     if faults.interferes(in_flight) and "{" in text:
         text = text.replace(":", "", 1) if not split_calls(text) else text
     calls = split_calls(text) if tools and output.finish_reason == "stop" else []

@@ -18,6 +18,7 @@ import msgspec
 
 from serve_eval.launchers._standin.calls import ToolFaults
 from serve_eval.launchers._standin.thinking import Thinks
+from serve_eval.launchers._standin.thoughts import ThoughtsForm
 from serve_eval.schema.prompt_hash import uniform
 
 
@@ -103,6 +104,8 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Faults of tool calls, guided decoding and their streams."""
     thinks: Thinks = "never"
     """Thoughts before answers to chats; `always` ignores what a request says about thinking."""
+    thoughts: ThoughtsForm = ThoughtsForm()
+    """The form of these thoughts."""
     when: Mapping[str, str | int | bool] = {}
 
     def strikes(self, after: int | None, number: int) -> bool:

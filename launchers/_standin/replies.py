@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakSet
 
@@ -26,14 +26,24 @@ from serve_eval.launchers._standin.generation import (
     split_thoughts,
     text_logprobs,
 )
+from serve_eval.launchers._standin.thoughts import OPEN
 from serve_eval.launchers._standin.worker_config import WorkerConfig
 
 
 class Replies:
-    """Writes answers as the parsers of a worker split them, and as `faults` break them."""
+    """Writes answers as the parsers of a worker split them, and as `faults` break them.
 
-    def __init__(self, config: WorkerConfig, faults: ToolFaults) -> None:
-        self.config, self.faults = config, faults
+    `opens` says whether the chat template of a request opened its thoughts.
+    """
+
+    def __init__(
+        self,
+        config: WorkerConfig,
+        faults: ToolFaults,
+        *,
+        opens: Callable[[Request], bool] = lambda request: False,
+    ) -> None:
+        self.config, self.faults, self._opens = config, faults, opens
         # A client on the same cores is too slow to keep requests waiting; its connections show how
         # many it would send at a time.
         self.connections: WeakSet[asyncio.BaseTransport] = WeakSet()
@@ -96,6 +106,7 @@ class Replies:
             self.faults,
             tools=bool(offered and self.config.tool_parser),
             reasoning=bool(self.config.args.get("reasoning_parser")),
+            opened=self._opens(request),
             in_flight=sum(not one.is_closing() for one in self.connections),
             streamed=streamed,
         )
@@ -146,7 +157,7 @@ class Replies:
             last = {"delta": {}, "finish_reason": parsed.finish(output, self.faults)}
             yield {**_chunk(True, index, ""), **last}, len(output.ids)
             return
-        shown = ""
+        shown = OPEN if chat and self._opens(request) else ""
         for text, count in output.pieces():
             chunk = _chunk(chat, index, text)
             ended = count == len(output.ids)

@@ -40,6 +40,7 @@ from serve_eval.launchers._standin.replies import Replies
 from serve_eval.launchers._standin.serving import application, log
 from serve_eval.launchers._standin.shaped import shape
 from serve_eval.launchers._standin.thinking import think
+from serve_eval.launchers._standin.thoughts import shape_thoughts
 from serve_eval.launchers._standin.worker_config import WorkerConfig
 
 FAILED = {"message": "Generation failed", "type": "InternalServerError"}
@@ -85,7 +86,7 @@ class _Worker:
         self.tensor_parallel = args.get("tensor_parallel_size") or 1
         transceiver = config.transceiver and not faults.no_transceiver
         self._reading = Reading(config, flavour, transceiver=transceiver)
-        self._replies = Replies(config, faults.tools)
+        self._replies = Replies(config, faults.tools, opens=self._opens)
         self.dead = False
         self._requests = 0
         self._contexts = itertools.count(1)
@@ -240,8 +241,16 @@ class _Worker:
         answer = self.brain.answer(
             ids, index=index, wrong=wrong, sampled=shaped.seed, marks=shaped.marks
         )
-        answer = [*think(request, self.faults.thinks), *answer]
+        answer = [*self._think(request, f"{ids}:{shaped.seed}"), *answer]
         return [*first, *answer[len(first) :]] if len(first) < len(answer) else [*first, model.EOS]
+
+    def _think(self, request: Request, drawn: str = "") -> list[int]:
+        """Return the thoughts before an answer; none if the request or the server wants none."""
+        return shape_thoughts(think(request, self.faults.thinks), self.faults.thoughts, drawn)
+
+    def _opens(self, request: Request) -> bool:
+        """Return True if the chat template opened the thoughts, which answers then continue."""
+        return self.faults.thoughts.opened and bool(self._think(request))
 
     def _hand_over(
         self,

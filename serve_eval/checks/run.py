@@ -21,6 +21,7 @@ from serve_eval.checks.kinds import (
     prompts,
     quality,
     reach,
+    reasoning,
     sampling,
     sdk,
     tokens,
@@ -51,6 +52,7 @@ def choose_checks(
     every = [
         *reach.CHECKS,
         *answering.CHECKS,
+        *reasoning.CHECKS,
         *ending.CHECKS,
         *sampling.CHECKS,
         *first_token.CHECKS,

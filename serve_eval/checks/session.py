@@ -13,6 +13,7 @@ import msgspec
 
 from serve_eval.checks.answer import Answer, AnswerChoice, NotAnswered, Stream, count, read_stream
 from serve_eval.checks.row import SentRequest
+from serve_eval.checks.thinking import MOST_ROOM, NO_THOUGHTS, Thinking
 from serve_eval.client.attempts.liveness import SETTLE_S, listens
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import key_advice
@@ -29,6 +30,8 @@ TIMEOUT_S = 60.0
 ALIVE_TOKENS = 2
 """Tokens of the request that tests whether the endpoint is alive. A disaggregated deployment
 answers one token without its generation server."""
+TEMPLATE_TOKENS = 64
+"""At most the tokens that most chat templates add."""
 
 
 class OverBudget(Exception):
@@ -47,7 +50,8 @@ class Known:
     as the server tokenizes it. `server` is the kind of server, if the owner of its models reveals
     it. `greedy_varies`: answers at temperature 0 differed. `sampled` holds answers of different
     seeds to one prompt. `media` holds the prompt tokens of the question alone by the check whose
-    medium was taken (0: not counted). `rehearsal`: the stand-in answers.
+    medium was taken (0: not counted). `rehearsal`: the stand-in answers. `thinking` is what the
+    model is known to do before it answers.
     """
 
     listed: list[str] = field(default_factory=list)
@@ -68,6 +72,7 @@ class Known:
     media: dict[str, int] = field(default_factory=dict)
     tokens_per_line: float | None = None
     rehearsal: bool = False
+    thinking: Thinking = NO_THOUGHTS
 
 
 class CheckSession:
@@ -106,8 +111,16 @@ class CheckSession:
         return self.base_path.removesuffix("/v1")
 
     def allow(self, requests: int, tokens: int) -> None:
-        """Permit `requests` more requests, with at most `tokens` generated tokens in total."""
-        self._requests_left, self._tokens_left = requests, tokens
+        """Permit `requests` more requests, with at most `tokens` generated tokens in total.
+
+        The room for thoughts comes on top.
+        """
+        room = requests * self.known.thinking.room
+        self._requests_left, self._tokens_left = requests, tokens + room
+
+    def allow_more(self, tokens: int) -> None:
+        """Permit further tokens for thoughts, which the cost of a check does not state."""
+        self._tokens_left += tokens
 
     async def get(self, path: str) -> Answer:
         """Send a GET for a path below the host."""
@@ -155,6 +168,36 @@ class CheckSession:
             asked |= {"prompt": prompt, "max_tokens": max_tokens}
         return {**asked, "temperature": 0, **more}
 
+    def roomy_body(
+        self,
+        prompt: str,
+        *,
+        chat: bool | None = None,
+        max_tokens: int,
+        most_room: int = MOST_ROOM,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """Return the body of a request whose answer is judged, not only its form.
+
+        If the model thinks first, its thoughts are switched off, or the answer has room for them,
+        of at most `most_room` tokens.
+        """
+        thinking, by_chat = self.known.thinking, self.chat if chat is None else chat
+        if not by_chat or not thinking.thinks:
+            return self.body(prompt, chat=chat, max_tokens=max_tokens, **more)
+        most = self.fit(
+            max_tokens + min(most_room, thinking.room), len(prompt) // 2 + TEMPLATE_TOKENS
+        )
+        return self.body(prompt, chat=chat, max_tokens=most, **thinking.off, **more)
+
+    async def ask_roomy(
+        self, prompt: str, *, chat: bool | None = None, max_tokens: int, **more: Any
+    ) -> Answer:
+        """Return the answer to the request of `roomy_body`. Raises NotAnswered."""
+        return require_answer(
+            await self.post(self.roomy_body(prompt, chat=chat, max_tokens=max_tokens, **more))
+        )
+
     async def ask(
         self, prompt: str, *, chat: bool | None = None, max_tokens: int, **more: Any
     ) -> Answer:
@@ -162,6 +205,12 @@ class CheckSession:
         return require_answer(
             await self.post(self.body(prompt, chat=chat, max_tokens=max_tokens, **more))
         )
+
+    def tell_cut(self) -> str:
+        """Return what is said of an answer that ended within its thoughts."""
+        room = self.known.thinking.room
+        within = f" although it had room for {room} tokens of them" if room else ""
+        return f"cut within its thoughts{within}: thoughts only, so the answer is not judged"
 
     def fit(self, tokens: int, prompt_tokens: int) -> int:
         """Return `tokens`, or the room that a prompt leaves in the context, if that is less."""

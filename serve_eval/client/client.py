@@ -28,6 +28,7 @@ from serve_eval.client.request_body import RequestEncoder
 from serve_eval.client.request_headers import holds_key, request_headers
 from serve_eval.client.request_ids import RequestIds
 from serve_eval.client.step_ledger import StepListener
+from serve_eval.client.thoughts import KnownThoughts
 from serve_eval.client.tls import Certificates, advise_unanswered
 from serve_eval.client.transport import RequestHead, TransportSettings
 from serve_eval.client.wire_format import logprobs, server_timing, wire
@@ -68,7 +69,8 @@ class Client(EndpointReports):
     All samples together may spend `retry_budget` retries; `retries` counts those spent. `liveness`,
     if it is being watched, makes requests wait while no server listens. `patience` exists while the
     session is open and knows how long the endpoint has been silent. `logprobs_form` names the
-    fields that request the log-probabilities of prompts. Each request has a connection of its own,
+    fields that request the log-probabilities of prompts. `thoughts` is what answers have shown of
+    the model's thoughts. Each request has a connection of its own,
     except within `keep_connections`.
     """
 
@@ -91,6 +93,7 @@ class Client(EndpointReports):
         self.start = starting.Start(limits.outage_timeout_s, self.liveness, self._still_starting)
         self.retries, self.retry_budget = 0, limits.retry_budget
         self.logprobs_form: LogprobsForm = "echo"
+        self.thoughts = KnownThoughts()
         self._headers, self._path = (
             request_headers(api_key, headers or {}),
             urlsplit(endpoint.base_url).path,

@@ -22,6 +22,7 @@ from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.capabilities import first_token, prompt_logprobs
 from serve_eval.evaluation.endpoint.launch import with_model
+from serve_eval.evaluation.engine.thinking import send_to_thinker
 from serve_eval.evaluation.first_token import ask_prefix
 from serve_eval.harness.instances import (
     MAX_TOKENS,
@@ -133,8 +134,8 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
             context, given = requests[i].args[:2]
             sampling, extra = read_sampling(given, self._max_gen_toks)
             prompt: Prompt = as_messages(context) if isinstance(context, ChatText) else str(context)
-            result = await client.send(
-                Request(sample_id=str(i), prompt=prompt, sampling=sampling, extra=extra)
+            result = await send_to_thinker(
+                client, Request(sample_id=str(i), prompt=prompt, sampling=sampling, extra=extra)
             )
             return result if isinstance(result, Failure) else result.text
 

@@ -136,6 +136,7 @@ from serve_eval.schema.server_info import (
     ServerInfo,
 )
 from serve_eval.schema.task import Need, Scorer, Scoring, Task, file_stem, is_mutable
+from serve_eval.schema.thoughts import ThoughtsSeen
 from serve_eval.schema.traffic import Acceptance, AnswerSpan, ConcurrencyStep, Load, Traffic
 from serve_eval.schema.verdict import (
     Ability,
@@ -398,6 +399,7 @@ __all__ = [
     "TaskResult",
     "TextPart",
     "TextPlaces",
+    "ThoughtsSeen",
     "TokenEquality",
     "TokenReading",
     "ToolAgainst",

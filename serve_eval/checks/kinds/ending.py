@@ -67,41 +67,50 @@ async def max_completion_tokens(session: CheckSession) -> CheckResult:
 
 async def stop(session: CheckSession) -> CheckResult:
     """Use a word of the answer as the stop string: the same answer must then end before it."""
-    before = await session.ask(COUNT, max_tokens=STOP_TOKENS)
-    text = before.first.said
-    place = _stop_place(text)
+    before = await session.ask_roomy(COUNT, max_tokens=STOP_TOKENS)
+    thinking = session.known.thinking
+    text = thinking.read_said(before.first)
+    if thinking.thinks and not text.strip():
+        return report_unsupported(session.tell_cut(), before.sent)
+    # Many servers also end thoughts at a stop string.
+    place = _stop_place(text, before.first.said.removesuffix(text))
     if place is None:
         return report_unsupported(
             f"the answer has no word to stop at: {short(text)!r}", before.sent
         )
     word = text[place[0] : place[1]]
-    answer = await session.ask(COUNT, max_tokens=STOP_TOKENS, stop=[word])
-    first = answer.first
-    if first.said.rstrip().endswith(word) and first.finish == "stop":
+    answer = await session.ask_roomy(COUNT, max_tokens=STOP_TOKENS, stop=[word])
+    first, said = answer.first, thinking.read_said(answer.first)
+    if said.rstrip().endswith(word) and first.finish == "stop":
         return fail_check(
             f"the answer ends with the stop string {word!r} instead of before it", answer.sent
         )
-    if word in first.said:
+    if word in said:
         return fail_check(f"ignored: the answer continues after {word!r}", answer.sent)
     if first.finish != "stop":
         return fail_check(
             f"cut before {word!r}, but finish_reason is {first.finish!r}", answer.sent
         )
-    if first.said.strip() != text[: place[0]].strip():
+    if said.strip() != text[: place[0]].strip():
         return pass_check(f"cut before {word!r}, though the text before it changed")
     return pass_check(f"cut before {word!r}")
 
 
-def _stop_place(text: str) -> tuple[int, int] | None:
+def _stop_place(text: str, thoughts: str = "") -> tuple[int, int] | None:
     """Return the span of the first word, after the first one, that is new in the text.
 
-    If the text has no such word, as with an untrained model, return the span of two new characters.
+    It is not in the `thoughts` either. If the text has no such word, as with an untrained model,
+    return the span of two new characters.
     """
     pieces = [
         word for piece in (r"\S+", r"[!-~]{2}") for word in list(re.finditer(piece, text))[1:]
     ]
     return next(
-        (one.span() for one in pieces if one[0].isprintable() and text.find(one[0]) == one.start()),
+        (
+            one.span()
+            for one in pieces
+            if one[0].isprintable() and text.find(one[0]) == one.start() and one[0] not in thoughts
+        ),
         None,
     )
 

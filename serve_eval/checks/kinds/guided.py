@@ -25,7 +25,6 @@ from serve_eval.checks.row import (
 from serve_eval.checks.session import CheckSession
 from serve_eval.client.preflight import PING
 from serve_eval.client.questions.self_description import TRTLLM_SERVE
-from serve_eval.client.wire_format.thinking import split_thinking
 from serve_eval.evaluation.capabilities import (
     SEEN_BLANK,
     WORD,
@@ -52,20 +51,17 @@ async def ask_guided(
 
     If `wanted` is None, any JSON object follows the form.
     """
-    answer = await session.ask(prompt, max_tokens=TOKENS, response_format=form)
+    answer = await session.ask_roomy(prompt, max_tokens=TOKENS, response_format=form)
     first = answer.first
-    text, _ = split_thinking(first.text)
+    text = session.known.thinking.read(first)
+    if text is None:
+        return report_unsupported(session.tell_cut(), answer.sent)
     if first.finish == "length" and is_blank_json(text):
         return report_unsupported(
             f"{SEEN_BLANK}. {end_of_blanks(session.known.server)}", answer.sent
         )
     if not text.strip():
-        cut = (
-            f"cut within its thoughts after {TOKENS} tokens"
-            if first.finish == "length"
-            else "empty"
-        )
-        return report_unsupported(f"the answer was {cut}", answer.sent)
+        return report_unsupported("the answer was empty", answer.sent)
     try:
         found = msgspec.json.decode(text.strip())
     except msgspec.DecodeError:

@@ -92,7 +92,7 @@ async def _ask(session: CheckSession, name: str, part: SentPart | None) -> Answe
     """Ask the question about a medium, with this part or without any."""
     parts: list[Any] = [] if part is None else [part]
     content = msgspec.to_builtins([*parts, TextPart(text=MEDIA[name].question)])
-    body = session.body("", chat=True, max_tokens=TOKENS)
+    body = session.roomy_body("", chat=True, max_tokens=TOKENS)
     return await session.post({**body, "messages": [{"role": "user", "content": content}]})
 
 
@@ -113,8 +113,11 @@ async def perceive(session: CheckSession, name: str) -> CheckResult:
         )
     session.known.media[name] = without or 0
     counted = f"; {tokens - without} prompt tokens" if tokens and without else ""
-    said = short(answer.first.text, 40)
-    if MEDIA[name].says.match(answer.first.text.lower()):
+    text = session.known.thinking.read(answer.first)
+    if text is None and session.known.thinking.thinks:
+        return report_unsupported(session.tell_cut(), answer.sent)
+    said = short(text or "", 40)
+    if MEDIA[name].says.match((text or "").strip().lower()):
         return pass_check(f"answered {said!r}{counted}")
     return fail_check(f"answered {said!r}{counted}")
 

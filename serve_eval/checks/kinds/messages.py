@@ -1,4 +1,4 @@
-"""Check chat features: tools, reasoning, the system role, and the template's special tokens."""
+"""Check chat features: tools, the system role, and the template's special tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from serve_eval.checks.answer import Answer, short
 from serve_eval.checks.check import Check
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import CheckSession, require_answer
-from serve_eval.client.wire_format.thinking import CLOSE, OPEN, split_thinking
 
 TOOL = "get_weather"
 TOOLS = [
@@ -29,9 +28,7 @@ TOOLS = [
         },
     }
 ]
-TOOL_TOKENS, THINKING_TOKENS, TEMPLATE_TOKENS = 256, 512, 24
-THINKING_PROMPT_TOKENS = 64
-"""At most the tokens of a short question, with what most chat templates add."""
+TOOL_TOKENS, TEMPLATE_TOKENS = 256, 24
 SYSTEM = "Answer in one short sentence."
 LONGER = (
     f"{SYSTEM} Be friendly, be exact, name no sources, use no lists, and never repeat what you were"
@@ -53,7 +50,7 @@ async def tools(session: CheckSession) -> CheckResult:
     if not session.chat:
         return _no_chat()
     prompt = f"What is the weather in Paris? Call the tool {TOOL}."
-    answer = await session.ask(
+    answer = await session.ask_roomy(
         prompt, chat=True, max_tokens=TOOL_TOKENS, tools=TOOLS, tool_choice="auto"
     )
     message = answer.first.raw.get("message")
@@ -65,6 +62,8 @@ async def tools(session: CheckSession) -> CheckResult:
             if wrong
             else pass_check(short(str(calls[0]["function"]["arguments"]), 60))
         )
+    if session.known.thinking.read(answer.first) is None:
+        return report_unsupported(session.tell_cut(), answer.sent)
     if _CALL_AS_TEXT.search(answer.first.said):
         return fail_check(
             f"the call is in the text: {short(answer.first.text, 60)!r}; start the server with a"
@@ -90,32 +89,6 @@ def _wrong_call(calls: Any) -> str | None:
         if isinstance(arguments, dict)
         else f"arguments are not a JSON object: {short(str(function), 80)}"
     )
-
-
-async def reasoning(session: CheckSession) -> CheckResult:
-    """Check that reasoning ends, if there is any, and that it is separate from the answer."""
-    if not session.chat:
-        return _no_chat()
-    question = "What is 7 + 5? Answer with the number."
-    most = session.fit(THINKING_TOKENS, THINKING_PROMPT_TOKENS)
-    answer = await session.ask(question, chat=True, max_tokens=most)
-    first = answer.first
-    tagged = OPEN in first.text or CLOSE in first.text
-    if not first.thoughts and not tagged:
-        return report_unsupported("the model showed no thoughts")
-    if first.thoughts and (tagged or OPEN in first.thoughts or CLOSE in first.thoughts):
-        return fail_check(
-            "thoughts are separate, but still have their tags: try another reasoning parser",
-            answer.sent,
-        )
-    rest, _ = split_thinking(first.text)
-    if not rest.strip():
-        if first.finish == "length":
-            return report_unsupported(f"cut within its thoughts after {most} tokens", answer.sent)
-        return fail_check("the thoughts never end: no answer follows them", answer.sent)
-    if tagged:
-        return pass_check("closed; they are in the text, since the server has no reasoning parser")
-    return pass_check(f"closed: {len(first.thoughts)} characters, separate from the answer")
 
 
 async def system_role(session: CheckSession) -> CheckResult:
@@ -176,7 +149,6 @@ async def special_tokens(session: CheckSession) -> CheckResult:
 
 CHECKS = (
     Check(name="tools", run=tools, requests=1, tokens=TOOL_TOKENS, prompt_tokens=150),
-    Check(name="reasoning", run=reasoning, requests=1, tokens=THINKING_TOKENS, prompt_tokens=30),
     Check(
         name="system_role",
         run=system_role,

@@ -11,11 +11,10 @@ import re
 from functools import partial
 from typing import Any, NamedTuple
 
-from serve_eval.checks.answer import AnswerChoice, short
+from serve_eval.checks.answer import short
 from serve_eval.checks.check import Check
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import CheckSession, require_answer
-from serve_eval.client.wire_format.thinking import split_thinking
 from serve_eval.tasks._passkey import HEAD, NOISE, context
 
 QUESTIONS, ENOUGH = 20, 16
@@ -59,7 +58,7 @@ async def arithmetic_and_copying(session: CheckSession) -> CheckResult:
     asked = questions()
     stop: dict[str, Any] = {} if session.chat else {"stop": ["\n"]}
     bodies = [
-        session.body(
+        session.roomy_body(
             choose_wording(one.text, chat=session.chat), max_tokens=QUESTION_TOKENS, **stop
         )
         for one in asked
@@ -67,7 +66,7 @@ async def arithmetic_and_copying(session: CheckSession) -> CheckResult:
     for question, answer in zip(
         asked, await asyncio.gather(*map(session.post, bodies)), strict=True
     ):
-        said = _read_answer(require_answer(answer).first)
+        said = session.known.thinking.read(require_answer(answer).first)
         if said is None:
             cut += 1
         elif is_right(question, said):
@@ -79,7 +78,8 @@ async def arithmetic_and_copying(session: CheckSession) -> CheckResult:
         return pass_check(told)
     if right + cut >= ENOUGH:
         return report_unsupported(
-            f"{told}; {cut} were cut within their thoughts after {QUESTION_TOKENS} tokens"
+            f"{told}; {cut} were cut within their thoughts after"
+            f" {QUESTION_TOKENS + session.known.thinking.room} tokens: not judged"
         )
     sent, why = missed or (None, "")
     return fail_check(f"{told}; {why}", sent)
@@ -88,12 +88,6 @@ async def arithmetic_and_copying(session: CheckSession) -> CheckResult:
 def choose_wording(text: str, *, chat: bool) -> str:
     """Return the prompt for a question: an instruction for chat, examples for completions."""
     return f"{text}\nReply with the answer only." if chat else f"{_SHOTS}Question: {text}\nAnswer:"
-
-
-def _read_answer(choice: AnswerChoice) -> str | None:
-    """Return the answer without its reasoning; None if it was cut within the reasoning."""
-    rest, _ = split_thinking(choice.text)
-    return None if not rest.strip() and choice.finish == "length" else rest
 
 
 def is_right(question: QualityQuestion, said: str) -> bool:
@@ -141,12 +135,12 @@ async def passkey(session: CheckSession, *, tokens: int) -> CheckResult:
         return report_unsupported(f"the context has {known} tokens")
     text, key = hide_key(tokens, await tokens_per_line(session))
     prompt = f"{text} Reply with the number only." if session.chat else f"{text}\n\nThe pass key is"
-    answer = await session.ask(prompt, max_tokens=KEY_TOKENS if session.chat else 8)
+    answer = await session.ask_roomy(prompt, max_tokens=KEY_TOKENS if session.chat else 8)
     counted = answer.tokens("prompt_tokens")
     size = "" if counted is None else f" in {counted} prompt tokens"
-    said = _read_answer(answer.first)
+    said = session.known.thinking.read(answer.first)
     if said is None and session.chat:
-        return report_unsupported(f"cut within its thoughts after {KEY_TOKENS} tokens", answer.sent)
+        return report_unsupported(session.tell_cut(), answer.sent)
     if key in _NUMBER.findall(said or ""):
         return pass_check(f"found{size}")
     return fail_check(f"not found{size}: {short(said or '', 60)!r}", answer.sent)

@@ -14,7 +14,7 @@ from serve_eval.client.wire_format.refusal import find_refused
 from serve_eval.client.wire_format.wire import describe
 
 PROMPT = "Write one sentence about something that surprised you."
-TOKENS = 24
+TOKENS, THOUGHT_TOKENS = 24, 128
 HOT = 1.5
 GREEDY, SAMPLES = 3, 4
 """Number of answers that must be equal, and of answers of which one must differ."""
@@ -42,7 +42,7 @@ async def temperature(session: CheckSession) -> CheckResult:
 
     Each request has a different seed, since trtllm-serve uses a fixed seed if none is sent.
     """
-    greedy = (await session.ask(PROMPT, max_tokens=TOKENS)).first.said
+    greedy = require_answer(await session.post(_body(session, temperature=0))).first.said
     sampled = await _hot(session, 1)
     if sampled.refused and find_refused(describe(sampled.content), ("seed",)):
         session.known.takes_seed = False
@@ -62,7 +62,12 @@ async def temperature(session: CheckSession) -> CheckResult:
 
 async def _hot(session: CheckSession, seed: int) -> Answer:
     more: dict[str, Any] = {"seed": seed} if session.known.takes_seed else {}
-    return await session.post(session.body(PROMPT, max_tokens=TOKENS, temperature=HOT, **more))
+    return await session.post(_body(session, temperature=HOT, **more))
+
+
+def _body(session: CheckSession, **more: Any) -> dict[str, Any]:
+    """Return the body of a request whose answer may vary: thoughts often begin with one phrase."""
+    return session.roomy_body(PROMPT, max_tokens=TOKENS, most_room=THOUGHT_TOKENS, **more)
 
 
 async def seed(session: CheckSession) -> CheckResult:
@@ -120,7 +125,7 @@ def rate_likeness(same: Sequence[str], others: Sequence[str]) -> float:
 
 
 async def _ask_seeded(session: CheckSession) -> Answer:
-    answer = await session.post(session.body(PROMPT, max_tokens=TOKENS, temperature=HOT, seed=7))
+    answer = await session.post(_body(session, temperature=HOT, seed=7))
     if not answer.answered:
         raise NotAnswered(answer)
     return answer

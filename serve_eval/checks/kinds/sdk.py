@@ -16,6 +16,7 @@ from serve_eval.checks.row import (
     report_unsupported,
 )
 from serve_eval.checks.session import CheckSession
+from serve_eval.checks.thinking import OFF
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -32,7 +33,7 @@ async def by_sdk(session: CheckSession, *, chat: bool, stream: bool) -> CheckRes
         return report_unsupported(f"{'chat' if chat else 'completions'} are not answered")
     import openai
 
-    body = session.body(
+    body = session.roomy_body(
         PROMPT, chat=chat, max_tokens=TOKENS, **({"stream": True} if stream else {})
     )
     sent = SentRequest(
@@ -49,6 +50,8 @@ async def by_sdk(session: CheckSession, *, chat: bool, stream: bool) -> CheckRes
         )
     except Exception as error:  # Users' programs would see any error of the package.
         return fail_check(f"{type(error).__name__}: {short(mask(str(error)))}", sent)
+    if not text and chat and session.known.thinking.thinks:
+        return report_unsupported(session.tell_cut(), sent)
     if not text:
         return fail_check("the package reads no text in the answer", sent)
     return pass_check(f"{short(text, 50)!r}")
@@ -57,7 +60,10 @@ async def by_sdk(session: CheckSession, *, chat: bool, stream: bool) -> CheckRes
 async def _text(client: AsyncOpenAI, body: dict[str, Any], *, chat: bool, stream: bool) -> str:
     """Return the whole answer."""
     create: Any = client.chat.completions.create if chat else client.completions.create
-    answer = await create(**body)
+    # The package takes fields that OpenAI does not have only apart from the others.
+    others = {name: body[name] for name in OFF if name in body}
+    known = {name: value for name, value in body.items() if name not in others}
+    answer = await create(**known, **({"extra_body": others} if others else {}))
     if not stream:
         return _piece(answer.choices[0].message if chat else answer.choices[0], chat)
     pieces = [

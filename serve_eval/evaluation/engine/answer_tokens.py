@@ -92,7 +92,7 @@ def read_answer(content: bytes) -> AnswerTokens:
     """
     body = msgspec.json.decode(content)
     choice = body["choices"][0]
-    text = choice["text"] if "text" in choice else choice["message"].get("content")
+    text = choice["text"] if "text" in choice else _read_message(choice["message"])
     tokens = _read_tokens(choice.get("logprobs"))
     if text and not tokens:
         raise ValueError("no log-probabilities")
@@ -103,6 +103,12 @@ def read_answer(content: bytes) -> AnswerTokens:
         usage=fields.usage(body.get("usage")),
         fingerprint=fingerprint if isinstance(fingerprint, str) else None,
     )
+
+
+def _read_message(message: Mapping[str, Any]) -> str | None:
+    """Return all that a message says: the first tokens of a model that thinks are thoughts."""
+    thoughts = message.get("reasoning_content") or message.get("reasoning")
+    return (thoughts or "") + (message.get("content") or "") if thoughts else message.get("content")
 
 
 def _read_tokens(listed: Any) -> list[AnswerToken]:
@@ -135,7 +141,7 @@ def _read_text(content: bytes) -> str | None:
     """Return the text of an answer; None if there is none."""
     try:
         choice = msgspec.json.decode(content)["choices"][0]
-        text = choice["text"] if "text" in choice else choice["message"]["content"]
+        text = choice["text"] if "text" in choice else _read_message(choice["message"])
     except UNREADABLE:
         return None
     return text if isinstance(text, str) else None

@@ -7,6 +7,7 @@ from msgspec import UNSET, UnsetType
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation.engine.request import request_of
+from serve_eval.evaluation.engine.thinking import send_to_thinker
 from serve_eval.schema import (
     Attempt,
     Failure,
@@ -30,7 +31,7 @@ async def send(
     """
     request = request_of(task, sample)
     if not sample.choices:
-        return await client.send(request, alone=alone)
+        return await send_to_thinker(client, request, alone=alone)
     return await _send_choices(client, task, sample, request, alone=alone)
 
 

@@ -48,7 +48,8 @@ def score_response(task: Task, sample: Sample, response: Response) -> Score:
     if response.refusal or response.finish_reason == "content_filter":
         outcome = Outcome.REFUSED
     else:
-        outcome = Outcome.REASONING_ONLY if response.reasoning else Outcome.EMPTY
+        thought = response.reasoning or response.usage.reasoning_tokens
+        outcome = Outcome.REASONING_ONLY if thought else Outcome.EMPTY
     if task.judges_empty or not task.metric.higher_is_better:
         score = task.score(sample, response)
         nothing = score.outcome in (Outcome.WRONG, Outcome.UNPARSED)

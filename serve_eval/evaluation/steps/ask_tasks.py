@@ -32,7 +32,7 @@ from serve_eval.evaluation.storage.records.media import keep_media
 from serve_eval.evaluation.storage.records.prompts import has_prompts, write_prompts
 from serve_eval.evaluation.storage.reports.report_file import drop_report
 from serve_eval.evaluation.task_run import TaskRun, random_order
-from serve_eval.schema import Limits, is_mutable
+from serve_eval.schema import Limits, ThoughtsSeen, is_mutable
 from serve_eval.schema.media import MEDIA_NEEDS
 
 LEAST_RETRY_BUDGET = 100
@@ -117,9 +117,16 @@ async def _ask_and_note_load(
         settle_scores(tasks)
     except BaseException:
         with suppress(ServeEvalError, OSError):  # Report the error that ended the run instead.
-            session.noted.note_load(load.load())
+            _note(session, load, client)
         raise
+    _note(session, load, client)
+
+
+def _note(session: RunSession, load: LoadSession, client: Client) -> None:
+    """Note the load of a session, and what its answers showed of the model's thoughts."""
     session.noted.note_load(load.load())
+    if client.thoughts.seen != ThoughtsSeen():
+        session.noted.note_thoughts(client.thoughts.seen)
 
 
 async def _ask_twice(

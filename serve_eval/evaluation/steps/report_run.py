@@ -73,6 +73,8 @@ def _remarks(session: RunSession) -> Iterator[str]:
         system_fingerprints.merge_spans(w.accumulator.traffic for w in session.tasks),
         [one.endpoint.base_url for one in noted],
     )
+    for one in noted:
+        yield from () if one.thoughts is None else one.thoughts.remarks()
     yield from engine_counters.remarks([one.engine for one in noted])
     yield from first_token.remarks(
         [w.prepared for w in session.tasks], first_token.list_abilities(noted)

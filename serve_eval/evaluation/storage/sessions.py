@@ -25,6 +25,7 @@ from serve_eval.schema import (
     Load,
     RepeatedAnswers,
     SamplingDefaults,
+    ThoughtsSeen,
 )
 
 
@@ -49,6 +50,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     load: Load | None = None
     engine: EngineReport | None = None
     repeated: RepeatedAnswers | None = None
+    thoughts: ThoughtsSeen | None = None
     abilities: tuple[Ability, ...] = ()
     sampling_defaults: SamplingDefaults | None = None
     unsupported: Mapping[str, Ability] = {}
@@ -121,6 +123,10 @@ class SessionFile:
     def note_repeated(self, found: RepeatedAnswers) -> None:
         """Add the comparison of answers that were asked again to the last session, if any."""
         self._note("repeated", found)
+
+    def note_thoughts(self, seen: ThoughtsSeen) -> None:
+        """Add what answers showed of thoughts to the last session, if there is one."""
+        self._note("thoughts", seen)
 
     def _note(self, name: str, value: object) -> None:
         if entries := self._entries():

@@ -49,7 +49,8 @@ def cost(checks: Sequence[Check]) -> str:
     read = sum(one.prompt_tokens for one in checks)
     line = (
         f"{len(checks)} checks: at most {requests} requests, {tokens} generated tokens, about"
-        f" {read} prompt tokens; one more short request after each failed check"
+        f" {read} prompt tokens; one more short request after each failed check; more tokens for"
+        " thoughts"
     )
     full = any(one.name == "long_prompt" for one in checks)
     return (

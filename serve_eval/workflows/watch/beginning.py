@@ -6,6 +6,8 @@ import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
+from serve_eval.checks.kinds.reasoning import find_thinking
+from serve_eval.checks.thinking import NO_THOUGHTS, OFF, Thinking
 from serve_eval.client.connection import connect
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.endpoint.launch import with_model
@@ -37,17 +39,24 @@ async def begin(
         raise RunFolderError(
             f"{folder} watches the model {state.model}", hint="Use another folder with -o."
         )
-    return state, job.pool or pool.generate_pool(job.prompts, chat=state.chat)
+    thinking = Thinking(
+        thinks=state.thoughts_off or state.thoughts_room > 0,
+        off=OFF if state.thoughts_off else {},
+        room=state.thoughts_room,
+    )
+    return state, job.pool or pool.generate_pool(job.prompts, chat=state.chat, thinking=thinking)
 
 
 async def _begin_anew(job: WatchJob, environ: Mapping[str, str]) -> tuple[State, QuestionPool]:
     """Return a new state and its questions. Raises RunFolderError if there are too few prompts."""
     plan = job.limit(await with_model(job.plan, environ))
     assert plan.model is not None
+    thinking = NO_THOUGHTS
     async with connect(plan, Endpoint(base_url=job.base_url, model=plan.model), environ) as client:
         if job.pool is None:
             chat = await pool.answers_chat(client)
-            asked = pool.generate_pool(job.prompts, chat=chat)
+            thinking = await find_thinking(client, plan.model) if chat else NO_THOUGHTS
+            asked = pool.generate_pool(job.prompts, chat=chat, thinking=thinking)
         else:
             await pool.check_able(client, job.pool)
             asked, chat = job.pool, job.pool.task.chat
@@ -61,6 +70,8 @@ async def _begin_anew(job: WatchJob, environ: Mapping[str, str]) -> tuple[State,
         seed=secrets.randbits(32) if job.seed is None else job.seed,
         model=plan.model,
         chat=chat,
+        thoughts_off=bool(thinking.off),
+        thoughts_room=thinking.room,
         answers=[[] for _ in range(count)],
         usable=[[] for _ in range(count)],
         misses=[0] * count,

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from serve_eval.checks.thinking import NO_THOUGHTS, Thinking
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import refuse, trial
 from serve_eval.errors import EndpointError, PlanError
@@ -107,9 +108,12 @@ def of_plan(plan: Plan) -> QuestionPool:
     )
 
 
-def generate_pool(count: int, *, chat: bool) -> QuestionPool:
-    """Return generated questions. Any instruction-tuned model answers nearly all of them."""
-    task = questions.task(chat=chat)
+def generate_pool(count: int, *, chat: bool, thinking: Thinking = NO_THOUGHTS) -> QuestionPool:
+    """Return generated questions. Any instruction-tuned model answers nearly all of them.
+
+    The thoughts of a model that thinks are switched off, or have room.
+    """
+    task = questions.task(chat=chat, thinking=thinking)
     dataset = task.load(DataRoots(), count)
     return QuestionPool(task=task, samples=dataset.samples, fingerprint=fingerprint(task, dataset))
 

@@ -9,6 +9,7 @@ from serve_eval.checks.kinds.quality import (
     is_right,
     questions,
 )
+from serve_eval.checks.thinking import Thinking
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -29,8 +30,11 @@ SEED = 1
 """The seed differs from that of serve-eval smoke, so that the questions differ."""
 
 
-def task(*, chat: bool) -> Task:
-    """Return the task, with chat prompts or with texts that start with two examples."""
+def task(*, chat: bool, thinking: Thinking) -> Task:
+    """Return the task, with chat prompts or with texts that start with two examples.
+
+    Answers have no thoughts, or room for them.
+    """
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         samples = [
@@ -45,7 +49,10 @@ def task(*, chat: bool) -> Task:
         reference_file=NAME,
         metric=Metric(),
         hypothesis=Hypothesis(),
-        sampling=SamplingParams(max_tokens=QUESTION_TOKENS, stop=() if chat else ("\n",)),
+        sampling=SamplingParams(
+            max_tokens=QUESTION_TOKENS + thinking.room, stop=() if chat else ("\n",)
+        ),
+        extra=thinking.off,
         protocol={},
         load=load,
         score=_score,

@@ -181,7 +181,8 @@ class State(msgspec.Struct, kw_only=True):
     `share_usable` are set once the baseline is complete. `blocks` has the block of the day of each
     answer of the baseline, and `began` the time of its first round. `recent` has requests, answers
     and sum of scores of the last rounds. `probes` is None without a reference. `rehearsal`: the
-    stand-in answered.
+    stand-in answered. `thoughts_off`: generated questions switch the model's thoughts off;
+    `thoughts_room` are the tokens that their answers have for them.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -189,6 +190,8 @@ class State(msgspec.Struct, kw_only=True):
     seed: int
     model: str
     chat: bool
+    thoughts_off: bool = False
+    thoughts_room: int = 0
     answers: list[list[float]]
     usable: list[list[float]]
     misses: list[int]
