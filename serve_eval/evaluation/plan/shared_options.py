@@ -79,8 +79,8 @@ Seed = Annotated[int | None, Setting("Seed of the subset (default 0).", metavar=
 ServerDefaultsOption = Annotated[
     str | None,
     Setting(
-        "Sampling fields that the server sets where a request lacks them (top_k, penalties):"
-        " send neutral values (default), or keep the server's.",
+        "Fields such as top_k and penalties that the server sets where requests lack them: neutral"
+        " (default) sends neutral values in their place, keep sends none.",
         metavar="neutral|keep",
         in_file=Literal["neutral", "keep"],
     ),

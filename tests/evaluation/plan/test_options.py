@@ -36,6 +36,7 @@ PLAN: dict[str, Any] = {
     "early_stop": 0.02,
     "no_prompts": True,
     "no_media": True,
+    "server_defaults": "keep",
     "expect": {"kv_transfer": True, "speculation": False},
     "accuracy_spec": {"quant_algo": "FP8"},
     "connection": {"proxy": "http://proxy:1"},

@@ -442,6 +442,7 @@ HONOURED = {
         "seed",
         "stop",
     ),
+    *("top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty"),
     *(
         "ignore_eos",
         "truncate_prompt_tokens",
