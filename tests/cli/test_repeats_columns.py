@@ -34,7 +34,7 @@ def test_repeats_have_columns_and_are_shown_of_a_pass(tmp_path: Path) -> None:
         "-o", tmp_path / "r", COLUMNS="200",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("3 repeats of 12 prompts") == 2
+    assert done.stdout.count("avg@3 = ") == 2
     report = json.loads((tmp_path / "r/report.json").read_text())
     told = {task["result"]["task"]: task["result"]["stability"] for task in report["tasks"]}
     collected = serve_eval("collect", tmp_path / "r").stdout

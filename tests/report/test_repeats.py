@@ -117,9 +117,9 @@ def test_questions_are_sorted_by_their_share_of_right_repeats() -> None:
     assert [len(one.different) for one in found] == [1, 3, 1]
     [table] = tabulate_questions("t", found)
     assert [[cell.text for cell in row] for row in table.rows] == [
-        ["c", "3", "100.0 %", "-", "-", "-", "-", "1"],
-        ["b", "1", "33.3 %", "2", "-", "-", "-", "3"],
-        ["a", "0", "0.0 %", "1", "1", "1", "1", "1"],
+        ["c", "3", "100.0", "-", "-", "-", "-", "1"],
+        ["b", "1", "33.3", "2", "-", "-", "-", "3"],
+        ["a", "0", "0.0", "1", "1", "1", "1", "1"],
     ]
     [picture] = draw_questions("t", found)
     assert picture.description == (

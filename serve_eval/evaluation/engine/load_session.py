@@ -68,7 +68,7 @@ class LoadSession:
         self.pace = Automatic(limits) if limits.concurrency == "auto" else Fixed(limits.concurrency)
         self.workers = self.finished = 0
         self.lag_s = self.wall_s = 0.0
-        self.starvation = StarvationWatch(time.monotonic, client.patience.longest_wait_s)
+        self.starvation = StarvationWatch(time.monotonic, lambda: client.patience.longest_wait_s())
 
     async def watch_starvation(self) -> None:
         """Warn once if a request waits far longer than others. Runs until it is cancelled."""

@@ -28,7 +28,7 @@ def tabulate_questions(
     columns = [
         DataColumn(name="question"),
         DataColumn(name=f"right of {repeats}", number=True),
-        DataColumn(name="share", number=True),
+        DataColumn(name="%", number=True),
         DataColumn(name="wrong", number=True),
         DataColumn(name="unreadable", number=True),
         DataColumn(name="failed", number=True),
@@ -56,7 +56,7 @@ def _show(one: RepeatedQuestion, task: str) -> list[DataCell]:
     return [
         DataCell(text=one.id, href=f"#{urlencode({'sample': f'{task}/{one.id}'})}"),
         DataCell(text=f"{one.right}", order=one.right),
-        DataCell(text=f"{100.0 * one.share:.1f} %", order=one.share),
+        DataCell(text=f"{100.0 * one.share:.1f}", order=one.share),
         *(DataCell(text=f"{n}" if n else "-", order=n) for n in counts),
         DataCell(text=f"{len(one.different)}", order=len(one.different)),
     ]

@@ -231,7 +231,7 @@ CASES = {
         change="word_problems.max_tokens=256",
     ),
     "cut_by_the_server": Case(
-        act=cut_by_the_server, rule="truncated", told="limit of the server (at most 40 tokens)",
+        act=cut_by_the_server, rule="truncated", told="the server's window (at most 40 tokens)",
         change="--max_seq_len"
     ),
     "thinks_on": Case(
