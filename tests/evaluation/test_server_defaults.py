@@ -157,7 +157,7 @@ def test_compare_names_unlike_defaults_and_diagnose_says_it_first(tmp_path: Path
     assert kept.tasks[0].worse > 5
     assert any(f"{DIFFER}: B adds repetition_penalty" in line for line in kept.warnings)
     causes = diagnose(tmp_path / "kept").between
-    assert [one.rule for one in causes[:2]] == ["server_defaults"] * 2
+    assert [one.rule for one in causes[:2]] == ["server_defaults", "overruled"]
     assert causes[0].told == f"{DIFFER}: B adds repetition_penalty"
     assert "B writes a token that it lists as less likely than A's" in causes[1].told
     assert not any("weights" in one.told and one.rule == "even_loss" for one in causes)

@@ -31,6 +31,8 @@ GUIDES = {
     "tools",
 }
 """Fields with which a request itself may keep the likeliest token from being written."""
+ROUNDED_NATS = 0.001
+"""Nats below the likeliest token from which a token was no tie of rounded numbers."""
 TOGETHER = 8
 """Prompts that are examined at the same time."""
 
@@ -119,7 +121,7 @@ def first_divergence(
         )
     x, y = one[place], other[place]
     gaps = _gap(x, y.text), _gap(y, x.text)
-    overruled = _overruled(x, y) if greedy else None
+    overruled = find_overruled(x, y) if greedy else None
     if overruled is not None:
         kind = "overruled"
     elif max(gap for gap, _ in gaps) >= NEAR_TIE_NATS:
@@ -142,16 +144,17 @@ def first_divergence(
     )
 
 
-def _overruled(a: AnswerToken, b: AnswerToken) -> Literal["A", "B"] | None:
+def find_overruled(a: AnswerToken, b: AnswerToken) -> Literal["A", "B"] | None:
     """Return the endpoint whose ranking something overruled; None if neither or both.
 
-    Both must give the tokens the same log-probabilities, so that weights, cache and prompt are the
-    same up to numerics.
+    Its own numbers say so, from the same step as its token: numerics cannot. Both must give the
+    tokens the same log-probabilities, so that weights, cache and prompt are the same up to
+    numerics.
     """
     known = a.top.keys() & b.top.keys()
     alike = known and all(abs(a.top[text] - b.top[text]) < NEAR_TIE_NATS for text in known)
     below = [max(one.top.values(), default=one.logprob) - one.logprob for one in (a, b)]
-    if not alike or (below[0] >= NEAR_TIE_NATS) is (below[1] >= NEAR_TIE_NATS):
+    if not alike or (below[0] >= ROUNDED_NATS) is (below[1] >= ROUNDED_NATS):
         return None
     return "A" if below[0] > below[1] else "B"
 

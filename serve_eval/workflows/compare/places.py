@@ -19,6 +19,8 @@ from serve_eval.schema import Divergence, DivergencePlaces, Flip
 
 LEAST_EXAMINED = 3
 """Flips with a result that a summary needs."""
+LEAST_OVERRULED = 2
+"""Flips, besides two thirds of the examined ones, in which one side must be overruled."""
 SHORT_ANSWER = 16
 """Characters of an extracted answer beyond which texts may well part inside it."""
 SAME, UNKNOWN = "same again", "unknown"
@@ -32,11 +34,11 @@ def find_places(flips: Sequence[Flip]) -> DivergencePlaces | None:
         return None
     sure = Counter(_range(one) for _, one in examined if one.kind == "confident")
     (side, times), *_ = Counter(one.overruled for _, one in examined).most_common(1)
-    overruled = side if is_clear(times, len(examined)) else None
+    overruled = side if 3 * times >= 2 * len(examined) and times >= LEAST_OVERRULED else None
     return DivergencePlaces(
         counts={place: counts[place] for place in (*RANGES, SAME, UNKNOWN)},
         confident={place: sure[place] for place in RANGES},
-        reading=_read_overruled(overruled, times, len(examined)) if overruled else _read(examined),
+        reading=phrase_overruled(overruled, times, len(examined)) if overruled else _read(examined),
         overruled=overruled,
     )
 
@@ -79,7 +81,7 @@ def _read(examined: Sequence[tuple[Flip, Divergence]]) -> str:
     return ""
 
 
-def _read_overruled(side: str, times: int, examined: int) -> str:
+def phrase_overruled(side: str, times: int, examined: int) -> str:
     """Return the sentence about an endpoint that does not write its likeliest tokens."""
     return (
         f"in {times} of {examined} flips {side} writes a token that it ranks below another, with"

@@ -15,7 +15,6 @@ from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, TaskEvidence
 from serve_eval.workflows.diagnose.finding import ALPHA, WEIGHTS, Finding
 from serve_eval.workflows.diagnose.first_tokens import find_first_difference, find_place
 from serve_eval.workflows.diagnose.paired_answers import ComparedAnswers, make_finding
-from serve_eval.workflows.diagnose.server_defaults import find_lower_ranked
 
 LEAST = 10
 """Answers that must differ in the same way."""
@@ -175,7 +174,6 @@ RULES: tuple[Callable[[ComparedAnswers], Iterator[Finding]], ...] = (
     find_lengths,
     find_signs,
     find_self_differences,
-    find_lower_ranked,
 )
 
 

@@ -10,6 +10,7 @@ from serve_eval.stats.binomial import binomial_tail
 from serve_eval.stats.common_prefix import common_prefix
 from serve_eval.workflows.diagnose.finding import ALPHA, OVERRULED, PLACE, Finding
 from serve_eval.workflows.diagnose.paired_answers import ComparedAnswers, make_finding
+from serve_eval.workflows.diagnose.server_defaults import SAME
 
 LEAST, MOST_SHARE = 10, 0.5
 """Answers that must differ in the same way, and the share of those that differ at all."""
@@ -34,11 +35,7 @@ def find_place(both: ComparedAnswers) -> Iterator[Finding]:
     if side is None:
         yield make_finding(both, PLACE, told, both.next[1], shown, None)
         return
-    change = (
-        "send the fields that the server adds (--server-defaults neutral), or compare"
-        " generation_config.json and the logs of both",
-    )
-    yield make_finding(both, OVERRULED, told, change, shown, None)
+    yield make_finding(both, OVERRULED, told, SAME, shown, None)
 
 
 def find_first_difference(both: ComparedAnswers) -> Iterator[Finding]:
