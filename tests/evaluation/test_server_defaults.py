@@ -159,7 +159,7 @@ def test_compare_names_unlike_defaults_and_diagnose_says_it_first(tmp_path: Path
     causes = diagnose(tmp_path / "kept").between
     assert [one.rule for one in causes[:2]] == ["server_defaults", "overruled"]
     assert causes[0].told == f"{DIFFER}: B adds repetition_penalty"
-    assert "B writes a token that it lists as less likely than A's" in causes[1].told
+    assert "B writes a token that it ranks below another" in causes[1].told
     assert not any("weights" in one.told and one.rule == "even_loss" for one in causes)
     assert not any(one.rule == "server_defaults" for one in diagnose(tmp_path / "neutral").between)
 

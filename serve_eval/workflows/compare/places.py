@@ -20,7 +20,7 @@ from serve_eval.schema import Divergence, DivergencePlaces, Flip
 LEAST_EXAMINED = 3
 """Flips with a result that a summary needs."""
 LEAST_OVERRULED = 2
-"""Flips, besides two thirds of the examined ones, in which one side must be overruled."""
+"""Flips in which one side must be overruled; two thirds of the examined ones must be, too."""
 SHORT_ANSWER = 16
 """Characters of an extracted answer beyond which texts may well part inside it."""
 SAME, UNKNOWN = "same again", "unknown"
