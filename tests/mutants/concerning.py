@@ -72,6 +72,7 @@ CONCERNING = {
     ),
     "reference": (
         "tests/verdicts/test_references.py",
+        "tests/verdicts/test_reference_answers.py",
         "tests/workflows/references/test_import_trtllm.py",
         "tests/verdicts/test_reference_samples.py",
         "tests/workflows/references/test_register.py",
