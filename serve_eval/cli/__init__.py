@@ -25,9 +25,9 @@ def main() -> None:
     interrupts = Interrupts()
     interrupts.install()
     try:
-        from serve_eval.processes.rare_collections import rare_collections
+        from serve_eval.processes.rare_collections import OF_A_COMMAND, rare_collections
 
-        with rare_collections():
+        with rare_collections(OF_A_COMMAND):
             from serve_eval.cli import app
 
             interrupts.armed = True
