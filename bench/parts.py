@@ -3,8 +3,7 @@
 Run `python bench/parts.py [ROUNDS]`. It runs `serve-eval run` with all defaults and a key at two
 sizes, in turn, and takes the stack of the process at each tick of its CPU time (SIGPROF). A tick
 belongs to the innermost of our files in it, and one in the event loop to the callback after it. The
-difference of the two sizes is the cost of a
-further sample; what does not depend on the number of samples cancels out.
+difference of the two sizes is the cost of a further sample: what is the same for both cancels out.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def test_a_command_collects_garbage_rarely() -> None:
     ).stdout.split()
     collections, objects = int(told[-2]), int(told[-1])
     assert objects > 10_000, "this many are walked"
-    assert collections == 0, "the usual thresholds collect every 700 objects"
+    assert collections <= 8, "the usual thresholds collect every 700 objects: 45 times"
 
 
 def test_without_a_command_the_commands_are_listed() -> None:
