@@ -26,6 +26,8 @@ def check_score(score: Any, told: str, lo: float | None, hi: float | None) -> An
         raise ExternalCodeError(
             f"{told} must return a Score of serve_eval.schema, not {brief(score)}"
         )
+    if _is_exact(score, lo, hi):
+        return score
     begin = f"{told} must return a Score whose"
     if not isinstance(score.mode, str | None):
         raise ExternalCodeError(f"{begin} mode is a text or None, not {brief(score.mode)}")
@@ -42,6 +44,21 @@ def check_score(score: Any, told: str, lo: float | None, hi: float | None) -> An
             escape(str(name)): _to_float(part, f"{begin} part {name!r} is", None, None)
             for name, part in parts.items()
         },
+    )
+
+
+def _is_exact(score: Any, lo: float | None, hi: float | None) -> bool:
+    """Return True for a score that nothing is to be converted in, as nearly all are."""
+    value = score.value
+    return (
+        value.__class__ is float
+        and (-math.inf if lo is None else lo) <= value <= (math.inf if hi is None else hi)
+        and math.isfinite(value)
+        and score.outcome.__class__ is _find_outcomes(score.__class__)
+        and (score.answer is None or score.answer.__class__ is str)
+        and (score.mode is None or score.mode.__class__ is str)
+        and score.parts.__class__ is dict
+        and not score.parts
     )
 
 
