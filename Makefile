@@ -207,17 +207,17 @@ bench:
 	@command -v wrk > /dev/null || { [ "$$(id -u)" = 0 ] && { apt-get update -qq && apt-get install -y -qq wrk; } > /dev/null 2>&1; } \
 		|| echo "wrk is not installed: its row stays empty, and with it the goal beside it (Debian: apt-get install wrk)"
 	@$(MAKE) --no-print-directory VENV=.venv-bench .venv-bench/.peers
-	@failed=; for part in $(BENCH); do .venv-bench/bin/python bench/$$part || failed="$$failed $${part%% *}"; done; \
+	@failed=; for part in $(BENCH); do PYTHONDONTWRITEBYTECODE= .venv-bench/bin/python bench/$$part || failed="$$failed $${part%% *}"; done; \
 		[ -z "$$failed" ] || { echo "make bench failed in:$$failed" >&2; exit 1; }
 
 # What a sample, a page, a start and a score cost, against bench/gate.yaml, in up to 90 s: docs/testing.md. UPDATE=1
 # REASON="why" writes the table; GATE_BASE=COMMIT also looks at what the changes since then touch.
 bench-gate: $(VENV)/.dev
-	@$(BIN)/python bench/gate.py $(if $(UPDATE),--update --reason '$(REASON)') $(if $(GATE_BASE),--base $(GATE_BASE))
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python bench/gate.py $(if $(UPDATE),--update --reason '$(REASON)') $(if $(GATE_BASE),--base $(GATE_BASE))
 
 # The gate on copies of this tree with a costly change each: it must fail by the row that it names.
 bench-gate-check: $(VENV)/.dev
-	@$(BIN)/python bench/gate_check.py $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python bench/gate_check.py $(ARGS)
 
 # Time before the first evaluated request of launched servers, by step.
 bench-launch: $(VENV)/.dev

@@ -12,7 +12,7 @@ stays the same, since requests leave no cycles."""
 
 @contextmanager
 def rare_collections(objects: int = WHILE_ASKING) -> Iterator[None]:
-    """Within the block, collect once `objects` new ones exist, and walk no older ones."""
+    """Within the block, collect once there are as many new `objects`, and walk no older ones."""
     thresholds = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(objects, 100, 1000)

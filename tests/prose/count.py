@@ -12,6 +12,7 @@ from tests.prose.listed import PHRASES, QUESTION_WORDS
 from tests.prose.source import OTHERS, PACKAGES, Prose
 
 LONGEST = 100
+_OPENED = re.compile(r"""^ *r?['"]{3}\s*([^\s]+)""", re.MULTILINE)
 TOOL = Path(__file__).parent
 """This package names the phrases that it looks for."""
 
@@ -50,6 +51,21 @@ def worst_files(root: Path, count: int) -> list[str]:
     found.update(prose.file for prose, _ in listed_in_code(root))
     found.update(prose.file for prose, _ in listed(source.pages(root)))
     return [f"{times:4}  {file.relative_to(root)}" for file, times in found.most_common(count)]
+
+
+def asking_docstrings(files: Iterable[Path]) -> tuple[list[str], int]:
+    """Return the docstrings that open with a question word, and how many there are about.
+
+    Only files with a text in triple quotes that opens so are parsed.
+    """
+    asking, count = [], 0
+    for file in files:
+        opened = _OPENED.findall(file.read_text("utf-8"))
+        count += len(opened)
+        if any(map(opens_with_question, opened)):
+            texts = (prose.text for prose in source.docstrings(file))
+            asking += filter(opens_with_question, texts)
+    return asking, count
 
 
 def opens_with_question(text: str) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,15 +17,17 @@ from tests.pytest_plugin.run_pytest import run_pytest
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, models, stall
 
 LIMITED = """
-import signal
+import os, pathlib, signal
 import pytest
 
 @pytest.fixture(autouse=True)
 def _limit():
     def end(number, frame): {raises}
     signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, 4)
+    signal.signal(signal.SIGUSR1, lambda *_: signal.setitimer(signal.ITIMER_REAL, 0.5))
+    pathlib.Path("limited").write_text(str(os.getpid()))
     yield
+    pathlib.Path("limited").unlink(missing_ok=True)
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 @pytest.mark.serve_eval("word_problems", limit=40, concurrency=4, no_reference=True, model="m")
@@ -35,6 +40,16 @@ RAISES = {
 }
 
 
+def hang(folder: Path) -> Reply:
+    """Answer nothing; the time limit of the test that runs in a folder is then soon reached."""
+    limited = folder / "limited"
+    with suppress(FileNotFoundError):
+        process = int(limited.read_text())
+        limited.unlink()
+        os.kill(process, signal.SIGUSR1)
+    return stall()
+
+
 @pytest.mark.parametrize("name", RAISES)
 def test_a_server_that_hangs_is_an_error(tmp_path: Path, name: str) -> None:
     """It answers some samples and then none, until the time limit of the test."""
@@ -43,7 +58,7 @@ def test_a_server_that_hangs_is_an_error(tmp_path: Path, name: str) -> None:
     def act(request: HttpRequest) -> Reply:
         nonlocal answered
         answered += 1
-        return answer("4") if answered <= 10 else stall()
+        return answer("4") if answered <= 10 else hang(tmp_path)
 
     server = ScriptedServer(act, routes={"/v1/models": models("m")})
     (tmp_path / "test_it.py").write_text(LIMITED.format(raises=RAISES[name]))
@@ -69,7 +84,7 @@ def test_a_server_that_hangs_is_an_error(tmp_path: Path, name: str) -> None:
 
 
 def test_ctrl_c_still_ends_the_session(tmp_path: Path) -> None:
-    server = ScriptedServer(lambda _: stall(), routes={"/v1/models": models("m")})
+    server = ScriptedServer(lambda _: hang(tmp_path), routes={"/v1/models": models("m")})
     (tmp_path / "test_it.py").write_text(LIMITED.format(raises="raise KeyboardInterrupt"))
     with server.serve_in_thread() as url:
         done = run_pytest(tmp_path, SERVE_EVAL_BASE_URL=url)
