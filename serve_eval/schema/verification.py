@@ -17,12 +17,14 @@ class ProbeRoute(StrEnum):
     """The way in which a server is asked the probes; answers to different ones are not compared.
 
     TEXT: /completions. CHAT: a message that asks to continue the text. PREFIX: the text is the
-    beginning of the assistant's own message, which the server continues.
+    beginning of the assistant's own message, which the server continues. PLAIN: as CHAT, with the
+    model's thoughts switched off.
     """
 
     TEXT = "text"
     CHAT = "chat"
     PREFIX = "prefix"
+    PLAIN = "plain"
 
 
 class TokenReading(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -30,6 +30,7 @@ LEAST_UNLIKELY, UNLIKELY = 3, 0.2
 FIRST = "The quick brown fox"
 """Text of the requests that find out which questions a server takes."""
 CONTINUE = "Continue this text. Write only what follows.\n\n"
+NO_THOUGHTS = {"chat_template_kwargs": {"enable_thinking": False}}
 WRITE = "Write a text."
 """Instructions for servers that answer only chats."""
 
@@ -166,6 +167,8 @@ def _write_probe(text: str, route: ProbeRoute) -> tuple[Prompt, dict[str, Any]]:
         return text, {}
     if route is ProbeRoute.CHAT:
         return (Message(role="user", content=CONTINUE + text),), {}
+    if route is ProbeRoute.PLAIN:
+        return (Message(role="user", content=CONTINUE + text),), dict(NO_THOUGHTS)
     turns = Message(role="user", content=WRITE), Message(role="assistant", content=text)
     return turns, {"continue_final_message": True, "add_generation_prompt": False}
 

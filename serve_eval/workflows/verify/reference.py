@@ -28,6 +28,14 @@ TRIES = 15
 """Candidates per probe after which a server is given up."""
 ALONE = 20
 """Probes whose further answers are also asked one at a time: the noise covers the batch size."""
+AFTER = {ProbeRoute.CHAT: ProbeRoute.PREFIX, ProbeRoute.PREFIX: ProbeRoute.PLAIN}
+"""The next way of asking, for a server that is never uncertain in the first texts. A model that
+begins each message with the same token, such as one that thinks first, is never so in a chat. It
+may continue a message of its own, which not every server takes, or answer without thoughts."""
+USE_TEXTS = (
+    "A model that always thinks first begins every message alike: use completions, with"
+    " --no-apply-chat-template. Or choose other texts, with --tasks or --text."
+)
 LONG = 2200
 """Tokens of one probe that is longer than vLLM's default chunk of a prompt, of 2,048 tokens."""
 LONG_TRIES = 3
@@ -60,8 +68,8 @@ class ReferenceMaker:
             missing = (ALONE if known < ALONE <= count else count) - known
             prompts = await self._find(min(self.server.in_flight, missing))
             await self._keep(prompts)
-            if not self.probes and self.server.route is ProbeRoute.CHAT:
-                self._begin_messages()
+            if not self.probes and self.server.route in AFTER:
+                self._take_route(AFTER[self.server.route])
             if not self.tried_long:
                 await self._find_long()
             if self.candidates > TRIES * count and len(self.probes) < count:
@@ -69,18 +77,17 @@ class ReferenceMaker:
                 raise NotComparableError(
                     f"{self.server.name}: UNSUPPORTED: of {self.candidates} texts that break off,"
                     f" only {len(self.probes)} have an uncertain next token{why}",
-                    hint="Choose other texts, with --tasks or --text.",
+                    hint=USE_TEXTS
+                    if self.server.route is ProbeRoute.PLAIN
+                    else "Choose other texts, with --tasks or --text.",
                 )
 
-    def _begin_messages(self) -> None:
-        """Let texts be the beginning of the assistant's message from now on.
-
-        A model that begins each message with the same token, such as one that thinks first, is
-        never uncertain there.
-        """
+    def _take_route(self, route: ProbeRoute) -> None:
+        """Ask in another way from now on."""
         for server in (self.server, *self.siblings):
-            server.route = ProbeRoute.PREFIX
-        self.protocol["route"] = ProbeRoute.PREFIX.value
+            server.route = route
+            server.why = ""
+        self.protocol["route"] = route.value
         self.candidates = 0
 
     async def _find_long(self) -> None:
@@ -108,7 +115,7 @@ class ReferenceMaker:
         found = []
         for prompt, answer in asked:
             texts = list(break_off(prompt, answer))
-            if self.server.route is ProbeRoute.CHAT:
+            if self.server.route in (ProbeRoute.CHAT, ProbeRoute.PLAIN):
                 # Text that the server wrote cannot become a part of the message that it answers.
                 texts = [text for text in texts if text == prompt]
             if texts:

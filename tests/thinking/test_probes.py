@@ -1,0 +1,34 @@
+"""Test that smoke, watch and verify accuse no sound model that thinks, and see a damaged one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import serve_eval
+from tests.thinking.flavours import flavour_in_thread
+from tests.thinking.trials import smoke_once, watch_once
+
+
+@pytest.mark.parametrize("name", ["opened_long", "hybrid_field"])
+def test_smoke_accuses_a_damaged_thinker_alone(name: str) -> None:
+    assert smoke_once(name, False, 0) == ""
+    assert "questions" in smoke_once(name, True, 0)
+
+
+@pytest.mark.parametrize("name", ["opened_long", "hybrid_opened"])
+def test_a_watch_accuses_a_damaged_thinker_alone(name: str) -> None:
+    assert watch_once(name, False, 1) == ""
+    assert watch_once(name, True, 1) != ""
+
+
+def test_verify_asks_a_thinker_without_thoughts_where_it_continues_no_message(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "reference.json"
+    words = ["--model", "M", "--floor", "0.08", "--probes", "40", "-o", tmp_path / "out"]
+    with flavour_in_thread("hybrid_field") as url:
+        made = serve_eval("verify", url, *words, "--apply-chat-template", "--register", file)
+    assert made.returncode == 0, made.stderr
+    assert '"route":"plain"' in file.read_text()
