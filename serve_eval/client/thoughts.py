@@ -1,4 +1,4 @@
-"""What the answers of an endpoint have shown of the model's thoughts, by kind of request."""
+"""Thoughts that the answers of an endpoint have shown, by kind of request."""
 
 from __future__ import annotations
 

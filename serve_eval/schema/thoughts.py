@@ -1,4 +1,4 @@
-"""What the answers of a session showed of a model's thoughts."""
+"""Counts of the thoughts that the answers of a session showed."""
 
 from __future__ import annotations
 

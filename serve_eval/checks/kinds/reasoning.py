@@ -60,14 +60,14 @@ async def reasoning(session: CheckSession) -> CheckResult:
         return report_unsupported("the model showed no thoughts")
     plain = await session.post(session.body(QUESTION, chat=True, max_tokens=PLAIN_TOKENS, **OFF))
     heeded = plain.answered and plain.first.finish == "stop" and not shows_thoughts(plain)
-    if cut and (not shows_thoughts(answer) or not _answers_behind_thoughts(answer)):
+    if cut and (not shows_thoughts(answer) or not _has_answer(answer)):
         session.allow_more(MOST_ROOM)
         longer = await session.post(_body(session, MOST_ROOM))
         answer = longer if longer.answered else answer
     thinks = shows_thoughts(answer) or (cut and heeded)
     if not thinks:
         return report_unsupported("the model showed no thoughts")
-    endless = answer.first.finish == "length" and not _answers_behind_thoughts(answer)
+    endless = answer.first.finish == "length" and not _has_answer(answer)
     session.known.thinking = Thinking(
         thinks=True,
         opened=opens_thoughts(answer.first) or not shows_thoughts(answer),
@@ -102,7 +102,7 @@ def _judge(session: CheckSession, answer: Answer) -> CheckResult:
     return pass_check(f"closed: {len(first.thoughts)} characters, separate from the answer{off}")
 
 
-def _answers_behind_thoughts(answer: Answer) -> bool:
+def _has_answer(answer: Answer) -> bool:
     """Return True if an answer began behind its thoughts."""
     rest, thoughts = split_thinking(answer.first.text)
     return bool(rest.strip()) and bool(thoughts or answer.first.thoughts)

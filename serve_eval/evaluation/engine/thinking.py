@@ -48,7 +48,7 @@ async def send_to_thinker(
     result = await client.send(request, alone=alone)
     if isinstance(result, Failure) or request.prompt_logprobs:
         return result
-    if stops and _is_within_thoughts(result):
+    if stops and _ends_in_thoughts(result):
         return await _send_again(client, request, result, alone=alone)
     if not _may_be_thoughts(request, result):
         return result
@@ -90,7 +90,7 @@ async def _send_without_stops(
     )
 
 
-def _is_within_thoughts(result: Response) -> bool:
+def _ends_in_thoughts(result: Response) -> bool:
     """Return True if an answer ended of itself within thoughts that it shows or counts."""
     hidden = bool(result.usage.reasoning_tokens) and result.finish_reason in _STOPPED
     empty = not result.text.strip() and not result.tool_calls
