@@ -83,6 +83,21 @@ def test_where_lower_is_better_the_lowest_score_is_right() -> None:
     assert test.test.p == mcnemar(6, 0).p_mid
 
 
+def test_anchors_keep_the_weights_of_their_prompts() -> None:
+    """Of 40 anchors four are lost that count three times."""
+    found = pair(
+        [[0.0] * 5 + [1.0] * 40] * 2,
+        [0.0] * 9 + [1.0] * 36,
+        lo=0.0,
+        hi=1.0,
+        higher_is_better=True,
+        weights=[3.0] * 9 + [1.0] * 36,
+    )
+    test = anchor_test(found)
+    assert test is not None
+    assert test.test.mean == pytest.approx(-12.0 / 48.0)
+
+
 def test_damage_of_stable_prompts_shows_among_the_anchors_with_a_fraction_of_the_noise() -> None:
     random = numpy.random.default_rng(5)
     chance = numpy.where(random.random(1500) < 0.26, random.random(1500), 1.0)

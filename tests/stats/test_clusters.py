@@ -15,8 +15,10 @@ from serve_eval.stats.clusters import (
     number_keys,
     two_sided_p,
 )
+from serve_eval.stats.drop import drop_test
 from serve_eval.stats.largest_statistic import as_table
 from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.pairs import pair
 from serve_eval.stats.permuted_losses import compute_permuted_p
 from serve_eval.stats.slices import find_paired_slice
 from serve_eval.stats.unpaired_slices import find_unpaired_slice
@@ -52,6 +54,18 @@ def test_a_cluster_counts_once_by_its_net_change() -> None:
     assert two_sided_p(signs, [""] * 12) == 2.0 * 0.5**12
     assert two_sided_p(signs, ["a"] * 6 + ["b"] * 6) == pytest.approx(0.5)
     assert two_sided_p(signs, ["a"] * 12) == 1.0
+    with pytest.raises(ValueError, match="argument 2"):
+        two_sided_p(signs, ["a"] * 11)
+
+
+def test_the_runs_of_a_cluster_are_exchanged_as_a_whole() -> None:
+    """The candidate, the worst of three runs on each prompt, is drawn there by one in three."""
+    alone, grouped = (
+        pair([[1.0] * 12] * 2, [[0.0] * 12], lo=0.0, hi=1.0, higher_is_better=True, clusters=groups)
+        for groups in (None, [i // 3 for i in range(12)])
+    )
+    assert drop_test(alone, "exchange").p_exact == pytest.approx(3.0**-12)
+    assert drop_test(grouped, "exchange").p_exact == pytest.approx(3.0**-4)
 
 
 @pytest.mark.parametrize(("m", "r"), [(5, 1.0), (20, 1.0), (10, 0.5), (10, 0.0)])

@@ -116,6 +116,9 @@ def test_the_rule(
     assert (verdict.outcome.value, verdict.rule) == (expected, rule)
     assert verdict.acceptance is not None
     assert (verdict.acceptance.reference, verdict.acceptance.least) == (2.0, 1.9)
+    known = length if answers >= 98 else None
+    passed = None if known is None else known >= 1.9
+    assert (verdict.acceptance.length, verdict.acceptance.passed) == (known, passed)
     assert exit_code([verdict]) == {"PASS": 0, "INTEGRATION TEST": 0, "FAIL": 1, "ERROR": 4}.get(
         expected, 3
     )

@@ -24,7 +24,7 @@ from serve_eval.schema import (
 )
 from serve_eval.stats.pairs import Pairs, pair
 from serve_eval.verdicts.references import AcceptanceLength
-from serve_eval.verdicts.rules import anchors, classic, noninferiority, paired
+from serve_eval.verdicts.rules import anchors, classic, noninferiority, paired, tokens
 from serve_eval.verdicts.rules._acceptance import judge as judge_acceptance
 from serve_eval.verdicts.rules._paired import compare, warnings
 
@@ -94,6 +94,22 @@ def test_the_share_that_flipped_is_that_of_both_ways() -> None:
     assert told.flip_rate == (90 + 50) / 4096
     graded = pair([[1.0, 0.5] * 20], [[1.0, 0.0] * 20], lo=0.0, hi=1.0, higher_is_better=True)
     assert compare(graded, result, margin=1.0, alpha=0.05, max_missing=0.02).flip_rate is None
+
+
+def test_the_design_effect_is_that_of_the_groups_of_complete_pairs() -> None:
+    """Ten passages of four prompts, of which four are lost as a whole, and a missing answer."""
+    result, *_ = _case(40, 0, 0)
+    after = [math.nan] + [1.0] * 23 + [0.0] * 16
+    passages = [i // 4 for i in range(40)]
+    pairs, alone = (
+        pair([[1.0] * 40], [after], lo=0.0, hi=1.0, higher_is_better=True, clusters=groups)
+        for groups in (passages, None)
+    )
+    told = compare(pairs, result, margin=1.0, alpha=0.05, max_missing=0.05)
+    assert told.groups == 10
+    assert told.design_effect == pytest.approx(4.0, rel=0.1)
+    told = compare(alone, result, margin=1.0, alpha=0.05, max_missing=0.05)
+    assert (told.groups, told.design_effect) == (None, 1.0)
 
 
 def test_the_degrees_of_freedom_of_a_t_test_are_kept() -> None:
@@ -206,6 +222,9 @@ def test_without_pairs_there_is_no_paired_verdict() -> None:
         verdict = rule.judge(result, reference, hypothesis, None)
         assert verdict.outcome is VerdictOutcome.INCONCLUSIVE
         assert "no_pairs" in verdict.reasons[-1]
+    verdict = tokens.judge(result, reference, hypothesis, None)
+    assert verdict.outcome is VerdictOutcome.INCONCLUSIVE
+    assert verdict.reasons == ("no_answers: no prompt has an answer of both sides",)
 
 
 @pytest.mark.parametrize("margin", [0.0, -1.0, float("nan"), float("inf")])
@@ -265,6 +284,7 @@ def test_the_anchors_rule_needs_anchors_and_pairs() -> None:
         VerdictOutcome.INCONCLUSIVE,
         ("no_pairs: there is no score to pair with",),
     )
+    assert alone.rule == "anchors"
 
 
 @pytest.mark.parametrize("rule", [classic, paired, noninferiority, anchors])

@@ -20,6 +20,8 @@ from serve_eval.evaluation.storage.records.reply_proofs import (
     ConnectionStep,
     Proofs,
     describe_proofs,
+    describe_unproven,
+    doubtful,
     judges_proofs,
     withdraw_all,
 )
@@ -266,6 +268,52 @@ def test_what_is_not_proven_is_doubted_once_any_connection_was_out_of_step(tmp_p
     assert _doubts(proofs, open_now={(SESSION, 1)}) == [False, False, False, False, True]
     again = Proofs(tmp_path / "s")
     assert (_doubts(again), again.out) == ([False, False, False, False, True], 2)
+
+
+def test_what_is_doubtful_tells_connections_that_are_open_now_apart() -> None:
+    proofs = Proofs()
+    proofs.note(ConnectionStep("another session of 24 ch", 9, out="why"))
+    records = [
+        Record(id="a", response=_response(turn=1)),
+        Record(id="b", response=_response(turn=1, connection=2)),
+        Record(id="c", failure=Failure(kind=FailureKind.TIMEOUT, message="slow")),
+    ]
+    assert [sample for sample, _, _ in doubtful(records, proofs)] == ["a", "b"]
+    assert [sample for sample, _, _ in doubtful(records, proofs, {(SESSION, 1)})] == ["b"]
+
+
+ENDED = "its session ended before a proof"
+
+
+@pytest.mark.parametrize(
+    ("steps", "reasons"),
+    [
+        ([], [None, ENDED, ENDED, ENDED]),
+        ([{"turns": 1}], [None, None, ENDED, ENDED]),
+        ([{"turns": 1}, {"trusted": 2}], [None, None, None, ENDED]),
+        ([{"turns": 1}, {"lost": "cut"}], [None, None, "its connection ended", "its connection"]),
+        ([{"turns": 2}, {"out": "two"}], [None, None, None, "its connection was out of step: two"]),
+    ],
+)
+def test_an_earlier_session_must_have_proven_or_trusted_what_counts(
+    steps: list[dict[str, Any]], reasons: list[str | None]
+) -> None:
+    """The reasons are those about turns 0, which needs no proof, to 3."""
+    proofs = Proofs()
+    for step in steps:
+        proofs.note(ConnectionStep(SESSION, 1, **step))
+    for turn, reason in enumerate(reasons):
+        found = proofs.doubt_earlier(_response(turn=turn))
+        assert (found is None) == (reason is None), turn
+        assert (found or "").startswith(reason or "")
+
+
+@pytest.mark.parametrize(("count", "first"), [(1, "1 answer was"), (2, "2 answers were")])
+def test_unproven_answers_are_counted_in_words_that_fit(count: int, first: str) -> None:
+    [line] = describe_unproven(count, "the judge")
+    assert line.startswith(f"{first} never proven to belong to the right sample")
+    assert "a connection to the judge ended" in line
+    assert describe_unproven(0) == []
 
 
 def test_a_torn_or_damaged_line_costs_a_proof_and_no_run(tmp_path: Path) -> None:
