@@ -66,6 +66,7 @@ HARMLESS: Mapping[str, frozenset[str]] = {
     "simulated": frozenset(_SIMULATED),
     "embedded": frozenset(
         {"damage", "also", "strict_fields", "port", "cache_blocks", "host_blocks", "cache_fault"}
+        | {"sampling_defaults"}
     ),
     "trtllm": _TIMES | _SIZES,
     "trtllm_disaggregated": _TIMES | {"gpus", "auth_key", "perf_metrics", "request_timeout_s"},
@@ -190,7 +191,7 @@ HARMLESS_FIELDS = (
         "allow_mismatch",
         "integration_test",
     ),
-    *("early_stop", "limits", "expect", "server_defaults"),
+    *("early_stop", "limits", "expect", "server_defaults", "preset"),
 )
 JUDGED_BY = ("cases.path", "cases.scorer")
 """Options of our tasks that may name judges, whose addresses and keys need consent."""

@@ -62,10 +62,10 @@ class WorseningModel(MadeUpModel):
         super().__init__(skilled=True, seed=seed)
         self.worn, self.asked = False, 0
 
-    def answer(self, ids, *, index=0, wrong=False, sampled=None):  # type: ignore[no-untyped-def]
+    def answer(self, ids, *, wrong=False, **drawn):  # type: ignore[no-untyped-def]
         self.asked += 1
         bad = wrong or (self.worn and self.asked % 2 == 0)
-        return super().answer(ids, index=index, wrong=bad, sampled=sampled)
+        return super().answer(ids, wrong=bad, **drawn)
 
 
 def watch_once(name: str, damaged: bool, number: int) -> str:

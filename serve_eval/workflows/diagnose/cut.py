@@ -91,6 +91,11 @@ def find_unclosed_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Findi
     change = (
         (more, off) if 2 * cut > len(shown) else (off, "trtllm-serve ... --reasoning_parser NAME")
     )
+    hidden = [_response(one).usage.reasoning_tokens or 0 for one in shown]
+    if statistics.median(hidden) and not any(_response(one).reasoning for one in shown):
+        told += f"; a median of {statistics.median(hidden):g} tokens went into thoughts that the"
+        told += " server does not show"
+        change = (more, off)
     yield about(task, "unclosed_reasoning", told, change, shown, of=len(task.texts))
 
 
@@ -158,15 +163,11 @@ def empty(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     told += f" (finish_reason {', '.join(f'{name} {count}' for name, count in finished)})"
     tokens = [_response(one).usage.shown_tokens for one in shown]
     typical = statistics.median(tokens)
-    hidden = statistics.median(_response(one).usage.reasoning_tokens or 0 for one in shown)
     stopped = [one for one in shown if _response(one).stop_reason is not None]
     change: tuple[str, ...]
     if 2 * len(stopped) > len(shown):
         told += f"; {_describe_met(stopped)}"
         change = (f"--set {task.word}.stop=[]",)
-    elif hidden > typical:
-        told += f"; a median of {hidden:g} tokens went into thoughts that the server does not show"
-        change = (f"--set {task.word}.max_tokens={4 * task.max_tokens}",)
     elif typical > FEW_TOKENS:
         told += (
             f"; a median of {typical:g} tokens was generated: the server's parsers may have removed"

@@ -127,7 +127,7 @@ def test_what_is_absent_is_not_described() -> None:
     found = Breakdown(
         reference=None,
         kinds={"wrong": 1},
-        cut=0,
+        cut={},
         near=0,
         unread=0,
         examples=(),

@@ -253,7 +253,7 @@ CASES = {
         act=swallowed, rule="empty", told="a median of 50 tokens", change="--reasoning_parser",
     ),
     "hides_thoughts": Case(
-        act=hides_thoughts, rule="empty", told="thoughts that the server does not show",
+        act=hides_thoughts, rule="unclosed_reasoning", told="that the server does not show",
         change="max_tokens=512",
     ),
     "misfiled": Case(

@@ -129,7 +129,7 @@ def test_without_a_floor_a_clear_difference_ends_the_command(tmp_path: Path) -> 
     assert "No floor is known, so no server can be called another model" in " ".join(
         ran.stderr.split()
     )
-    assert len(b.server.requests) < 35
+    assert len(b.server.asked) < 35
     assert "name a sibling or a floor" in line.read_text()
     assert "AS FAR APART AS FOUR-BIT WEIGHTS ARE (0." in line.read_text()
     [command] = re.findall("^serve-eval .*", (tmp_path / "summary.md").read_text(), re.MULTILINE)

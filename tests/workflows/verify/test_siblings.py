@@ -38,7 +38,7 @@ def test_a_replica_as_sibling_accuses_no_healthy_server(tmp_path: Path) -> None:
     assert "the sibling differs by at most 0 nat, as replicas do" in told
     assert "a sibling on other hardware or with another batch size or engine version" in told
     assert "raise --probes" not in told
-    assert len(b.server.requests) < 30
+    assert len(b.server.asked) < 30
     assert "limits: noise 0, floor 0 nat" in told
 
 
