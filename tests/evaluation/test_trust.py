@@ -63,6 +63,7 @@ def _foreign(folder: Path, plan: Plan) -> Path:
 
 QUIET = Spec(name="simulated")
 STARTING = Spec(name="embedded", options={"server": "/evil"})
+SERVING = Spec(name="llama_cpp")
 READING = Spec(name="lm_eval", options={"data_files": {"test": "/evil"}})
 
 
@@ -78,6 +79,8 @@ READING = Spec(name="lm_eval", options={"data_files": {"test": "/evil"}})
         ({"launcher": STARTING}, {}, "launcher.server"),
         ({"launcher": STARTING}, {"base_url": "http://127.0.0.1:8/v1"}, None),
         ({"launcher": STARTING}, {"launcher": "embedded"}, "launcher.server"),
+        ({"launcher": SERVING}, {}, "launcher"),
+        ({"launcher": SERVING}, {"base_url": "http://127.0.0.1:8/v1"}, None),
         ({"launcher": QUIET}, {}, None),
         ({"launcher": QUIET, "allow_hub": True}, {}, "allow_hub"),
         ({"launcher": QUIET, "allow_hub": True}, {"allow_hub": False}, None),
@@ -106,6 +109,24 @@ def test_folders_of_code_are_those_of_the_command(tmp_path: Path) -> None:
     assert to_read(folder, (mine,)).include_path == (mine,)
     settings = {"include_path": [mine], "base_url": "http://127.0.0.1:8/v1"}
     assert to_follow(folder, settings, trust_plan=False).include_path == (mine,)
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings"),
+    [
+        ({"launcher": Spec(name="nowhere")}, {"base_url": "http://127.0.0.1:8/v1"}),
+        ({"launcher": Spec(name="nowhere")}, {"launcher": "simulated"}),
+        ({"verdict": Spec(name="nowhere")}, {"verdict": "paired"}),
+    ],
+)
+def test_code_that_the_command_replaces_is_not_looked_for(
+    tmp_path: Path, fields: Mapping[str, Any], settings: Mapping[str, Any]
+) -> None:
+    saved = replace(_plan(allow_hub=False), include_path=("/evil",), **fields)
+    folder = _foreign(tmp_path, saved)
+    assert to_follow(folder, settings, trust_plan=True).include_path == ()
+    with pytest.raises(WithheldCodeError, match="nowhere"):
+        to_follow(folder, {}, trust_plan=True)
 
 
 @pytest.mark.parametrize(

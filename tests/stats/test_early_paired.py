@@ -57,6 +57,14 @@ def test_the_wealth_is_half_that_of_fixed_stakes_and_half_that_of_a_stake_that_f
     assert bet.log == pytest.approx(math.log((math.exp(fixed.log) + following) / 2.0))
 
 
+def test_a_stake_that_lost_more_than_a_float_can_tell_leaves_half_of_the_fixed_ones() -> None:
+    bet, fixed = MarginWealth(0.5, 0.5), Wealth(0.5, None, 0.0, 1.0)
+    for _ in range(1500):
+        bet.bet(0.0)
+        fixed.bet(0.0)
+    assert bet.log == pytest.approx(fixed.log - math.log(2.0))
+
+
 def test_the_evidence_needed_is_one_over_alpha_and_that_few_are_missing_one_over_eps() -> None:
     """Compare with the first value at which both hold, found independently."""
     n, margin, alpha = 3000, 0.02, 0.025

@@ -107,6 +107,9 @@ def test_the_order_of_the_measures_does_not_matter(counts: dict[Signs, int]) -> 
         # Continuous scores under noise, 200 prompts: int8 is farther away in 134, int4 in 193.
         ({(1, 0): 134, (-1, 0): 66}, 6.425945581938067e-07),
         ({(1, 0): 193, (-1, 0): 7}, 7.635380881512203e-49),
+        # Four prompts whose signs are opposite: one measure has at least three positive signs in
+        # 10 of 16 flips, and all four in 2.
+        ({(1, -1): 3, (-1, 1): 1}, 0.375),
         ({}, 1.0),
         ({(0, 0): 100}, 1.0),
     ],

@@ -147,6 +147,7 @@ def test_power_where_every_prompt_changes_or_none_does() -> None:
             "margin must lie strictly between 0 and 1",
         ),
         (lambda: num_noninferior_for(0.01, 0.034, 0.05, 0.0), "beta"),
+        (lambda: num_pairs_for(0.5, 0.6, 0.05, 0.2), "a flip rate of 0.6 are not proportions"),
         (lambda: num_noninferior_for(1e-9, 0.9, 0.05, 0.2), "more than 10000000 prompts"),
     ],
 )

@@ -79,6 +79,15 @@ def test_prompts_that_were_answered_once_are_those_of_fishers_test(n: int) -> No
     assert found == pytest.approx(known, rel=1e-6)
 
 
+@pytest.mark.parametrize("right", [0, 1])
+def test_the_largest_sums_have_their_chance_where_almost_all_answers_are_bad(right: int) -> None:
+    own, others = 200, 200
+    prompts = [AnsweredPrompt(None, {"g1": [place >= right]}) for place in range(own)]
+    prompts += [AnsweredPrompt(None, {"g0": [place >= 18 - right]}) for place in range(others)]
+    known = no_worse([(own, own - right, others, others - 18 + right)])
+    assert no_worse_by_prompt(prompts, "g1") == pytest.approx(known, rel=1e-6)
+
+
 def test_prompts_that_all_workers_answered_are_blocks() -> None:
     rng = numpy.random.default_rng(1)
     prompts = [

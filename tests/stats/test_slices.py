@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.largest_statistic import adjust, choose
+from serve_eval.stats.largest_statistic import adjust, as_table, choose
 from serve_eval.stats.other_model import MOST_STRATA, _stratify, is_like_another
+from serve_eval.stats.slice_units import Units
 from serve_eval.stats.slices import find_answer_slice, find_paired_slice
+from serve_eval.stats.uniform_loss import reject_uniform_loss
 from serve_eval.stats.unpaired_slices import find_unpaired_slice
 
 N = 120
@@ -49,6 +51,29 @@ def test_p_is_at_least_that_of_the_signs_inside(lost: int, named: bool) -> None:
     after = numpy.ones(N)
     after[:lost] = 0.0
     found = find_paired_slice(numpy.ones(N), after, columns(first(20)), level=0.0015)
+    assert (found is not None) is named
+
+
+def test_a_uniform_loss_of_right_answers_is_the_test_of_two_proportions() -> None:
+    """70 of 100 are lost inside and 60 of 100 outside: z is 1.48, and p .069."""
+    before, inside = numpy.ones(200), first(100, 200)
+    change = (numpy.arange(200) % 100 < numpy.where(inside, 70, 60)).astype(float)
+    [p] = reject_uniform_loss(
+        numpy.stack([before - change, before], axis=1),
+        change,
+        as_table(columns(inside).astype(float), 200),
+        0.0,
+        numpy.random.default_rng(0),
+        draws=499,
+        units=Units(None, 200),
+    )
+    assert p == pytest.approx(0.069, abs=0.03)
+
+
+@pytest.mark.parametrize(("halves", "named"), [(9, False), (10, True)])
+def test_a_slice_that_is_named_loses_five_prompts_or_more(halves: int, named: bool) -> None:
+    after = numpy.where(first(halves), 0.5, 1.0)
+    found = find_paired_slice(numpy.ones(N), after, columns(first(20)), level=0.01)
     assert (found is not None) is named
 
 

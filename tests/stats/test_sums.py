@@ -103,6 +103,14 @@ def test_a_longer_answer_than_the_limit_widens_the_range() -> None:
         [[before, words]], [[after, words]], _rate, higher_is_better=False, limits=(128.0, 0.0)
     )
     assert pairs.span == pytest.approx(20 * 500.0 / 200.0)
+    small = pair_sums(
+        [[before, words]],
+        [[after, words]],
+        lambda sums: 1e-6 * _rate(sums),
+        higher_is_better=False,
+        limits=(128.0, 0.0),
+    )
+    assert small.span == pytest.approx(1e-6 * 20 * 500.0 / 200.0)
 
 
 def test_with_thirty_changes_the_bounds_are_those_of_t_over_speakers() -> None:

@@ -41,6 +41,11 @@ def test_the_test_stops_at_the_first_permutation_that_is_one_too_many() -> None:
     assert all(p >= 0.1 or p == 0.05 for p in found)
 
 
+def test_a_test_that_stops_at_a_large_alpha_has_a_p_of_one_at_most() -> None:
+    strata = [f"{i}" for i in range(len(SPANS))]
+    assert compare_together(SPANS, strata, [(0, 2)], [1.0], alpha=0.9, seed=0, draws=19).p == 1.0
+
+
 def test_contents_are_exchanged_within_their_stratum_alone() -> None:
     strata = [f"{i}" for i in range(len(SPANS))]
     found = compare_together(SPANS, strata, [(0, 2)], [1.0], alpha=0.05, seed=0)

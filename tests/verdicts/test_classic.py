@@ -79,6 +79,21 @@ def test_57_of_100_passes_a_threshold_of_57_and_a_worse_count_fails(higher: bool
         assert verdict.outcome is outcome
 
 
+@pytest.mark.parametrize("higher", [True, False])
+def test_a_value_on_a_threshold_is_compared_by_the_sum_of_its_scores_before_the_scale(
+    higher: bool,
+) -> None:
+    """Three scores that sum to 9.383099398323: 16 times their mean has one digit more."""
+    value = 9.383099398323 / 3 * 16.0
+    assert value != 50.043196791056
+    result = replace(
+        _result(3, 0, 3), metric=Metric(scale=16.0), value=value, bounds=(value, value)
+    )
+    reference = replace(REFERENCE, threshold=50.043196791056, higher_is_better=higher)
+    verdict = judge(result, reference, Hypothesis(num_samples=3))
+    assert verdict.outcome is VerdictOutcome.PASS
+
+
 @pytest.mark.parametrize(("failed", "outcome"), [(0, "PASS"), (1, "PASS"), (2, "PASS")])
 def test_the_worst_case_of_missing_answers_on_the_threshold_passes(
     failed: int, outcome: str
