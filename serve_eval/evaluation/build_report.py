@@ -11,7 +11,7 @@ from pathlib import Path
 
 import serve_eval
 from serve_eval.errors import NotComparableError
-from serve_eval.evaluation.capabilities.sampling import compare_with_reference
+from serve_eval.evaluation.capabilities.sampling import compare_with_reference, warn_of_defaults
 from serve_eval.evaluation.endpoint import engine_counters
 from serve_eval.evaluation.path_proof import apply_path, prove_path
 from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
@@ -58,6 +58,7 @@ def report_on(
     more = (
         *_other_versions(work, endpoint),
         *_other_launches(work, plan),
+        *warn_of_defaults(defaults, [w.prepared.task for w in work]),
         *_other_defaults(work, defaults),
         *_other_code(plan, noted),
         *describe_archived(folder, [w.prepared.task for w in work]),

@@ -120,11 +120,13 @@ def test_an_endpoint_is_probed_once_also_if_the_run_resumes(tmp_path: Path) -> N
 
 
 async def _evaluate(defaults: dict[str, float], folder: Path, **options: Any) -> Report:
-    said: list[str] = []
     async with _served(defaults) as (url,):
-        report = await evaluate(_plan(url, **options), folder, environ={}, notify=said.append)
-    assert bool([line for line in said if "the server adds" in line]) == (
-        bool(defaults) and options.get("server_defaults") == "keep"
+        report = await evaluate(_plan(url, **options), folder, environ={})
+    told = [line for line in report.warnings if "the server adds" in line]
+    kept = options.get("server_defaults") == "keep"
+    assert len(told) == bool(defaults)
+    assert all(
+        ("which changes answers" if kept else "sent neutral values") in line for line in told
     )
     return report
 

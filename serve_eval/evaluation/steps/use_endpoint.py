@@ -11,7 +11,6 @@ from serve_eval.client.connection import connect
 from serve_eval.evaluation import first_token
 from serve_eval.evaluation.build_report import environment
 from serve_eval.evaluation.capabilities import probe, warn_of_guided_decoding
-from serve_eval.evaluation.capabilities.sampling import warn_of_defaults
 from serve_eval.evaluation.endpoint import deployment, engine_counters, launched_path
 from serve_eval.evaluation.endpoint.launch import Launching, launch
 from serve_eval.evaluation.endpoint.server_quirks import quirks
@@ -79,7 +78,6 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
         *warn_of_guided_decoding(found),
         *quirks(session.plan, endpoint, [p.task for p in prepared]),
         *deployment.remarks(endpoint.info),
-        *warn_of_defaults(defaults, [p.task for p in prepared]),
     ]
     for line in lines:
         session.notify(f"warning: {line}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from serve_eval.evaluation.capabilities.sampling.sending import (
     list_kept,
     list_replaced,
     read_kept,
 )
+from serve_eval.protocol.sampling_fields import ROWS
 from serve_eval.schema import ReferenceRuns, Report, SamplingDefault, SamplingDefaults, Task
 
 DIFFER = "the servers' sampling defaults differ"
@@ -48,22 +49,36 @@ def describe_defaults(found: SamplingDefaults | None) -> list[str]:
 
 
 def warn_of_defaults(found: SamplingDefaults | None, tasks: Sequence[Task]) -> list[str]:
-    """Return a warning if the server adds something that changes the answers of a task."""
+    """Return warnings about what the server adds: what changes answers here, or elsewhere.
+
+    A penalty that neutral values of the run replace changes the answers of other clients.
+    """
     if found is None:
         return []
-    kept = {name: None for task in tasks for name in list_kept(found, task)}
-    if not kept:
-        return []
-    names = ", ".join(_name(one) for one in found.added if one.name in kept)
-    how = (
-        "--server-defaults neutral replaces it"
-        if found.policy == "keep"
-        else "no value of a request replaces it, so change the server"
-    )
-    return [
-        f"the server adds {names} to requests that lack it, which changes answers"
-        f" (generation_config.json?): {how}"
-    ]
+    lines = []
+    kept = {name for task in tasks for name in list_kept(found, task)}
+    if kept:
+        how = (
+            "--server-defaults neutral replaces it"
+            if found.policy == "keep"
+            else "no value of a request replaces it, so change the server"
+        )
+        lines.append(
+            f"the server adds {_name_some(found, kept)} to requests that lack it, which changes"
+            f" answers (generation_config.json?): {how}"
+        )
+    replaced = {name for task in tasks for name in list_replaced(found, task)} - kept
+    if any(ROWS[name].greedy for name in replaced):
+        lines.append(
+            f"the server adds {_name_some(found, replaced)} to requests that lack it"
+            " (generation_config.json?), and this run sent neutral values: clients that send none"
+            " get other answers, which --server-defaults keep measures"
+        )
+    return lines
+
+
+def _name_some(found: SamplingDefaults, names: Collection[str]) -> str:
+    return ", ".join(_name(one) for one in found.added if one.name in names)
 
 
 def name_difference(
