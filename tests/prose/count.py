@@ -12,6 +12,7 @@ from tests.prose.listed import PHRASES, QUESTION_WORDS
 from tests.prose.source import OTHERS, PACKAGES, Prose
 
 LONGEST = 100
+_JOINTS = re.compile(r"""(?:\\[nrt]|\b[fFrRbB]{1,2}(?=['"])|[\s#"\\]|(?<!\w)'|'(?!\w))+""")
 _OPENED = re.compile(r"""^ *r?['"]{3}\s*([^\s]+)""", re.MULTILINE)
 TOOL = Path(__file__).parent
 """This package names the phrases that it looks for."""
@@ -82,8 +83,13 @@ def listed(proses: Iterable[Prose]) -> Iterator[tuple[Prose, str]]:
 
 
 def listed_in_code(root: Path) -> Iterator[tuple[Prose, str]]:
-    """Yield the listed phrases in the docstrings, comments and messages of the packages."""
+    """Yield the listed phrases in the docstrings, comments and messages of the packages.
+
+    Only files are parsed that have one without their quotes, line ends and signs of comments.
+    """
     for file in source.python_files(root, PACKAGES):
+        if not PHRASES.search(_JOINTS.sub(" ", file.read_text("utf-8"))):
+            continue
         for kind in (source.docstrings, source.comments, source.messages):
             yield from listed(kind(file))
 
