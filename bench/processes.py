@@ -20,19 +20,8 @@ KEY = "sk-" + "0123456789abcdef" * 2
 
 
 def environment(scratch: Path) -> dict[str, str]:
-    """Return the caller's environment without variables that change the tools; data stays local.
-
-    Bytecode is cached, as for users: to compile our modules in each process takes half a second.
-    """
-    ours = (
-        "PYTHONDONTWRITEBYTECODE",
-        "SERVE_EVAL_",
-        "OPENAI_",
-        "HF_",
-        "INTEGRATION_TEST",
-        "TRTLLM_",
-        "LLM_MODELS_ROOT",
-    )
+    """Return the caller's environment without variables that change the tools; data stays local."""
+    ours = ("SERVE_EVAL_", "OPENAI_", "HF_", "INTEGRATION_TEST", "TRTLLM_", "LLM_MODELS_ROOT")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {
         **kept,
