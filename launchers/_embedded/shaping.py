@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from serve_eval.launchers._embedded.weights import Array
 from serve_eval.launchers._http.errors import bad_request
 
+ROUNDED = 1e-9
+"""Share by which two equal probabilities may differ after rounding."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shaping:
@@ -101,7 +104,8 @@ def draw_token(logits: Logits, shaping: Shaping, chance: np.random.Generator | N
     chances: NDArray[np.float64] = np.exp(scaled)
     chances /= chances.sum()
     if shaping.min_p > 0:
-        chances[chances < shaping.min_p * chances.max()] = 0
+        least = shaping.min_p * chances.max() * (1 - ROUNDED)  # so that a tie stays
+        chances[chances < least] = 0
         chances /= chances.sum()
     if 0 < shaping.top_k < len(chances):
         chances[np.argsort(-chances, kind="stable")[shaping.top_k :]] = 0

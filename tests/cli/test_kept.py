@@ -36,7 +36,7 @@ def test_a_folder_holds_answers_when_one_was_had(record: str, below: str, tmp_pa
     ("launcher", "setting", "answers"),
     [
         ("trtllm", "launcher.command='false'", False),
-        ("simulated", "launcher.crash_after=12", True),
+        ("simulated", "launcher.crash_after=40", True),
     ],
 )
 def test_a_server_that_ends_leaves_answers_or_none(
