@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from serve_eval.launchers._embedded.weights import Array
 from serve_eval.launchers._http.errors import bad_request
 
-ROUNDED = 1e-9
+ROUNDED = 1e-6
 """Share by which two equal probabilities may differ after rounding."""
 
 

@@ -146,7 +146,7 @@ END = (
 )
 """Modules that a run needs at its end, or not at all."""
 MOST_OF_OURS = 375
-"""Our modules before the first request: 369 since a run probes sampling defaults, keeps to quotas and
+"""Our modules before the first request: 369 since a run probes sampling defaults, keeps quotas and
 has room for thoughts; 353 before, and 413 before anything was left for the end."""
 
 
