@@ -145,8 +145,8 @@ END = (
     "urllib.request",
 )
 """Modules that a run needs at its end, or not at all."""
-MOST_OF_OURS = 353
-"""Our modules before the first request; 338 when this was written, 413 a day before."""
+MOST_OF_OURS = 371
+"""Our modules before the first request; 369 when this was changed last, 353 the day before."""
 
 
 def test_before_its_first_request_a_run_imports_nothing_for_its_end(
