@@ -24,7 +24,7 @@ import pytest
 def _limit():
     def end(number, frame): {raises}
     signal.signal(signal.SIGALRM, end)
-    signal.signal(signal.SIGUSR1, lambda *_: signal.setitimer(signal.ITIMER_REAL, 0.5))
+    signal.signal(signal.SIGUSR1, lambda *_: signal.setitimer(signal.ITIMER_REAL, 0.65))
     pathlib.Path("limited").write_text(str(os.getpid()))
     yield
     pathlib.Path("limited").unlink(missing_ok=True)
@@ -41,7 +41,10 @@ RAISES = {
 
 
 def hang(folder: Path) -> Reply:
-    """Answer nothing; the time limit of the test that runs in a folder is then soon reached."""
+    """Answer nothing; the time limit of the test that runs in a folder is then soon reached.
+
+    The upkeep of the run wakes each quarter of a second from about now: the limit is between two.
+    """
     limited = folder / "limited"
     with suppress(FileNotFoundError):
         process = int(limited.read_text())
