@@ -20,7 +20,7 @@ ROOM_FACTOR = 4
 
 
 class Thinking(NamedTuple):
-    """What is known of a model's thoughts in chats.
+    """The thoughts of a model in chats, as far as a smoke test found out.
 
     `opened`: the chat template opens them, so that an answer shows only their end. `off` are the
     fields that switch them off; empty if nothing does. `room` is the number of tokens that an

@@ -76,7 +76,7 @@ def _list_kind(title: str, package: str) -> list[str]:
     if title == "tasks":
         for name, file in extensions.lm_eval_tasks():
             emit(f"  {clean(f'{extensions.LM_EVAL}:{name}')}\n      from {clean(str(file))}\n")
-        emit(f"  and for every task: {', '.join(sorted(OPTIONS))}\n")
+        emit(f"  options that every task has: {', '.join(sorted(OPTIONS))}\n")
     return broken
 
 

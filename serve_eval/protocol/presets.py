@@ -31,7 +31,7 @@ SWITCHES = ("enable_thinking", "thinking")
 
 
 class Effort(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a family is asked for an effort.
+    """The fields that ask the models of a family for an effort.
 
     `thinking` is the option of that name, `system_prompt` a text that the template reads, `body`
     more fields of each request. `row` names the row with the sampling for this effort (None: the

@@ -20,8 +20,10 @@ LLAMA_CPP = ("llama-server", "llama-cpp-python")
 class SamplingFieldRow:
     """One field of the table.
 
-    `neutral` is right for every server (None: see `neutral_of`). `greedy`: the field changes
-    answers at temperature 0 too. `names` are the names by server where they differ from `name`.
+    `neutral` is the value that changes no answer at any server (None: the value depends on the
+    server, and `neutral_of` has it by server). `greedy`: the field changes answers at temperature 0
+    too. `extreme` is a value that changes any answer. `names` are the names by server where they
+    differ from `name`.
     """
 
     name: str

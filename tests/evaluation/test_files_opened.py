@@ -1,4 +1,4 @@
-"""How often a run opens the files of its folder, as an audit hook of Python counts it."""
+"""Count with an audit hook of Python the times that a run opens the files of its folder."""
 
 from __future__ import annotations
 

@@ -34,9 +34,10 @@ class Second:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedFolder:
-    """How a side was asked: in how many sessions, if answers are drawn, and if one server answers.
+    """The run folder of one side, and the facts that explain unsteady answers.
 
-    `draws`: the temperature is above 0 or the server's. `one_server`: we started it alone.
+    `sessions` is the number of sessions that asked. `draws`: the temperature is above 0 or the
+    server's. `one_server`: we started it alone.
     """
 
     folder: Path

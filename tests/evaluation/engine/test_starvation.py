@@ -59,13 +59,16 @@ def test_a_thousand_medians_and_five_seconds_are_too_long(
     assert watch.look() is None
 
 
-def test_a_run_warns_once_while_requests_starve(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the watch warn after .3 s."""
     monkeypatch.setattr(starvation, "TIMES", 3.0)
     monkeypatch.setattr(starvation, "LEAST_S", 0.3)
     monkeypatch.setattr(starvation, "LOOK_S", 0.02)
 
+
+@pytest.mark.usefixtures("_impatient")
+def test_a_run_warns_once_while_requests_starve(tmp_path: Path) -> None:
     async def reply(request: HttpRequest) -> Reply:
         if request.number == 20:
             await asyncio.sleep(1.5)
@@ -96,13 +99,8 @@ def _notices(reply: Callable[[HttpRequest], Awaitable[Reply]], tmp_path: Path) -
     return said
 
 
-def test_a_pause_that_a_quota_asks_for_is_no_starvation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(starvation, "TIMES", 3.0)
-    monkeypatch.setattr(starvation, "LEAST_S", 0.3)
-    monkeypatch.setattr(starvation, "LOOK_S", 0.02)
-
+@pytest.mark.usefixtures("_impatient")
+def test_a_pause_that_a_quota_asks_for_is_no_starvation(tmp_path: Path) -> None:
     async def reply(request: HttpRequest) -> Reply:
         if request.number == 80:
             return fail(429, "slow down", {"Retry-After": "1"})
