@@ -57,6 +57,7 @@ def describe_entries(files: list[Path]) -> dict[str, list[str]]:
                 lines.setdefault(model, []).append(f"{text}  ({', '.join(more)})" if more else text)
                 taken = references.describe_taken(r)
                 below = [f"taken at {taken}"] if taken else []
+                below += [_describe_bias(r)] if r.measured else []
                 lines[model] += [f"          {line}" for line in (*below, *_noise(r))]
     return lines
 
@@ -90,6 +91,20 @@ def _describe_few(found: Reference) -> str | None:
     except ServeEvalError:  # A task of the user's own, whose code or cases are elsewhere.
         return None
     return describe_few(found.runs.n, usual.num_samples, usual)
+
+
+def _describe_bias(found: Reference) -> str:
+    """Return by how much a value lies below the mean of the runs from which the source chose it."""
+    values = ", ".join(f"{value:.3f}" for value in found.measured)
+    number = len(found.measured)
+    runs = f"the source's {number} runs" if number > 1 else "the source's run"
+    whole = "their mean" if number > 1 else "it"
+    chosen = "is the lowest of" if found.value in found.measured else "lies below"
+    below = sum(found.measured) / number - found.value
+    return (
+        f"warning: this biases the reference: {found.value:.3f} {chosen} {runs} ({values}),"
+        f" {below:.3f} below {whole}: a drop of that size goes unseen"
+    )
 
 
 def _noise(found: Reference) -> list[str]:
@@ -146,7 +161,14 @@ def _noise(found: Reference) -> list[str]:
 def describe_lengths(files: list[Path]) -> dict[str, list[str]]:
     """Return the acceptance length of each test."""
     return {
-        test: [f"reference {length.ref_al:.4f}  least {length.min_al:.4f}"]
+        test: [_describe_length(length)]
         for file in files
         for test, length in references.load_acceptance_length(file).items()
     }
+
+
+def _describe_length(length: references.AcceptanceLength) -> str:
+    more = [f"from {length.source}"] if length.source else []
+    more += ["old"] if length.old else []
+    text = f"reference {length.ref_al:.4f}  least {length.min_al:.4f}"
+    return f"{text}  ({', '.join(more)})" if more else text

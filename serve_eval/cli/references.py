@@ -169,7 +169,13 @@ def import_files(
     commits: Mapping[str, str] = importer.TRTLLM_COMMITS if snapshot else {}
     if commit is not None:
         commits = {file.stem: commit for file in source.glob("*.yaml")}
-    report = importer.import_directory(source, to, commits=commits, read_on=read_on)
+    report = importer.import_directory(
+        source,
+        to,
+        commits=commits,
+        read_on=read_on,
+        read_later=importer.TRTLLM_READ_LATER if snapshot else None,
+    )
     shown = report.oddities if verbose else report.lost
     for oddity in shown:
         _say(oddity)

@@ -43,8 +43,9 @@ class Reference:
     A field that is None has the task's own default. `protocol` None: the source recorded none, so
     the task's defaults are assumed. `threshold` is an explicit cutoff that replaces the computed
     one. `metric` is the key of the value. `old` marks a row that only an older file of the source
-    has. `runs` are our own, if the value was registered from them; `replaced` are the entries that
-    this one replaced, each with the reason.
+    has. `measured` are the values of the source's own runs, where it chose a value at or below the
+    lowest of them. `runs` are our own, if the value was registered from them; `replaced` are the
+    entries that this one replaced, each with the reason.
     """
 
     task: str
@@ -62,6 +63,7 @@ class Reference:
     date: str | None = None
     protocol: Mapping[str, object] | None = None
     old: bool = False
+    measured: tuple[float, ...] = ()
     runs: ReferenceRuns | None = None
     replaced: tuple[Mapping[str, object], ...] = ()
     metric: str = "accuracy"

@@ -33,7 +33,7 @@ def test_list_counts_models_and_entries_of_every_file(tmp_path: Path) -> None:
     assert rows[0] == [f"{tmp_path / 'own'}:"]
     assert rows[1] == ["gsm8k", "1", "models", "2", "entries"]
     assert ["mixed_modality_qwen_vl", "0", "models", "0", "entries"] in rows
-    assert ["acceptance_length", "12", "models", "12", "entries"] in rows
+    assert ["acceptance_length", "36", "models", "36", "entries"] in rows
     assert [row[0] for row in rows if row].count("gsm8k") == 2
 
 
@@ -49,6 +49,25 @@ def test_show_prints_names_as_they_are_and_own_entries_first(tmp_path: Path) -> 
         in result.stdout
     )
     assert "\x1b" not in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("measured", "line"),
+    [
+        (
+            "[80, 77.25, 81]",
+            "77.250 is the lowest of the source's 3 runs (80.000, 77.250, 81.000), 2.167 below"
+            " their mean",
+        ),
+        ("[78.25]", "77.250 lies below the source's run (78.250), 1.000 below it"),
+    ],
+)
+def test_show_names_the_bias_of_a_value_that_the_source_chose_low(
+    tmp_path: Path, measured: str, line: str
+) -> None:
+    own = _own(tmp_path, text=f"m: [{{accuracy: 77.25, measured: {measured}}}]")
+    shown = _run("show", "gsm8k", "--references-dir", own).stdout
+    assert f"warning: this biases the reference: {line}: a drop of that size goes unseen" in shown
 
 
 def test_show_of_one_model_leaves_the_others_out() -> None:

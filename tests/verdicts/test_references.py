@@ -99,6 +99,8 @@ def test_an_empty_mapping_and_a_model_without_entries_are_fine() -> None:
     [
         ("{accuracy: 1, quant_alg: FP8}", "unknown key 'quant_alg'. Did you mean 'quant_algo'?"),
         ("{accuracy: 1, mtp_enabled: true}", "unknown key 'mtp_enabled'"),
+        ("{accuracy: 1, measured: []}", "measured must be a list of the values"),
+        ("{accuracy: 1, measured: [x]}", "measured must be a list of the values"),
         ("{accuracy: 1, 7: x}", "unknown key 7"),
         ("{accuracy: yes}", "accuracy must be a finite number, not True"),
         ("{accuracy: .nan}", "accuracy must be a finite number, not nan"),
@@ -292,9 +294,11 @@ def test_a_wheel_has_the_files_inside_the_package(
 
 
 def test_acceptance_lengths_are_read_by_test(tmp_path: Path) -> None:
-    file = _write(tmp_path, "acceptance_length", "A::b: {ref_al: 2, min_al: 1.9}\n")
+    text = "A::b[c]: {ref_al: 2, min_al: 1.9}\nD::e: {ref_al: 2, min_al: 1, source: x, old: true}\n"
+    file = _write(tmp_path, "acceptance_length", text)
     assert references.load_acceptance_length(file) == {
-        "A::b": references.AcceptanceLength(ref_al=2.0, min_al=1.9)
+        "A::b[c]": references.AcceptanceLength(ref_al=2.0, min_al=1.9),
+        "D::e": references.AcceptanceLength(ref_al=2.0, min_al=1.0, source="x", old=True),
     }
 
 
@@ -306,6 +310,8 @@ def test_acceptance_lengths_are_read_by_test(tmp_path: Path) -> None:
         ("{ref_al: 2, min_al: 1, minal: 1}", "unknown key 'minal'. Did you mean 'min_al'?"),
         ("{ref_al: 2, min_al: 2.5}", "min_al 2.5 is above ref_al 2"),
         ("2", "must be a mapping with ref_al and min_al"),
+        ("{ref_al: 2, min_al: 1, source: 3}", "source must be text"),
+        ("{ref_al: 2, min_al: 1, old: 1}", "old must be true or false"),
     ],
 )
 def test_a_wrong_acceptance_length_is_an_error(tmp_path: Path, entry: str, what: str) -> None:

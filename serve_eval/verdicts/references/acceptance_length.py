@@ -19,11 +19,14 @@ ACCEPTANCE_LENGTH = "acceptance_length"
 class AcceptanceLength:
     """Tokens per step of speculative decoding.
 
-    `ref_al` is the reference, `min_al` the least that passes.
+    `ref_al` is the reference, `min_al` the least that passes. `old` marks a row that only an older
+    file of the source has, and `source` names where a row comes from, if its file does not.
     """
 
     ref_al: float
     min_al: float
+    source: str | None = None
+    old: bool = False
 
 
 def load_acceptance_length(file: Path) -> dict[str, AcceptanceLength]:
@@ -41,7 +44,10 @@ def load_acceptance_length(file: Path) -> dict[str, AcceptanceLength]:
         ]
         if not troubles:
             found[test] = AcceptanceLength(
-                ref_al=float(entry["ref_al"]), min_al=float(entry["min_al"])
+                ref_al=float(entry["ref_al"]),
+                min_al=float(entry["min_al"]),
+                source=entry.get("source"),
+                old=entry.get("old", False),
             )
     raise_all(problems)
     return found
@@ -69,13 +75,19 @@ def find_acceptance_length(test: str, directories: Sequence[Path]) -> Acceptance
 
 
 def _length_problems(entry: object) -> Iterator[tuple[str, str]]:
-    keys = ("ref_al", "min_al")
+    keys, known = ("ref_al", "min_al"), ("ref_al", "min_al", "source", "old")
     if not isinstance(entry, dict):
         yield "", "must be a mapping with ref_al and min_al"
         return
     yield from (
-        (key, f"unknown key {key!r}.{nearest(str(key), keys)}") for key in entry if key not in keys
+        (key, f"unknown key {key!r}.{nearest(str(key), known)}")
+        for key in entry
+        if key not in known
     )
+    if not isinstance(entry.get("source", ""), str):
+        yield "source", "source must be text (put it in quotes)"
+    if not isinstance(entry.get("old", False), bool):
+        yield "old", "old must be true or false"
     troubles = {key: number_problem(entry[key]) if key in entry else "is missing" for key in keys}
     yield from ((key, f"{key} {text}") for key, text in troubles.items() if text)
     if not any(troubles.values()) and entry["min_al"] > entry["ref_al"]:

@@ -113,6 +113,11 @@ def _runs(value: object) -> str:
     return "" if runs.values and runs.n >= 1 else "has no value"
 
 
+def _values(value: object) -> str:
+    numbers = isinstance(value, list) and value and not any(number_problem(one) for one in value)
+    return "" if numbers else "must be a list of the values of the source's runs"
+
+
 def _replace(value: object) -> str:
     entries = isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
     return "" if entries else "must be a list of the entries that this one replaces"
@@ -136,6 +141,7 @@ _CHECKS: dict[str, Callable[[object], str]] = {
     "date": _TEXT,
     "protocol": _instance(dict, "a mapping"),
     "old": _FLAG,
+    "measured": _values,
     "runs": _runs,
     "replaced": _replace,
 }

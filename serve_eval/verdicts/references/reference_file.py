@@ -126,6 +126,7 @@ def _reference(entry: Mapping[str, Any], task: str, model: str, file: str, line:
     rest |= {k: float(v) for k, v in rest.items() if k in _FLOATS}
     if "runs" in rest:
         rest["runs"] = msgspec.convert(rest["runs"], ReferenceRuns)
+    rest["measured"] = tuple(float(value) for value in rest.get("measured", ()))
     rest["replaced"] = tuple(rest.get("replaced", ()))
     return Reference(
         task=task,

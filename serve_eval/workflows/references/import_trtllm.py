@@ -45,6 +45,8 @@ TRTLLM_COMMITS: Mapping[str, str] = {
 """Commits of the snapshot from which the shipped files were made. Another checkout has others."""
 TRTLLM_READ_ON = "2026-11-20"
 """The day on which that snapshot was read."""
+TRTLLM_READ_LATER: Mapping[str, str] = {"acceptance_length": "2026-11-28"}
+"""The days of files that were read again later."""
 
 _MARK = "# Figures of "
 
@@ -73,12 +75,13 @@ def import_directory(
     repository: str = "NVIDIA/TensorRT-LLM",
     commits: Mapping[str, str],
     read_on: str,
+    read_later: Mapping[str, str] | None = None,
 ) -> ImportReport:
     """Write one `<task>.yaml` into `target` for every task of `source` and of `source`/older.
 
     Files in older are named `<task>_<commit>.yaml`. `commits` maps the stem of a file to its
-    commit, and `read_on` is the day of reading; both are in the head of the files. The same
-    arguments give the same bytes.
+    commit, and `read_on` is the day of reading, or `read_later` that of a single file; both are in
+    the head of the files. The same arguments give the same bytes.
 
     If a file cannot be imported, nothing is written and ReferenceFileError is raised; also for a
     folder without files and for a target file that no import wrote.
@@ -90,8 +93,11 @@ def import_directory(
     found = SourceFiles(source, repository)
     texts = {}
     for task in sorted({*found.newest, *found.older}):
-        texts[f"{task}.yaml"] = _head(task, repository, commits.get(task), read_on) + found.text_of(
-            task
+        day = (read_later or {}).get(task, read_on)
+        commit = commits.get(task)
+        text = found.text_of(task, commit)
+        texts[f"{task}.yaml"] = (
+            _head(task, repository, None if found.of_several(task) else commit, day) + text
         )
     if not texts:
         raise ReferenceFileError(

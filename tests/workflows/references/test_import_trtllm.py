@@ -272,6 +272,58 @@ def test_the_shipped_files_tell_where_they_come_from_and_have_a_commit() -> None
         )
 
 
+def test_acceptance_lengths_of_several_files_are_one_table_the_newest_first(tmp_path: Path) -> None:
+    source = _source(
+        tmp_path,
+        {
+            "acceptance_length.yaml": (
+                "T::kept: {ref_al: 2.0, min_al: 1.9}\n"
+                "T::moved: {ref_al: 3.0, min_al: 2.85}\n"
+                "T::gone: {ref_al: 4.0, min_al: 3.8}\n"
+            ),
+            "acceptance_length_2026-09.yaml": (
+                "T::kept: {ref_al: 2.0, min_al: 1.9}\n"
+                "T::moved: {ref_al: 3.2, min_al: 3.0}\n"
+                "T::new[sa]: {ref_al: 1.5}\n"
+                "T::unmeasured: {ref_al: null, min_al: null}\n"
+            ),
+            "acceptance_length_disaggregated.yaml": "D::pair: {ref_al: 2.5}\n",
+        },
+    )
+    report = _import(source, tmp_path / "target", {"acceptance_length": "feedbeef"})
+    assert sorted(file.name for file in (tmp_path / "target").iterdir()) == [
+        "acceptance_length.yaml"
+    ]
+    length = references.AcceptanceLength
+    assert references.load_acceptance_length(tmp_path / "target" / "acceptance_length.yaml") == {
+        "T::kept": length(ref_al=2.0, min_al=1.9),
+        "T::moved": length(ref_al=3.2, min_al=3.0),
+        "T::new[sa]": length(ref_al=1.5, min_al=1.425),
+        "D::pair": length(ref_al=2.5, min_al=2.375, source="NVIDIA/TensorRT-LLM#19176"),
+        "T::gone": length(
+            ref_al=4.0,
+            min_al=3.8,
+            source="NVIDIA/TensorRT-LLM acceptance_length.yaml @ feedbeef",
+            old=True,
+        ),
+    }
+    said = "acceptance_length_2026-09.yaml: T::unmeasured: no acceptance length was measured"
+    assert any(said in line for line in report.lost)
+    assert any("T::moved: moved 3.0 -> 3.2" in line for line in report.oddities)
+    assert any("T::moved: min_al 3.0 is not 0.95" in line for line in report.oddities)
+
+
+@pytest.mark.parametrize(("value", "measured"), [(42.42, 7), (42.43, None)])
+def test_a_value_that_the_suite_chose_low_keeps_the_runs_it_was_chosen_from(
+    tmp_path: Path, value: float, measured: int | None
+) -> None:
+    model = "nvidia/Llama-3_3-Nemotron-Super-49B-v1"
+    source = _source(tmp_path, {"gpqa_diamond.yaml": f"{model}: [{{accuracy: {value}}}]"})
+    _import(source, tmp_path / "target")
+    (entry,) = references.load(tmp_path / "target" / "gpqa_diamond.yaml")[model]
+    assert (len(entry.measured) or None) == measured
+
+
 @pytest.mark.skipif(
     not SNAPSHOT.is_dir(), reason="the copy of TensorRT-LLM's files is not next to the checkout"
 )
@@ -281,6 +333,7 @@ def test_the_shipped_files_are_a_fresh_import_of_the_snapshot(tmp_path: Path) ->
         tmp_path,
         commits=import_trtllm.TRTLLM_COMMITS,
         read_on=import_trtllm.TRTLLM_READ_ON,
+        read_later=import_trtllm.TRTLLM_READ_LATER,
     )
     shipped = {
         file.name: file.read_bytes()
@@ -291,6 +344,8 @@ def test_the_shipped_files_are_a_fresh_import_of_the_snapshot(tmp_path: Path) ->
     assert {file: (count.models, count.entries) for file, count in report.counts.items()} == {
         "SlimPajama-6B.yaml": (1, 1),
         "acceptance_length.yaml": (12, 12),
+        "acceptance_length_2026-09.yaml": (25, 25),
+        "acceptance_length_disaggregated.yaml": (4, 4),
         "cnn_dailymail.yaml": (51, 153),
         "gpqa_diamond.yaml": (6, 16),
         "gsm8k.yaml": (51, 166),
