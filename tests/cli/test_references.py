@@ -78,9 +78,9 @@ def test_show_of_one_model_leaves_the_others_out() -> None:
 
 
 def test_show_knows_acceptance_lengths() -> None:
-    result = _run("show", "acceptance_length", "--model", "TestKimiK3::test_w4a16_mxfp4")
+    result = _run("show", "acceptance_length", "--model", "TestKimiK3::test_w4a16_mxfp4[sa]")
     assert result.stdout.split() == [
-        "TestKimiK3::test_w4a16_mxfp4",
+        "TestKimiK3::test_w4a16_mxfp4[sa]",
         "reference",
         "1.3180",
         "least",
