@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
+from serve_eval.launchers._simulated.tools import generate_call
 from serve_eval.launchers._standin.generation import Output, split_calls, split_thoughts
 
 PIECE = 5
@@ -95,12 +96,14 @@ def write_markup(calls: list[dict[str, Any]]) -> str:
     return "".join(f"<tool_call>{json.dumps(call['function'])}</tool_call>" for call in calls)
 
 
-def force_call(output: Output, name: str) -> Parsed:
+def force_call(output: Output, tool: Mapping[str, Any], faults: ToolFaults) -> Parsed:
     """Return the answer to a request that names the tool: guided decoding writes its arguments."""
-    found = [call for call in split_calls(output.text) if call["function"]["name"] == name]
-    function = {"name": name, "arguments": "{}"}
-    call = {"id": f"chatcmpl-tool-{name}", "type": "function", "function": function}
-    return Parsed("", None, found[:1] or [call])
+    name = tool.get("name")
+    called = [call for call in split_calls(output.text) if call["function"]["name"] == name]
+    calls = (called or split_calls(generate_call([{"function": tool}])))[:1]
+    for call in calls:
+        _damage(call, faults, broken=False)
+    return Parsed("", None, calls)
 
 
 def _damage(call: dict[str, Any], faults: ToolFaults, *, broken: bool) -> None:

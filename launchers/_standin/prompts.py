@@ -59,6 +59,10 @@ class Reading:
         elif request.chat_template and not self.config.allow_request_chat_template:
             raise bad_request(NO_TEMPLATE)
 
+    @property
+    def _guided(self) -> bool:
+        return bool(self.config.args.get("guided_decoding_backend"))
+
     def _check_main(self, request: Request) -> None:
         """Raise RefusedRequest for what main's serving layer refuses behind its models."""
         for token in request.logit_bias or {}:
@@ -74,6 +78,9 @@ class Reading:
                 " variable TLLM_ALLOW_N_GREEDY_DECODING=1 to allow best_of > 1 under the greedy"
                 " decoding."
             )
+        choice = request.tool_choice if isinstance(request, ChatCompletionRequest) else None
+        if not (choice is None or isinstance(choice, str) or self._guided):
+            raise bad_request(NOT_GUIDED)
         wanted = request.response_format
         if wanted is None or wanted.type == "text":
             return
@@ -84,7 +91,7 @@ class Reading:
                 f"response_format.{needed} is required for response_format.type =="
                 f" '{wanted.type}', but got None."
             )
-        if not self.config.args.get("guided_decoding_backend"):
+        if not self._guided:
             raise bad_request(NOT_GUIDED)
 
     def list_prompts(self, request: Request) -> list[list[int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -113,7 +113,7 @@ class Replies:
         )
         named = _named_tool(request) if self.main else None
         if named is not None and not self.faults.ignores_choice:
-            return force_call(output, named)
+            return force_call(output, named, self.faults)
         return parse_answer(
             output,
             self.faults,
@@ -202,12 +202,15 @@ class Replies:
             yield chunk, count
 
 
-def _named_tool(request: Request) -> str | None:
+def _named_tool(request: Request) -> Mapping[str, Any] | None:
     """Return the tool that a request wants to be called."""
     choice = request.tool_choice if isinstance(request, ChatCompletionRequest) else None
-    return (
-        None if choice is None or isinstance(choice, str) else str(dict(choice)["function"]["name"])
-    )
+    if choice is None or isinstance(choice, str):
+        return None
+    name = dict(choice)["function"]["name"]
+    assert isinstance(request, ChatCompletionRequest)
+    tools: list[Mapping[str, Any]] = [dict(tool.function) for tool in request.tools or ()]
+    return next((tool for tool in tools if tool.get("name") == name), {"name": name})
 
 
 def _logprobs(request: Request, ids: Sequence[int], at: int = 0) -> dict[str, Any] | None:
