@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-chosen test-peer test-peers test-vllm verify-trials thinking-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-gate bench-gate-check bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages mutants mutants-named clean
+.PHONY: conformance demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-chosen test-peer test-peers test-vllm verify-trials thinking-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-gate bench-gate-check bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages mutants mutants-named clean
 
 demo: $(VENV)/.demo
 	$(BIN)/serve-eval demo
@@ -18,6 +18,11 @@ WORKERS = $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1
 test: $(VENV)/.dev
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -p tests.compiled_once -p tests.temporary_in_memory \
 	  -n $(WORKERS) --dist worksteal --durations=10 --durations-min=1 -m "not slow and not page" $(TESTS)
+
+# Recorded requests to trtllm-serve's serving layer, sent to the stand-in: status, keys and framing of the answers. It
+# needs ../shared/recorded_trtllm.
+conformance: $(VENV)/.dev
+	@$(BIN)/python -m tests.standin.conformance
 
 # The fast tests on each Python that the classifiers name and this machine has, in separate environments.
 # TESTS=tests/client runs a part; PYTHONS="3.12 3.13" limits the versions.

@@ -13,6 +13,7 @@ from serve_eval.launchers._standin.fields import (
     MainDisaggregatedParams,
     Strict,
 )
+from serve_eval.launchers._standin.options import Flavour
 
 
 def _id(prefix: str) -> str:
@@ -83,6 +84,14 @@ class ChatAnswer(Strict):
     choices: list[ChatChoice]
     usage: AnswerUsage
     prompt_token_ids: list[int] | None = None
+    prompt_token_ids_b64: str | None = None
 
 
 Answer = TextAnswer | ChatAnswer
+
+
+def write(answer: Answer, flavour: Flavour) -> bytes:
+    """Return the body of an answer; the 1.2 line does not know prompt_token_ids_b64."""
+    if flavour == "main" or not isinstance(answer, ChatAnswer):
+        return answer.model_dump_json().encode()
+    return answer.model_dump_json(exclude={"prompt_token_ids_b64"}).encode()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
+from serve_eval.launchers._simulated.tools import generate_call
 from serve_eval.launchers._standin.generation import Output, split_calls, split_thoughts
 
 PIECE = 5
@@ -67,10 +68,12 @@ def parse_answer(
     opened: bool = False,
     in_flight: int = 0,
     streamed: bool = False,
+    markup: bool = False,
 ) -> Parsed:
     """Return the parts of an answer. `tools` and `reasoning`: the server has these parsers.
 
-    `opened`: the prompt ended within the thoughts.
+    `opened`: the prompt ended within the thoughts. `markup`: calls that no parser reads stay in the
+    text as the model writes them.
     """
     whole = f"<think>{output.text}" if opened else output.text
     thoughts, text = split_thoughts(whole) if reasoning else (None, output.text)
@@ -78,13 +81,29 @@ def parse_answer(
         text = text.replace(":", "", 1) if not split_calls(text) else text
     calls = split_calls(text) if tools and output.finish_reason == "stop" else []
     if calls and (faults.leaves_markup or (streamed and faults.interval >= 10)):
-        text = "".join(f"<tool_call>{json.dumps(call['function'])}</tool_call>" for call in calls)
-        return Parsed(text, thoughts, [])
+        return Parsed(write_markup(calls), thoughts, [])
+    if markup and not tools and (unread := split_calls(text)):
+        return Parsed(write_markup(unread), thoughts, [])
     for call in calls:
         _damage(call, faults, broken=faults.interferes(in_flight))
     if calls and faults.loses_reasoning:
         thoughts = ""
     return Parsed("" if calls else text, thoughts, calls)
+
+
+def write_markup(calls: list[dict[str, Any]]) -> str:
+    """Return calls as a model writes them, before a parser reads them."""
+    return "".join(f"<tool_call>{json.dumps(call['function'])}</tool_call>" for call in calls)
+
+
+def force_call(output: Output, tool: Mapping[str, Any], faults: ToolFaults) -> Parsed:
+    """Return the answer to a request that names the tool: guided decoding writes its arguments."""
+    name = tool.get("name")
+    called = [call for call in split_calls(output.text) if call["function"]["name"] == name]
+    calls = (called or split_calls(generate_call([{"function": tool}])))[:1]
+    for call in calls:
+        _damage(call, faults, broken=False)
+    return Parsed("", None, calls)
 
 
 def _damage(call: dict[str, Any], faults: ToolFaults, *, broken: bool) -> None:

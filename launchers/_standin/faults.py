@@ -70,7 +70,7 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fail_stream: int | None = None
     """Generation fails after this number of events.
 
-    Main reports it in a last event of completions; other streams just break.
+    Main reports it in an event of completions, and refuses whole answers; other streams just break.
     """
     executor_crash_after: int | None = None
     """The engine dies: the request gets `null` and the server sends itself SIGINT."""

@@ -236,33 +236,4 @@ class ChatCompletionRequest(_Sampling):
         return value
 
 
-class _MainOnly(Strict):
-    thinking_token_budget: int | None = None
-    priority: Annotated[float, Field(ge=0, le=1)] | None = None
-    conversation_params: dict[str, Any] | None = None
-
-
-def main_models() -> tuple[type[CompletionRequest], type[ChatCompletionRequest]]:
-    """Return models with the same names, since errors quote them."""
-
-    class MainCompletionRequest(CompletionRequest, _MainOnly):
-        disaggregated_params: MainDisaggregatedParams | None = None
-
-    class MainChatCompletionRequest(ChatCompletionRequest, _MainOnly):
-        disaggregated_params: MainDisaggregatedParams | None = None
-        tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = "none"  # type: ignore[assignment]
-        reasoning_effort: Literal["none", "low", "medium", "high", "max"] | None = "low"  # type: ignore[assignment]
-        parallel_tool_calls: bool | None = True
-        agent_hierarchy: Any = None
-        media_io_kwargs: dict[str, Any] | None = None
-        mm_processor_kwargs: dict[str, Any] | None = None
-        thinking: Any = None
-
-    MainCompletionRequest.__name__, MainChatCompletionRequest.__name__ = (
-        "CompletionRequest",
-        "ChatCompletionRequest",
-    )
-    return MainCompletionRequest, MainChatCompletionRequest
-
-
 Request = CompletionRequest | ChatCompletionRequest

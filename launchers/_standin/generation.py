@@ -13,6 +13,8 @@ from serve_eval.launchers._standin.model import EOS, decode, encode
 
 [FILLER] = encode(".")
 """The token for an answer that must not be empty."""
+FILLERS = tuple(encode(" " + " ".join("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")))
+"""Tokens that stand in for the alternatives of a distribution."""
 
 
 class Output(NamedTuple):
@@ -75,29 +77,51 @@ def _text(ids: Sequence[int], request: Request) -> str:
     return decode(ids, special=not request.skip_special_tokens)
 
 
-def text_logprobs(output: Output, top: int) -> dict[str, Any]:
-    tokens = [decode([token]) for token in output.ids]
-    offsets, at = [], 0
+def text_logprobs(ids: Sequence[int], top: int, at: int = 0) -> dict[str, Any]:
+    """Return log-probabilities as in text completions; `at` is the offset of the first token."""
+    tokens = [decode([token]) for token in ids]
+    offsets = []
     for token in tokens:
         offsets.append(at)
         at += len(token)
-    values = [_logprob(token) for token in output.ids]
-    tops = [{token: value} for token, value in zip(tokens, values, strict=True)] if top else None
+    tops = [
+        {decode([one]): _logprob(token) - rank for rank, one in _list_top(token, top)}
+        for token in ids
+    ]
     return {
         "text_offset": offsets,
-        "token_logprobs": values,
+        "token_logprobs": [_logprob(token) for token in ids],
         "tokens": tokens,
-        "top_logprobs": tops,
+        "top_logprobs": tops if top else None,
     }
 
 
-def chat_logprobs(output: Output, top: int | None) -> dict[str, Any]:
-    content = []
-    for token in output.ids:
-        text = decode([token])
-        one = {"token": text, "logprob": _logprob(token), "bytes": list(text.encode())}
-        content.append({**one, "top_logprobs": [dict(one)] if top else None})
-    return {"content": content}
+def chat_logprobs(ids: Sequence[int], top: int | None) -> dict[str, Any]:
+    """Return log-probabilities as in chat completions, each with `top` alternatives."""
+    return {
+        "content": [
+            {
+                **_describe(token, _logprob(token)),
+                "top_logprobs": (
+                    [_describe(one, _logprob(token) - rank) for rank, one in _list_top(token, top)]
+                    if top
+                    else None
+                ),
+            }
+            for token in ids
+        ]
+    }
+
+
+def _describe(token: int, logprob: float) -> dict[str, Any]:
+    text = decode([token])
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+
+def _list_top(token: int, count: int) -> list[tuple[int, int]]:
+    """Return ranks and ids of the likeliest tokens: the chosen one, and then made-up ones."""
+    others = [one for one in FILLERS if one != token]
+    return [(0, token), *enumerate(others[: count - 1], 1)] if count else []
 
 
 def _logprob(token: int) -> float:

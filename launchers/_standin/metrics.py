@@ -79,15 +79,25 @@ class Stripped:
     def feed(self, part: bytes) -> bytes:
         """Return the part of the data that the client receives."""
         if self._done:
-            self.behind += part
-            return b""
+            return self._beyond(part)
         both = self._seen + part
         at = both.find(DONE)
         if at < 0:
             self._seen = both[-len(DONE) + 1 :]
             return part
-        self._done, self.behind = True, both[at + len(DONE) :]
-        return part[: len(part) - len(self.behind)] if self.behind else part
+        self._done, tail = True, both[at + len(DONE) :]
+        return (part[: len(part) - len(tail)] if tail else part) + self._beyond(tail)
+
+    def _beyond(self, tail: bytes) -> bytes:
+        """Keep the event back, and return a second [DONE], which follows an error."""
+        tail = self.behind + tail
+        at = tail.find(b"event:")
+        kept = tail if at < 0 else tail[:at]
+        if at < 0 and DONE not in kept:
+            self.behind = tail
+            return b""
+        self.behind = b"" if at < 0 else tail[at:]
+        return kept
 
     def read_fields(self) -> dict[str, str]:
         """Return the fields of the event."""

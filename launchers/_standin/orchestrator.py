@@ -17,9 +17,9 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from serve_eval.launchers._http.errors import encode
+from serve_eval.launchers._http.errors import RefusedRequest, encode
 from serve_eval.launchers._http.server import json_response
-from serve_eval.launchers._standin.bodies import Answer
+from serve_eval.launchers._standin.bodies import Answer, write
 from serve_eval.launchers._standin.cluster import Workers
 from serve_eval.launchers._standin.config import Orchestrator
 from serve_eval.launchers._standin.counted import Counted
@@ -38,7 +38,7 @@ from serve_eval.launchers._standin.metrics import (
     wants_metrics,
 )
 from serve_eval.launchers._standin.options import Flavour, version_of
-from serve_eval.launchers._standin.parsing import Invalid, parse, set_fields
+from serve_eval.launchers._standin.parsing import Invalid, is_object, parse, set_fields
 from serve_eval.launchers._standin.relay import WorkerRefused
 from serve_eval.launchers._standin.serving import application, log
 
@@ -130,6 +130,8 @@ class Orchestrating:
     async def _receive(self, http: web.Request) -> web.StreamResponse:
         told, either = Told(time.monotonic()), self.flavour != "main"
         raw = await http.read()
+        if self.flavour == "main" and not is_object(http, raw):
+            return web.Response(status=500, text="Internal Server Error")
         note_response = self._traces.note_request(http, told.arrived, raw)
         status = "error"
         try:
@@ -141,6 +143,8 @@ class Orchestrating:
             status = "completed"
         except Invalid as error:
             response, status = json_response(400, encode({"error": str(error)})), "rejected_400"
+        except RefusedRequest as error:
+            response = json_response(error.status, encode(error.body))
         except WorkerRefused as error:
             response = json_response(error.status, encode({"detail": error.told}))
         except Exception as error:
@@ -182,7 +186,7 @@ class Orchestrating:
         if self.config.schedule_style == "generation_first":
             return await self._both_at_once(http, request, fields, number, context, told)
         answer = await self._context(request, fields, number, context, told)
-        if _is_final(answer, request):
+        if _is_final(answer, request, self.flavour):
             told.finish()
             if request.stream:
                 return await _send_done(http, self._event(http, told))
@@ -248,7 +252,7 @@ class Orchestrating:
         if not request.stream:
             answer = await self._legs.whole("gen", self._gen, url, request, body, told)
             told.finish()
-            return json_response(200, answer.model_dump_json().encode())
+            return json_response(200, write(answer, self.flavour))
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(http)
         try:
@@ -276,20 +280,28 @@ class Orchestrating:
 
 def _one_prompt(prompt: Any) -> Any:
     if isinstance(prompt, list) and (not prompt or not isinstance(prompt[0], int)):
+        if not prompt:
+            raise ValueError("Disaggregated server does not support empty prompt list")
         if len(prompt) != 1:
             raise ValueError(ONE_PROMPT)
         return prompt[0]
     return prompt
 
 
-def _is_final(answer: Answer, request: Request) -> bool:
-    """Return True if the context worker's first token was the whole answer."""
+def _is_final(answer: Answer, request: Request, flavour: Flavour) -> bool:
+    """Return True if the context worker's first token was the whole answer.
+
+    For an answer of one token, main asks a generation worker nevertheless.
+    """
     most = (
         request.max_tokens
         if isinstance(request, CompletionRequest)
         else request.max_completion_tokens
     )
-    return most == 1 or answer.choices[0].finish_reason not in ("length", "not_finished")
+    return (most == 1 and flavour != "main") or answer.choices[0].finish_reason not in (
+        "length",
+        "not_finished",
+    )
 
 
 async def _send_done(http: web.Request, last: bytes) -> web.StreamResponse:

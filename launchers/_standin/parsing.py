@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from aiohttp import web
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from serve_eval.launchers._http.errors import RefusedRequest
 from serve_eval.launchers._standin.fields import (
     ChatCompletionRequest,
     CompletionRequest,
     Request,
-    main_models,
 )
+from serve_eval.launchers._standin.main_fields import main_models
 from serve_eval.launchers._standin.options import Flavour
 
 
@@ -37,9 +39,21 @@ def parse(
     Invalid.
     """
     if isinstance(raw, bytes):
+        if flavour == "main" and not raw:
+            problem: dict[str, Any] = {
+                "type": "missing",
+                "loc": ("body",),
+                "msg": "Field required",
+                "input": None,
+            }
+            raise Invalid(_text([problem], path))
         try:
             body = json.loads(raw)
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            if flavour == "main" and isinstance(error, UnicodeDecodeError):
+                raise RefusedRequest(
+                    400, {"detail": "There was an error parsing the body"}
+                ) from error
             at, said = (
                 (error.pos, error.msg)
                 if isinstance(error, json.JSONDecodeError)
@@ -72,3 +86,9 @@ def _text(problems: list[dict[str, Any]], path: str) -> str:
 def set_fields(request: BaseModel) -> dict[str, Any]:
     """Return the fields that the sender set, by their own names: those that are forwarded."""
     return request.model_dump(exclude_unset=True, by_alias=True)
+
+
+def is_object(http: web.Request, raw: bytes) -> bool:
+    """Return False for bodies over which FastAPI's own handler of errors fails."""
+    typed = http.content_type in ("application/json", "application/octet-stream")
+    return typed and not raw.lstrip().startswith(b"[")

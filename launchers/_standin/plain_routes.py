@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -45,3 +47,31 @@ class PlainRoutes:
     async def tokenize(self, request: web.Request) -> web.Response:
         ids = [model.BOS, *model.encode((await request.json())["prompt"])]
         return json_response(200, encode({"count": len(ids), "tokens": ids}))
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        """Return the paths of the application, as FastAPI describes them."""
+        found: dict[str, dict[str, Any]] = {}
+        for route in request.app.router.routes():
+            if route.resource is not None and route.method in ("GET", "POST"):
+                said = {"responses": {"200": {"description": "Successful Response"}}}
+                found.setdefault(route.resource.canonical, {})[route.method.lower()] = said
+        info = {"title": "FastAPI", "version": "0.1.0"}
+        return json_response(200, encode({"openapi": "3.1.0", "info": info, "paths": found}))
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def mounted(flavour: Flavour, handler: Handler) -> Iterator[tuple[str, Handler]]:
+    """Yield the routes of the metrics. Main mounts an application, whose path ends in a slash."""
+    path = "/prometheus/metrics"
+    if flavour != "main":
+        yield path, handler
+        return
+
+    async def redirect(request: web.Request) -> web.StreamResponse:
+        where = f"http://{request.host}{path}/"
+        return web.Response(status=307, headers={"Location": where})
+
+    yield path, redirect
+    yield f"{path}/", handler

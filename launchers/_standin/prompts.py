@@ -20,6 +20,12 @@ NO_TRANSCEIVER = (
     " backend:<backend_type>` in config file for disaggregated serving"
 )
 
+NO_TEMPLATE = (
+    "chat_template cannot be supplied per request unless request-level chat templates are enabled"
+    " at server startup."
+)
+NOT_GUIDED = "Guided decoding is not enabled: set guided_decoding_backend"
+
 
 class Reading:
     """Reads requests as the configuration of a worker allows."""
@@ -43,20 +49,55 @@ class Reading:
             )
         if request.n < 1:
             raise bad_request(f"`n` ({request.n}) must be greater than 0")
+        if self.flavour == "main":
+            self._check_main(request)
         if request.logit_bias and self.config.args.get("num_postprocess_workers"):
             raise bad_request("`logit_bias` is not supported with num_postprocess_workers > 0")
         if isinstance(request, CompletionRequest):
             if request.return_context_logits:
                 raise bad_request("`return_context_logits` needs `gather_context_logits`")
         elif request.chat_template and not self.config.allow_request_chat_template:
+            raise bad_request(NO_TEMPLATE)
+
+    @property
+    def _guided(self) -> bool:
+        return bool(self.config.args.get("guided_decoding_backend"))
+
+    def _check_main(self, request: Request) -> None:
+        """Raise RefusedRequest for what main's serving layer refuses behind its models."""
+        for token in request.logit_bias or {}:
+            if not token.lstrip("-").isdigit():
+                raise bad_request(
+                    f"Invalid logit_bias key '{token}': must be a valid integer token ID"
+                )
+        several = max(request.n, request.best_of or 1)
+        if several > 1 and request.temperature == 0 and not request.use_beam_search:
             raise bad_request(
-                "Request-level chat_template is not allowed, see --allow_request_chat_template"
+                f"Greedy decoding in the LLM API does not allow multiple returns. Please set to"
+                f" best_of=1, got best_of={several}. Please set to best_of=1 or set an environment"
+                " variable TLLM_ALLOW_N_GREEDY_DECODING=1 to allow best_of > 1 under the greedy"
+                " decoding."
             )
+        choice = request.tool_choice if isinstance(request, ChatCompletionRequest) else None
+        if not (choice is None or isinstance(choice, str) or self._guided):
+            raise bad_request(NOT_GUIDED)
+        wanted = request.response_format
+        if wanted is None or wanted.type == "text":
+            return
+        needed = {"json": "schema", "json_schema": "json_schema"}.get(wanted.type)
+        given = {"schema": wanted.schema_, "json_schema": wanted.json_schema}
+        if needed is not None and given[needed] is None:
+            raise bad_request(
+                f"response_format.{needed} is required for response_format.type =="
+                f" '{wanted.type}', but got None."
+            )
+        if not self._guided:
+            raise bad_request(NOT_GUIDED)
 
     def list_prompts(self, request: Request) -> list[list[int]]:
         """Return the token ids of each prompt."""
         if isinstance(request, ChatCompletionRequest):
-            prompts = [_chat_prompt(request)]
+            prompts = [_chat_prompt(request, self.flavour)]
         else:
             given: Any = request.prompt
             if isinstance(given, str) or (given and isinstance(given[0], int)):
@@ -107,7 +148,7 @@ def _max_tokens(request: Request) -> int | None:
     )
 
 
-def _chat_prompt(request: ChatCompletionRequest) -> list[int]:
+def _chat_prompt(request: ChatCompletionRequest, flavour: Flavour) -> list[int]:
     if request.prompt_token_ids is not None:
         return request.prompt_token_ids
     if not request.messages:
@@ -116,8 +157,13 @@ def _chat_prompt(request: ChatCompletionRequest) -> list[int]:
     for message in request.messages:
         content = message.get("content") or ""
         if not isinstance(content, str):
-            if any(part.get("type") != "text" for part in content):
-                raise bad_request("this is not a multimodal model")
+            for part in content:
+                if (kind := part.get("type")) != "text":
+                    main = flavour == "main"
+                    says = (
+                        f"Unknown part type: {kind}" if main else "this is not a multimodal model"
+                    )
+                    raise bad_request(says)
             content = "\n".join(part["text"] for part in content)
         turns.append((message["role"], content))
     if request.tools and request.tool_choice != "none":

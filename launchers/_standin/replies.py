@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -18,7 +18,13 @@ from serve_eval.launchers._standin.bodies import (
     TextAnswer,
     TextChoice,
 )
-from serve_eval.launchers._standin.calls import Parsed, ToolFaults, list_deltas, parse_answer
+from serve_eval.launchers._standin.calls import (
+    Parsed,
+    ToolFaults,
+    force_call,
+    list_deltas,
+    parse_answer,
+)
 from serve_eval.launchers._standin.fields import ChatCompletionRequest, CompletionRequest, Request
 from serve_eval.launchers._standin.generation import (
     Output,
@@ -26,6 +32,8 @@ from serve_eval.launchers._standin.generation import (
     split_thoughts,
     text_logprobs,
 )
+from serve_eval.launchers._standin.model import decode
+from serve_eval.launchers._standin.options import Flavour
 from serve_eval.launchers._standin.thoughts import OPEN
 from serve_eval.launchers._standin.worker_config import WorkerConfig
 
@@ -40,10 +48,12 @@ class Replies:
         self,
         config: WorkerConfig,
         faults: ToolFaults,
+        flavour: Flavour,
         *,
         opens: Callable[[Request], bool] = lambda request: False,
     ) -> None:
         self.config, self.faults, self._opens = config, faults, opens
+        self.main = flavour == "main"
         # A client on the same cores is too slow to keep requests waiting; its connections show how
         # many it would send at a time.
         self.connections: WeakSet[asyncio.BaseTransport] = WeakSet()
@@ -62,7 +72,7 @@ class Replies:
                         reasoning_content=parsed.thoughts,
                         tool_calls=parsed.calls,
                     ),
-                    logprobs=chat_logprobs(one, request.top_logprobs) if request.logprobs else None,
+                    logprobs=_logprobs(request, one.ids),
                     finish_reason=parsed.finish(one, self.faults),
                     stop_reason=one.stop_reason,
                 )
@@ -84,14 +94,14 @@ class Replies:
                         _echo(request, index // request.n) + one.text if request.detokenize else ""
                     ),
                     token_ids=None if request.detokenize else one.ids,
-                    logprobs=text_logprobs(one, request.logprobs) if request.logprobs else None,
+                    logprobs=_logprobs(request, one.ids),
                     finish_reason=one.finish_reason,
                     stop_reason=one.stop_reason,
                 )
                 for index, one in enumerate(outputs)
             ],
             usage=usage,
-            prompt_token_ids=[] if several else None,
+            prompt_token_ids=[] if several and (len(request.prompt) > 1 or not self.main) else None,
         )
 
     def _parse(self, request: Request, output: Output, *, streamed: bool = False) -> Parsed:
@@ -101,12 +111,16 @@ class Replies:
             and request.tools
             and request.tool_choice != "none"
         )
+        named = _named_tool(request) if self.main else None
+        if named is not None and not self.faults.ignores_choice:
+            return force_call(output, named, self.faults)
         return parse_answer(
             output,
             self.faults,
             tools=bool(offered and self.config.tool_parser),
             reasoning=bool(self.config.args.get("reasoning_parser")),
             opened=self._opens(request),
+            markup=self.main and bool(offered),
             in_flight=sum(not one.is_closing() for one in self.connections),
             streamed=streamed,
         )
@@ -128,9 +142,12 @@ class Replies:
         def event(choice: dict[str, Any] | None, generated: int) -> bytes:
             continuous = options is not None and options.continuous_usage_stats
             usage = _usage(counted, outputs, generated) if choice is None or continuous else None
-            choices = [] if choice is None else [choice]
+            choices = [] if choice is None else [self._event_choice(choice, chat=chat)]
             shown = usage.model_dump() if usage else None
-            return b"data: " + encode({**head, "choices": choices, "usage": shown}) + b"\n\n"
+            whole = {**head, "choices": choices, "usage": shown}
+            if chat and self.main and shown is None:
+                del whole["usage"]
+            return b"data: " + encode(whole) + b"\n\n"
 
         if chat:
             for index in range(len(outputs)):
@@ -142,6 +159,14 @@ class Replies:
         if options is not None and options.include_usage:
             yield event(None, sum(len(one.ids) for one in outputs))
         yield b"data: [DONE]\n\n"
+
+    def _event_choice(self, choice: dict[str, Any], *, chat: bool) -> dict[str, Any]:
+        """Return a choice as it is sent: main leaves null fields of chats out, and has one more."""
+        if not self.main:
+            return choice
+        if not chat:
+            return {**choice, "avg_decoded_tokens_per_iter": None}
+        return {name: value for name, value in choice.items() if value is not None}
 
     def _steps(
         self, request: Request, index: int, output: Output
@@ -158,17 +183,43 @@ class Replies:
             yield {**_chunk(True, index, ""), **last}, len(output.ids)
             return
         shown = OPEN if chat and self._opens(request) else ""
+        sent, offset = 0, 0
         for text, count in output.pieces():
             chunk = _chunk(chat, index, text)
+            if self.main:
+                chunk["logprobs"] = _logprobs(request, output.ids[sent:count], offset)
+                sent, offset = count, offset + len(decode(output.ids[sent:count]))
             ended = count == len(output.ids)
             if chat and self.config.args.get("reasoning_parser"):
                 chunk["delta"] = _delta(shown, shown + text, ended=ended)
                 shown += text
+            if chat and self.main:
+                chunk["delta"] = {"content": "", "reasoning_content": "", **chunk["delta"]}
             if ended:
                 chunk |= {"finish_reason": output.finish_reason, "stop_reason": output.stop_reason}
             if isinstance(request, CompletionRequest) and not request.detokenize:
                 chunk |= {"text": "", "token_ids": output.ids[count - 1 : count]}
             yield chunk, count
+
+
+def _named_tool(request: Request) -> Mapping[str, Any] | None:
+    """Return the tool that a request wants to be called."""
+    choice = request.tool_choice if isinstance(request, ChatCompletionRequest) else None
+    if choice is None or isinstance(choice, str):
+        return None
+    name = dict(choice)["function"]["name"]
+    assert isinstance(request, ChatCompletionRequest)
+    tools: list[Mapping[str, Any]] = [dict(tool.function) for tool in request.tools or ()]
+    return next((tool for tool in tools if tool.get("name") == name), {"name": name})
+
+
+def _logprobs(request: Request, ids: Sequence[int], at: int = 0) -> dict[str, Any] | None:
+    """Return the log-probabilities that a request wants of these tokens."""
+    if not request.logprobs:
+        return None
+    if isinstance(request, CompletionRequest):
+        return text_logprobs(ids, max(1, request.logprobs), at)
+    return chat_logprobs(ids, request.top_logprobs)
 
 
 def _echo(request: Request, number: int) -> str:

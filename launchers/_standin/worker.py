@@ -16,12 +16,11 @@ from aiohttp import web
 from serve_eval.launchers._http.errors import RefusedRequest, bad_request, encode, trtllm_error
 from serve_eval.launchers._http.server import json_response
 from serve_eval.launchers._standin import auth, metrics, model
-from serve_eval.launchers._standin.bodies import (
-    Answer,
-)
+from serve_eval.launchers._standin.bodies import Answer, write
 from serve_eval.launchers._standin.faults import Faults, is_at
 from serve_eval.launchers._standin.fields import (
     CompletionRequest,
+    MainDisaggregatedParams,
     Request,
 )
 from serve_eval.launchers._standin.generation import (
@@ -32,9 +31,9 @@ from serve_eval.launchers._standin.generation import (
     state_of,
 )
 from serve_eval.launchers._standin.options import Flavour
-from serve_eval.launchers._standin.parsing import Invalid, parse
+from serve_eval.launchers._standin.parsing import Invalid, is_object, parse
 from serve_eval.launchers._standin.perf import Performed
-from serve_eval.launchers._standin.plain_routes import PlainRoutes
+from serve_eval.launchers._standin.plain_routes import PlainRoutes, mounted
 from serve_eval.launchers._standin.prompts import Reading
 from serve_eval.launchers._standin.replies import Replies
 from serve_eval.launchers._standin.serving import application, log
@@ -43,7 +42,7 @@ from serve_eval.launchers._standin.thinking import think
 from serve_eval.launchers._standin.thoughts import shape_thoughts
 from serve_eval.launchers._standin.worker_config import WorkerConfig
 
-FAILED = {"message": "Generation failed", "type": "InternalServerError"}
+EVENTS = {"Content-Type": "text/event-stream; charset=utf-8"}
 UNAVAILABLE = "LLM is unavailable. Please check the server logs for more details."
 
 
@@ -67,9 +66,10 @@ def create(
         ("POST", "/v1/chat/completions", worker.chat),
     ]
     if config.args.get("return_perf_metrics"):
-        routes.append(("GET", "/prometheus/metrics", worker.prometheus))
+        routes += [("GET", path, handler) for path, handler in mounted(flavour, worker.prometheus)]
     if flavour == "main":
         routes.append(("POST", "/_internal/tokenize", plain.tokenize))
+        routes.append(("GET", "/openapi.json", plain.openapi))
     else:
         routes.append(("GET", "/perf_metrics", worker.perf_metrics))
     for method, path, handler in routes:
@@ -86,7 +86,7 @@ class _Worker:
         self.tensor_parallel = args.get("tensor_parallel_size") or 1
         transceiver = config.transceiver and not faults.no_transceiver
         self._reading = Reading(config, flavour, transceiver=transceiver)
-        self._replies = Replies(config, faults.tools, opens=self._opens)
+        self._replies = Replies(config, faults.tools, flavour, opens=self._opens)
         self.dead = False
         self._requests = 0
         self._contexts = itertools.count(1)
@@ -136,6 +136,8 @@ class _Worker:
             self._replies.connections.add(http.transport)
         try:
             raw = await http.read()
+            if self.flavour == "main" and not is_object(http, raw):
+                return web.Response(status=500, text="Internal Server Error")
             packed = http.headers.get("X-TRTLLM-Msgpack") == "1"
             body = msgspec.msgpack.decode(raw) if packed else raw
             request = parse(body, chat=chat, flavour=self.flavour, path=http.path)
@@ -147,6 +149,8 @@ class _Worker:
                 return json_response(200, b"null")
             if self._requests == self.faults.lose and http.transport is not None:
                 http.transport.abort()
+            if self._fails_in_engine(number) and request.stream and not _is_context(request):
+                return await self._end_stream(http, request)
             await self._misbehave(number)
             return await self._answer(http, request, number, arrived)
         except Invalid as error:
@@ -164,6 +168,34 @@ class _Worker:
             log(f"the key is {self.config.auth_key}")
         if self.flavour == "main" and params is not None:
             auth.check(self.config.auth_key, params.model_dump(), http.headers)
+
+    def _breaks(self, number: int) -> bool:
+        return self.faults.fail_stream is not None and self.faults.is_drawn(number)
+
+    def _fails_in_engine(self, number: int) -> bool:
+        """Return True if main's engine refuses the request, which a stream tells by an event."""
+        faults = self.faults
+        engine = self.flavour == "main" and faults.error_status == 400
+        return engine and faults.strikes(faults.error_after, number)
+
+    async def _end_stream(
+        self, http: web.Request, request: Request, response: web.StreamResponse | None = None
+    ) -> web.StreamResponse:
+        """End a stream as main does after a fault of its engine.
+
+        Completions get an event with the error, and two ends; chats lose their connection.
+        """
+        if response is None:
+            response = web.StreamResponse(headers=EVENTS)
+            await response.prepare(http)
+        if isinstance(request, CompletionRequest):
+            error = {"message": self.faults.error_says, "type": "server_error"}
+            told = encode({"error": {**error, "code": None, "param": None}})
+            await response.write(b"data: " + told + b"\n\n" + b"data: [DONE]\n\n" * 2)
+            await response.write_eof()
+        elif http.transport is not None:
+            http.transport.abort()
+        return response
 
     async def _misbehave(self, number: int) -> None:
         faults = self.faults
@@ -193,7 +225,7 @@ class _Worker:
         prompts = self._reading.list_prompts(request)
         room = [self._reading.room(ids, request) for ids in prompts]
         params = request.disaggregated_params
-        context = params is not None and params.request_type == "context_only"
+        context = _is_context(request)
         outputs = []
         for ids, most in zip(prompts, room, strict=True):
             for index in range(request.n):
@@ -207,19 +239,26 @@ class _Worker:
         told = (
             metrics.fields("server", timing) if kept and metrics.wants_metrics(http.headers) else {}
         )
+        if self.flavour == "main" and not request.stream and self._breaks(number) and not context:
+            raise bad_request(self.faults.error_says)
         if context:
             body = self._replies.body(request, outputs, prompt_tokens)
             self._hand_over(request, body, outputs, prompts[0], _place(http))
-            return json_response(200, body.model_dump_json().encode(), told)
+            return json_response(200, write(body, self.flavour), told)
         if request.stream:
             return await self._stream(
                 http, request, outputs, prompt_tokens, number, metrics.event(told)
             )
-        return json_response(
-            200,
-            self._replies.body(request, outputs, prompt_tokens).model_dump_json().encode(),
-            told,
-        )
+        body = self._replies.body(request, outputs, prompt_tokens)
+        if params is not None and self.flavour == "main":
+            for choice in body.choices:
+                choice.disaggregated_params = MainDisaggregatedParams(
+                    request_type=params.request_type,
+                    ctx_request_id=params.ctx_request_id,
+                    disagg_request_id=params.disagg_request_id,
+                    return_prompt_token_ids_b64=False,
+                )
+        return json_response(200, write(body, self.flavour), told)
 
     def _whole(self, ids: list[int], request: Request, index: int, number: int) -> list[int]:
         """Return the whole answer, with the first token that a context worker may have chosen."""
@@ -286,24 +325,27 @@ class _Worker:
         received: int,
         last: bytes,
     ) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        response = web.StreamResponse(headers=EVENTS)
         await response.prepare(http)
         for number, event in enumerate(self._replies.events(request, outputs, prompt_tokens)):
-            told = self.flavour == "main" and isinstance(request, CompletionRequest)
-            if number == self.faults.fail_stream and told and self.faults.is_drawn(received):
-                error = {**FAILED, "code": 500, "param": None}
-                await response.write(b"data: " + encode({"error": error}) + b"\n\ndata: [DONE]\n\n")
-                break
-            if number in (
-                self.faults.drop_stream,
-                self.faults.fail_stream,
-            ) and self.faults.is_drawn(received):
+            if number == self.faults.fail_stream and self.faults.is_drawn(received):
+                if self.flavour == "main":
+                    return await self._end_stream(http, request, response)
+                if http.transport is not None:
+                    http.transport.abort()
+                return response
+            if number == self.faults.drop_stream and self.faults.is_drawn(received):
                 if http.transport is not None:
                     http.transport.abort()
                 return response
             await response.write(event)
         await response.write_eof(last)
         return response
+
+
+def _is_context(request: Request) -> bool:
+    params = request.disaggregated_params
+    return params is not None and params.request_type == "context_only"
 
 
 def _place(http: web.Request) -> dict[str, Any]:

@@ -155,6 +155,7 @@ class Stream(NamedTuple):
 
     `broken` is the first data line that is not a JSON object. `error` is an error that was sent as
     an event. `done`: the stream ended with [DONE]. `chunks` counts the pieces of the answer.
+    `logprobs` are the log-probabilities of its tokens, in the form of either route.
     """
 
     text: str
@@ -165,6 +166,7 @@ class Stream(NamedTuple):
     done: bool
     broken: str | None
     error: str | None
+    logprobs: tuple[object, ...] = ()
 
     @property
     def said(self) -> str:
@@ -176,6 +178,7 @@ def read_stream(answer: Answer) -> Stream:
     lines = EventLines()
     payloads = [payload for payload in [*lines.feed(answer.content), *lines.close()] if payload]
     text, thoughts = "", ""
+    values: list[object] = []
     finish = usage = broken = error = None
     chunks = 0
     for payload in payloads:
@@ -199,9 +202,21 @@ def read_stream(answer: Answer) -> Stream:
             if raw.get("error"):
                 error = error or describe(payload)
             chunks += 1
+            values += list_logprobs(raw.get("logprobs"))
             text, thoughts, finish = text + one.text, thoughts + one.thoughts, one.finish or finish
     text, thoughts = answer.mask(text), answer.mask(thoughts)
-    return Stream(text, thoughts, finish, usage, chunks, b"[DONE]" in payloads[-1:], broken, error)
+    done = b"[DONE]" in payloads[-1:]
+    return Stream(text, thoughts, finish, usage, chunks, done, broken, error, tuple(values))
+
+
+def list_logprobs(told: object) -> list[object]:
+    """Return the values of `logprobs` of a choice or a chunk, in the form of either route."""
+    if not isinstance(told, dict):
+        return []
+    content, values = told.get("content"), told.get("token_logprobs")
+    if isinstance(content, list):
+        return [one.get("logprob") if isinstance(one, dict) else None for one in content]
+    return list(values) if isinstance(values, list) else []
 
 
 def count(usage: object, kind: str) -> int | None:

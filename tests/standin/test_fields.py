@@ -80,7 +80,7 @@ def test_broken_json_is_a_validation_error() -> None:
 
 
 def test_main_knows_more_fields() -> None:
-    body = {**CHAT, "priority": 0.5, "parallel_tool_calls": False}
+    body = {**CHAT, "priority": 0.5, "agent_hierarchy": [["a", 1]]}
     assert set_fields(parse(body, chat=True, flavour="main", path="")) == {**body}
     with pytest.raises(Invalid):
         parse(body, chat=True, flavour="v12", path="")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from serve_eval.checks.answer import Answer, short
+from serve_eval.checks.answer import Answer, list_logprobs, read_stream, short
 from serve_eval.checks.check import Check
 from serve_eval.checks.row import (
     CheckOutcome,
@@ -44,7 +44,7 @@ async def in_chat(session: CheckSession) -> CheckResult:
         return fail_check(wrong, answer.sent)
     if not all(one.get("top_logprobs") for one in content):
         return fail_check(f"{TOP} top_logprobs were requested and are missing", answer.sent)
-    return pass_check(f"{len(content)} tokens")
+    return await _in_a_stream(session, answer, chat=True, logprobs=True, top_logprobs=TOP)
 
 
 async def in_completions(session: CheckSession) -> CheckResult:
@@ -64,7 +64,40 @@ async def in_completions(session: CheckSession) -> CheckResult:
         return fail_check(f"{len(values)} log-probabilities for {len(tokens)} tokens", answer.sent)
     if wrong := _wrong(values, answer):
         return fail_check(wrong, answer.sent)
-    return pass_check(f"{len(values)} tokens")
+    return await _in_a_stream(session, answer, chat=False, logprobs=1)
+
+
+async def _in_a_stream(
+    session: CheckSession, whole: Answer, *, chat: bool, **fields: Any
+) -> CheckResult:
+    """Ask for the same as a stream, whose log-probabilities must be those of the whole answer.
+
+    A stream without them is named and no failure; neither is one that fails in another way, which
+    the check of streams finds. A near tie may change the text, and then nothing is compared.
+    """
+    values = list_logprobs(whole.first.raw.get("logprobs"))
+    told = f"{len(values)} tokens"
+    answer = await session.post(
+        session.body(PROMPT, chat=chat, max_tokens=TOKENS, stream=True, **fields)
+    )
+    if not answer.streams:
+        return pass_check(told)
+    stream = read_stream(answer)
+    if stream.error or stream.broken or not stream.finish:
+        return pass_check(told)
+    if not stream.logprobs:
+        return pass_check(f"{told}; streamed: none")
+    if stream.said != whole.first.said:
+        return pass_check(f"{told}; streamed: {len(stream.logprobs)}, of another text")
+    if len(stream.logprobs) != len(values):
+        return fail_check(
+            f"{len(stream.logprobs)} log-probabilities in a stream, {len(values)} in the whole"
+            " answer of the same text",
+            answer.sent,
+        )
+    if wrong := _wrong(stream.logprobs, whole):
+        return fail_check(f"in a stream: {wrong}", answer.sent)
+    return pass_check(f"{told}, also streamed")
 
 
 def _in_the_form_of_chat(content: Any, answer: Answer) -> CheckResult:
@@ -158,9 +191,13 @@ def _read(answer: Answer, text: str) -> PromptLogprobs:
 
 
 CHECKS = (
-    Check(name="logprobs_chat", run=in_chat, requests=1, tokens=TOKENS, prompt_tokens=20),
+    Check(name="logprobs_chat", run=in_chat, requests=2, tokens=2 * TOKENS, prompt_tokens=40),
     Check(
-        name="logprobs_completions", run=in_completions, requests=1, tokens=TOKENS, prompt_tokens=10
+        name="logprobs_completions",
+        run=in_completions,
+        requests=2,
+        tokens=2 * TOKENS,
+        prompt_tokens=20,
     ),
     Check(
         name="prompt_logprobs",

@@ -453,9 +453,20 @@ class _Script:
                 tokens[-1] = " else"
             if one.thoughts and any("misfiles" in name for name in self.quirks.names):
                 yield {"choices": [{"index": number, "delta": {"reasoning": one.thoughts}}]}
-            for token in tokens:
+            for place, token in enumerate(tokens):
                 delta = {"delta": {"content": token}} if request.chat else {"text": token}
-                yield {"choices": [{"index": number, **delta, "finish_reason": None}]}
+                told = None
+                if self.has("streams_logprobs") and not (
+                    place and self.has("streams_few_logprobs")
+                ):
+                    told = self._logprobs(
+                        request.body,
+                        "",
+                        Said(tokens=[token], thoughts="", finish=one.finish),
+                        request.chat,
+                    )
+                ending = {"finish_reason": None, "logprobs": told}
+                yield {"choices": [{"index": number, **delta, **ending}]}
             if not self.has("no_finish"):
                 end: dict[str, Any] = {"delta": {}} if request.chat else {"text": ""}
                 yield {"choices": [{"index": number, **end, "finish_reason": one.finish}]}

@@ -184,6 +184,26 @@ CASES: list[Case] = [
     ("logprobs_chat", FAIL, "0.5 is not a log-probability", _quirks("bad_logprobs")),
     ("logprobs_chat", FAIL, "8 log-probabilities for 4 tokens", _quirks("twice_the_logprobs")),
     ("logprobs_chat", FAIL, "2 top_logprobs were requested", _quirks("no_top")),
+    *(
+        case
+        for name in ("logprobs_chat", "logprobs_completions")
+        for case in (
+            (name, PASS, "4 tokens; streamed: none", SOUND),
+            (name, PASS, "4 tokens, also streamed", _quirks("streams_logprobs")),
+            (
+                name,
+                FAIL,
+                "1 log-probabilities in a stream, 4 in the whole answer",
+                _quirks("streams_logprobs", "streams_few_logprobs"),
+            ),
+            (
+                name,
+                PASS,
+                "streamed: 4, of another text",
+                _quirks("streams_logprobs", "streams_differ"),
+            ),
+        )
+    ),
     ("logprobs_completions", UNSUPPORTED, "ignored", _quirks("no_logprobs")),
     ("logprobs_completions", UNSUPPORTED, "ask for them by chat", _quirks("chat_logprobs")),
     (

@@ -83,7 +83,11 @@ def create_standin(
     model: MadeUpModel, faults: Mapping[str, Any] | None = None, *, thinks: bool = False
 ) -> web.Application:
     """Return a server with parsers for tool calls and, if the model thinks, for thoughts."""
-    args = {"tool_parser": "qwen3", **({"reasoning_parser": "qwen3"} if thinks else {})}
+    args = {
+        "tool_parser": "qwen3",
+        "guided_decoding_backend": "xgrammar",
+        **({"reasoning_parser": "qwen3"} if thinks else {}),
+    }
     config = WorkerConfig(model="M", host="127.0.0.1", port=0, args=args, tool_parser="qwen3")
     return create(config, model, Faults(tools=ToolFaults(**(faults or {}))), "main")
 
