@@ -36,11 +36,11 @@ class LogWatch:
     """The log of one server.
 
     The server's processes are those below `roots`; `roots` is empty if it runs elsewhere.
-    `wrote_at` is the time when it last wrote.
+    `wrote_at` is the time when it last wrote. `engine` is the server's, None if it is not known.
     """
 
-    def __init__(self, log: LogLines, roots: Sequence[int]) -> None:
-        self._log, self._signs = log, Signs()
+    def __init__(self, log: LogLines, roots: Sequence[int], engine: str | None = None) -> None:
+        self._log, self._signs = log, Signs(engine)
         self._activities = [Activity(root) for root in roots]
         self._seen: Sign | None = None
         self._seen_at = self.wrote_at = self._grew_at = 0.0
@@ -131,7 +131,9 @@ class Watching:
             (
                 one,
                 LogWatch(
-                    LogLines(one.process.log_file, one.process.log_start), roots(one, running)
+                    LogLines(one.process.log_file, one.process.log_start),
+                    roots(one, running),
+                    one.server.engine,
                 ),
             )
             for one in running

@@ -133,4 +133,5 @@ def server(
         env={**visible, **(env or {}), **options.env},
         pass_env=tuple(options.pass_env),
         health=health,
+        engine=name,
     )

@@ -12,7 +12,7 @@ from serve_eval.errors import LaunchError
 from serve_eval.launchers._fleet import bounded_reply, loading
 from serve_eval.launchers._fleet.log_watch import Watching
 from serve_eval.launchers._fleet.running import Running, first_end
-from serve_eval.launchers._logs.causes import cause
+from serve_eval.launchers._logs.causes import find_known
 from serve_eval.launchers._logs.refusals import SAME, Refusals
 from serve_eval.launchers._process.server_process import WATCH_S
 from serve_eval.launchers._trtllm.command_line import Server
@@ -163,8 +163,9 @@ async def _wait_for_answer(
     [door] = [one for one in running if one.server.name == front.name]
     how = f"refused {SAME} times in the same way" if permanent else f"within {timeout_s:g} s"
     refusal = door.error(f"{front.name} is healthy but returns no completion {how}: {last}")
-    if known := cause(last):
-        refusal = LaunchError(f"{refusal}\n  {known[0]}", hint=f"{known[1]} {refusal.hint}")
+    if (known := find_known(last, front.engine)) is not None:
+        hint = f"{known.remedy(front.engine)} {refusal.hint}"
+        refusal = LaunchError(f"{refusal}\n  {known.told}", hint=hint)
     raise refusal
 
 

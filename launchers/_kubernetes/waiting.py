@@ -20,7 +20,7 @@ from serve_eval.launchers._kubernetes.cluster import (
 from serve_eval.launchers._kubernetes.logs import read_last_lines
 from serve_eval.launchers._kubernetes.pods import PodState
 from serve_eval.launchers._kubernetes.services import list_pods
-from serve_eval.launchers._logs.causes import cause
+from serve_eval.launchers._logs.last_error import cause
 from serve_eval.launchers._logs.refusals import SAME, Refusals
 
 POLL_S = 1.0

@@ -17,7 +17,7 @@ from serve_eval.launchers._kubernetes import logs
 from serve_eval.launchers._kubernetes.cluster import Cluster, RefusedError, UnreachableError
 from serve_eval.launchers._kubernetes.pods import ContainerState, PodState, find_end
 from serve_eval.launchers._kubernetes.services import list_pods
-from serve_eval.launchers._logs.causes import cause
+from serve_eval.launchers._logs.last_error import cause
 
 POLL_S = 1.0
 AWAY_S = 30.0

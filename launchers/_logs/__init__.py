@@ -1,3 +1,3 @@
 """Read the logs of servers: lines, signs of a dead server, and known causes of its end."""
 
-__all__ = ["causes", "growing_log", "levels", "refusals", "signs", "transfer_causes"]
+__all__ = ["candidates", "causes", "growing_log", "last_error", "levels", "refusals", "signs"]

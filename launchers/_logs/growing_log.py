@@ -13,8 +13,12 @@ LONGEST_LINE = 1 << 13
 """Maximum bytes of a line that are kept; the rest is dropped."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_LABEL = re.compile(r"(?:(?P<task>\d{1,6}):(?: |$)|\[(?P<job>\d+,\d+)\]<std(?:out|err)>: ?)")
-"""Prefix of lines from srun --label and mpirun --tag-output."""
+_LABEL = re.compile(
+    r"(?:(?P<task>\d{1,6}):(?: |$)|\[(?P<job>\d+,\d+)\]<std(?:out|err)>: ?|\[rank(?P<rank>\d+)\]: )"
+)
+"""Prefix of lines from srun --label, from mpirun --tag-output, and of PyTorch's tracebacks."""
+_PROCESS = re.compile(r"(?:\((?P<name>[\w.-]+,?(?: [\w.]+=[\w.]+,?)*? pid=\d+[^()]{0,40})\) ?)+")
+"""Prefix of lines of vLLM's processes and of Ray's."""
 _RANK = re.compile(r"\[RANK (\d{1,6})\]", re.IGNORECASE)
 
 
@@ -82,7 +86,9 @@ def clean(raw: bytes) -> Line:
     """Return a line as text, without colours and without the label of its rank."""
     text, stream = _ANSI.sub("", raw.decode(errors="replace")).replace("\0", ""), ""
     if label := _LABEL.match(text):
-        stream, text = label["task"] or label["job"], text[label.end() :]
+        stream, text = label["task"] or label["job"] or label["rank"], text[label.end() :]
+    elif process := _PROCESS.match(text):
+        stream, text = process["name"], text[process.end() :]
     elif rank := _RANK.search(text, 0, 160):
         stream = rank[1]
     return Line(stream, text.rstrip())

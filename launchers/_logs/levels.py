@@ -8,10 +8,11 @@ from enum import Enum
 HEAD = 160
 """Characters at the start of a line that may contain its level."""
 
-Kind = Enum("Kind", "NOISE QUIET ERROR HEADER HANDLING CHAINED THREAD RAISED COMMAND PLAIN")
+Kind = Enum("Kind", "NOISE QUIET ERROR HEADER HANDLING CHAINED THREAD RAISED COMMAND FRAME PLAIN")
 """NOISE: nothing, or a line that our own requests cause. QUIET: at level warning or below, or it
 says that the server goes on. HEADER, HANDLING, CHAINED, THREAD: sentences of a traceback. RAISED:
-its last line. COMMAND: the error of a command line."""
+its last line. COMMAND: the error of a command line. FRAME: a line within a traceback, in a record
+of its own."""
 
 _LEVEL = re.compile(
     r"""\[(?P<letter>[A-Z])\](?=[\s\[]|$)
@@ -19,6 +20,7 @@ _LEVEL = re.compile(
         |WARN|WARNING|ERROR|CRITICAL|FATAL)(?![\w=-])
     | (?:^|\[)(?P<glog>[IWEF])\d{3,4}\s
     | \[(?P<c10d>[WEF])\s\S+\.cpp
+    | ^\d+\.\d\d\.\d{3}\.\d{3}\s(?P<ggml>[DIWE])\s
     | ^(?P<said>(?i:warning|warn|info|debug))\b""",
     re.VERBOSE,
 )
@@ -28,12 +30,35 @@ GOES_ON = re.compile(
     r" -]?back|\bfallback|\bskip|\bignor"
     r"|\bcontinu|\binstead\b|\boptional\b|\bnot fatal|\bnon-fatal|\bwill use\b"
 )
+FINAL = re.compile(
+    r"Executor worker (?:initialization error|returned error|died during initialization)"
+    r"|Failed to initialize executor on rank|Executor creation failed"
+    r"|Failed to parse the arguments for the LLM constructor|^Rank\d+ Task exit code:"
+    r" [1-9]|MPI_ERRORS_ARE_FATAL"
+    r"|Engine core initialization failed|EngineCore failed to start"
+    r"|EngineCore encountered a fatal error|Engine process failed to start"
+    r"|main: exiting due to model loading error"
+)
+"""Sentences with which TensorRT-LLM, the wrapper that starts its ranks, MPI, vLLM or llama-server
+gives up."""
+LAST_WORDS = re.compile(
+    r"(?i)destroy_process_group|resource_tracker|leaked|shut(?:ting)?"
+    r" ?down|\bexit(?:ing|ed)?\b|abort|terminat|clean(?:ing|ed)? ?up|finished server process"
+)
+"""Words that a process may write at any level while it ends."""
+_GOES_ON_WITHOUT = re.compile(r"ggml_\w+_init: failed to initialize")
+"""llama-server computes on the CPU where it finds no GPU."""
+_RECORD = re.compile(
+    r"(?:ERROR|CRITICAL) (?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:,\d+)? \[?[\w./<>-]+:\d+\] ?"
+)
+"""The beginning that vLLM gives to every line of a record."""
 _PROGRESS = re.compile(r"\b\d{1,3}\s?%")
 _FAILED = re.compile(r"(?i)fail|error|exception|unable|could not|cannot|not available")
 _ACCESS = re.compile(r'"(?:GET|POST|HEAD) \S+ HTTP/\d(?:\.\d)?" \d{3}')
 _HEADER = "Traceback (most recent call last):"
 _HANDLING = "During handling of the above exception, another exception occurred:"
 _CHAINED = "The above exception was the direct cause of the following exception:"
+_SENTENCES = {_HEADER: Kind.HEADER, _HANDLING: Kind.HANDLING, _CHAINED: Kind.CHAINED}
 _THREAD = re.compile(
     r"Exception in thread |Exception ignored in|Task exception was never retrieved|future: <Task"
 )
@@ -41,7 +66,7 @@ _RAISED = re.compile(
     r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)(?::\s|:?$)"
     r"|\s*what\(\): |terminate called after throwing an instance of"
 )
-_COMMAND = re.compile(r"(?:[\w.-]+: )?[Ee]rror: ")
+_COMMAND = re.compile(r"(?:[\w.-]+(?: [\w.-]+)?: )?[Ee]rror: ")
 _RAISED_LAST = re.compile(r"[A-Za-z_][\w.]*(?::\s|$)")
 _WITHIN = re.compile(r"[\s~^|+]")
 
@@ -50,10 +75,10 @@ def kind(text: str, *, in_traceback: bool = False) -> Kind:
     """Return the kind of a line; within a traceback, any name at its beginning is an exception."""
     if not text.strip() or _ACCESS.search(text):
         return Kind.NOISE
-    if text == _HEADER:
-        return Kind.HEADER
-    if text in (_HANDLING, _CHAINED):
-        return Kind.HANDLING if text == _HANDLING else Kind.CHAINED
+    if (record := _RECORD.match(text)) is not None:
+        return _kind_in_record(text[record.end() :])
+    if (sentence := _SENTENCES.get(text)) is not None:
+        return sentence
     if _THREAD.match(text):
         return Kind.THREAD
     if in_traceback and _WITHIN.match(text):
@@ -66,7 +91,38 @@ def kind(text: str, *, in_traceback: bool = False) -> Kind:
         return Kind.ERROR if name in "ECF" else Kind.QUIET
     if in_traceback and _RAISED_LAST.match(text):
         return Kind.RAISED
-    return Kind.QUIET if GOES_ON.search(text) or _PROGRESS.search(text) else Kind.PLAIN
+    quiet = GOES_ON.search(text) or _PROGRESS.search(text) or _GOES_ON_WITHOUT.match(text)
+    return Kind.QUIET if quiet else Kind.PLAIN
+
+
+def _kind_in_record(text: str) -> Kind:
+    """Return the kind of a line of a record at level error, of which `text` is the message."""
+    if text in (_HANDLING, _CHAINED):
+        return _SENTENCES[text]
+    return Kind.FRAME if _is_frame(text) else Kind.ERROR
+
+
+def _is_frame(text: str) -> bool:
+    """Return True for a message that is part of a traceback or empty."""
+    return text.startswith(("  File ", "    ")) or text.strip(" ~^") in (
+        "",
+        _HEADER,
+    )
+
+
+def message(text: str) -> str:
+    """Return a line without the beginning of its record."""
+    return _RECORD.sub("", text, count=1)
+
+
+def raises(text: str) -> bool:
+    """Return True for the last line of a traceback."""
+    return bool(_RAISED.match(text))
+
+
+def goes_on(text: str) -> bool:
+    """Return True for a bar of something that is loaded, or a start without a GPU."""
+    return bool(_PROGRESS.search(text) or _GOES_ON_WITHOUT.match(text))
 
 
 def level(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from serve_eval.launchers._logs.causes import AT_ONCE, find_known
+from serve_eval.launchers._logs.causes import find_known
 
 SAME = 3
 """Number of equal refusals in a row that are final."""
@@ -28,7 +28,7 @@ class Refusals:
     def permanent(self, status: int, text: str) -> bool:
         """Record a response; return True after three equal permanent refusals in a row."""
         found, kind = find_known(text), None
-        if found is not None and found.ends == AT_ONCE and status >= 400 and status not in _LATER:
+        if found is not None and found.refuses and status >= 400 and status not in _LATER:
             kind = found.told
         elif about_its_form(status, text):
             kind = f"{status} {text}"

@@ -16,25 +16,13 @@ from typing import NamedTuple
 from serve_eval.launchers._logs import levels
 from serve_eval.launchers._logs.causes import AT_ONCE, ENDS_ITSELF, Cause, find_known
 from serve_eval.launchers._logs.growing_log import Line
-from serve_eval.launchers._logs.levels import GOES_ON, Kind
+from serve_eval.launchers._logs.levels import FINAL, GOES_ON, LAST_WORDS, Kind
 
 MOST_STREAMS = 4096
 """Maximum number of ranks that are read separately."""
 
 _NVIDIA = re.compile(r"\[(?:TRT-LLM|TensorRT-LLM|TRT)\b[^\]]*\]")
-_FINAL = re.compile(
-    r"Executor worker (?:initialization error|returned error|died during initialization)"
-    r"|Failed to initialize executor on rank|Executor creation failed"
-    r"|Failed to parse the arguments for the LLM constructor|^Rank\d+ Task exit code:"
-    r" [1-9]|MPI_ERRORS_ARE_FATAL"
-)
-"""Sentences with which TensorRT-LLM, the wrapper that starts its ranks, or MPI gives up."""
 _WRAPPER = re.compile(r"Rank\d+ Task exit code: ")
-_LAST_WORDS = re.compile(
-    r"(?i)destroy_process_group|resource_tracker|leaked|shut(?:ting)?"
-    r" ?down|\bexit(?:ing|ed)?\b|abort"
-)
-"""Words that a process may write at any level while it ends."""
 
 
 class Strength(IntEnum):
@@ -85,9 +73,10 @@ class _Stream:
 
 
 class Signs:
-    """Reads lines and keeps the strongest sign."""
+    """Reads lines of a server of an engine (None: not known) and keeps the strongest sign."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: str | None = None) -> None:
+        self._engine = engine
         self._streams: OrderedDict[str, _Stream] = OrderedDict()
         self.strongest: Sign | None = None
         self._gave_up = False
@@ -106,7 +95,7 @@ class Signs:
             case Kind.ERROR:
                 stream.record = _Record.ERROR
                 stream.in_traceback, stream.in_thread = levels.begins_traceback(text), False
-                self._keep(_sign(line, stream, raised=False))
+                self._keep(self._sign(line, stream, raised=False))
             case Kind.THREAD:
                 self._read_thread(line, stream)
             case Kind.HEADER:
@@ -118,7 +107,7 @@ class Signs:
             case Kind.CHAINED:
                 stream.ended = False
             case Kind.RAISED | Kind.COMMAND as kind if (
-                kind is Kind.RAISED or find_known(text) is not None
+                kind is Kind.RAISED or self._find(text) is not None
             ):
                 self._read_raised(line, stream)
             case Kind.PLAIN if not stream.in_traceback:
@@ -135,7 +124,7 @@ class Signs:
     def _read_thread(self, line: Line, stream: _Stream) -> None:
         """Read the report that an exception ended a thread, whose name may be a known cause."""
         stream.record, stream.in_thread, stream.ended = _Record.NONE, True, False
-        cause = find_known(line.text) if line.text.startswith("Exception in thread ") else None
+        cause = self._find(line.text) if line.text.startswith("Exception in thread ") else None
         if (
             cause is not None and cause.ends == AT_ONCE
             # The name of the thread is a cause, and nothing starts the thread again.
@@ -144,7 +133,7 @@ class Signs:
 
     def _read_raised(self, line: Line, stream: _Stream) -> None:
         """Read the last line of a traceback."""
-        stream.raised = _sign(line, stream, raised=True)
+        stream.raised = self._sign(line, stream, raised=True)
         self._keep(stream.raised)
         if stream.record is _Record.NONE:
             stream.record = _Record.RAISED
@@ -154,8 +143,8 @@ class Signs:
         """Read a line without a level and outside a traceback."""
         if _WRAPPER.match(line.text):
             stream.record = _Record.NONE
-        tells = find_known(line.text) is not None or _FINAL.search(line.text) is not None
-        sign = _sign(line, stream, raised=stream.record is _Record.RAISED) if tells else None
+        tells = self._find(line.text) is not None or FINAL.search(line.text) is not None
+        sign = self._sign(line, stream, raised=stream.record is _Record.RAISED) if tells else None
         self._keep(sign)
         if sign is None and later:
             self._weaken(line)
@@ -201,10 +190,44 @@ class Signs:
     def _weaken(self, line: Line) -> None:
         """Weaken the sign of a rank that writes on: it caught the error, unless it gave up."""
         sign = self.strongest
-        if sign is None or sign.stream != line.stream or _LAST_WORDS.search(line.text):
+        if sign is None or sign.stream != line.stream or LAST_WORDS.search(line.text):
             return
         if sign.strength in (Strength.REPORTED, Strength.RAISED):
             self.strongest = sign._replace(strength=Strength.TRACEBACK)
+
+    def _find(self, text: str) -> Cause | None:
+        return find_known(text, self._engine)
+
+    def _sign(self, line: Line, stream: _Stream, *, raised: bool) -> Sign | None:
+        """Return the sign in a line at level error, or in one that names an exception."""
+        text = line.text
+        if stream.record is _Record.CAUGHT:
+            return (
+                Sign(Strength.TRACEBACK, text, line.stream)
+                if raised and not stream.in_thread
+                else None
+            )
+        cause = self._find(text)
+        if cause is not None and cause.ends == ENDS_ITSELF:
+            return None
+        if FINAL.search(text):
+            return Sign(
+                Strength.FINAL if cause is None else Strength.CERTAIN, text, line.stream, cause
+            )
+        if GOES_ON.search(text):
+            return (
+                Sign(Strength.TRACEBACK, text, line.stream)
+                if raised and not stream.in_thread
+                else None
+            )
+        if cause is not None:
+            strength = Strength.RAISED if raised and cause.ends == AT_ONCE else Strength.REPORTED
+            if stream.record is _Record.NONE and not raised:
+                # Neither the writer nor the level of the line is known.
+                strength = Strength.TRACEBACK
+            return Sign(strength, text, line.stream, cause)
+        worth = not stream.in_thread if raised else _NVIDIA.search(text) is not None
+        return Sign(Strength.TRACEBACK, text, line.stream) if worth else None
 
 
 def _clearer(before: Sign, sign: Sign) -> Sign:
@@ -213,29 +236,3 @@ def _clearer(before: Sign, sign: Sign) -> Sign:
     if vague and before.cause is not None and before.cause.ends == AT_ONCE:
         return sign._replace(line=before.line, cause=before.cause)
     return sign
-
-
-def _sign(line: Line, stream: _Stream, *, raised: bool) -> Sign | None:
-    """Return the sign in a line at level error, or in one that names an exception."""
-    text = line.text
-    if stream.record is _Record.CAUGHT:
-        return (
-            Sign(Strength.TRACEBACK, text, line.stream) if raised and not stream.in_thread else None
-        )
-    cause = find_known(text)
-    if cause is not None and cause.ends == ENDS_ITSELF:
-        return None
-    if _FINAL.search(text):
-        return Sign(Strength.FINAL if cause is None else Strength.CERTAIN, text, line.stream, cause)
-    if GOES_ON.search(text):
-        return (
-            Sign(Strength.TRACEBACK, text, line.stream) if raised and not stream.in_thread else None
-        )
-    if cause is not None:
-        strength = Strength.RAISED if raised and cause.ends == AT_ONCE else Strength.REPORTED
-        if stream.record is _Record.NONE and not raised:
-            # Neither the writer nor the level of the line is known.
-            strength = Strength.TRACEBACK
-        return Sign(strength, text, line.stream, cause)
-    worth = not stream.in_thread if raised else _NVIDIA.search(text) is not None
-    return Sign(Strength.TRACEBACK, text, line.stream) if worth else None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import PlanError
+from serve_eval.launchers._logs.causes import TRTLLM
 from serve_eval.launchers._machine import hosts
 from serve_eval.launchers._process import reported
 from serve_eval.schema import PerfMetricsFolders
@@ -73,7 +74,7 @@ class Server:
     command that asks it to end, if SIGTERM for the process is not the way. `image` is the container
     image with trtllm-serve. `options_at` is the position in `argv` at which the options of
     trtllm-serve begin (None: after as many words as `probe` has). `health` is the path that answers
-    200 once it is up.
+    200 once it is up. `engine` is the one whose causes and remedies fit its log.
 
     Some fields depend on the version. `report` is the file in which a server that finds a port
     itself reports it, used only if no port was chosen. `auth_key` means that its files get the key
@@ -99,6 +100,7 @@ class Server:
     report: Path | None = None
     auth_key: bool | None = False
     refused: Mapping[str, str] = field(default_factory=dict)
+    engine: str = TRTLLM
 
     @property
     def options(self) -> tuple[str, ...]:

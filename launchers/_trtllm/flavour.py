@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from serve_eval.errors import LaunchError, NoProgramError, PlanError
-from serve_eval.launchers._logs.causes import cause
+from serve_eval.launchers._logs.causes import TRTLLM
+from serve_eval.launchers._logs.last_error import cause
 from serve_eval.launchers._process import environment
 from serve_eval.launchers._process.server_process import supervise
 from serve_eval.launchers._trtllm import known_flags, router_types, shared_key, version
@@ -123,7 +124,7 @@ async def _flags(probe: Probe, environ: Mapping[str, str]) -> frozenset[str]:
     if code:
         said = out + error
         last = "\n  ".join(said.splitlines()[-5:])
-        told, hint = cause(said) or (
+        told, hint = cause(said, TRTLLM) or (
             "",
             "launcher.command is the executable, or all words before `serve`.",
         )

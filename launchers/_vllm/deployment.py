@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from serve_eval.errors import PlanError
 from serve_eval.launchers._fleet import other_engine
+from serve_eval.launchers._logs.causes import VLLM
 from serve_eval.launchers._options import Env, FrontDoor, GpuChoice, TimeLimits, Variables
 from serve_eval.launchers._process import environment
 from serve_eval.launchers._trtllm.command_line import Place, Server, words
@@ -167,6 +168,7 @@ def _worker(
         },
         pass_env=tuple(options.pass_env),
         folders=() if options.connector == transfer.NIXL else (folder,),
+        engine=VLLM,
     )
 
 
@@ -182,7 +184,7 @@ def _orchestrator(
     for worker, (part, _) in zip(workers, placed, strict=True):
         argv += [f"--{part.kind.removesuffix('_servers')}", f"{worker.name}={worker.url}"]
     argv += [] if options.connector == transfer.NIXL else ["--no-params"]
-    return Server(name=ORCHESTRATOR, argv=tuple(argv), probe=(), place=place)
+    return Server(name=ORCHESTRATOR, argv=tuple(argv), probe=(), place=place, engine=VLLM)
 
 
 def merge_side(options: VllmDisaggregatedOptions, side: VllmSide) -> VllmSide:

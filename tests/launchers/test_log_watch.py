@@ -252,7 +252,9 @@ def server(name: str, folder: Path, pid: int, hurried: dict[str, float], **where
     (log := folder / f"{name}.log").touch()
     process = SimpleNamespace(log_file=log, log_start=0, pid=pid, exit_code=lambda: None)
     process.hurry = lambda seconds: hurried.update({name: seconds})
-    told = SimpleNamespace(**{"name": name, "here": True, "image": None, **where})
+    told = SimpleNamespace(
+        **{"name": name, "here": True, "image": None, "engine": "trtllm", **where}
+    )
     return SimpleNamespace(
         server=told, process=process, dead=lambda line, cause: LaunchError(f"{name}: {line}")
     )

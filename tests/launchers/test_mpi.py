@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from serve_eval.launchers import container, llama_cpp, slurm, trtllm, trtllm_disaggregated
-from serve_eval.launchers._logs.causes import cause
+from serve_eval.launchers._logs.last_error import cause
 from serve_eval.launchers._process import environment
 from serve_eval.launchers._slurm.step_container import SlurmContainer
 from serve_eval.launchers._trtllm import mpi

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.launchers import slurm
-from serve_eval.launchers._logs.causes import cause
+from serve_eval.launchers._logs.last_error import cause
 from serve_eval.launchers._machine import lock_files
 from serve_eval.launchers._process import environment
 from serve_eval.launchers._slurm import allocation, running_steps, srun, step_container

@@ -17,7 +17,7 @@ import yaml
 
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.launchers import trtllm_disaggregated
-from serve_eval.launchers._logs.causes import cause
+from serve_eval.launchers._logs.last_error import cause
 from serve_eval.launchers._process import supervisor
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
@@ -357,7 +357,7 @@ async def _launch_with(context: LaunchContext, command: list[str]) -> None:
         ),
         (
             "Error: Invalid value for '--backend': 'vllm' is not one of",
-            "it does not know an option",
+            "it does not accept the value of an option",
         ),
         (
             "kv_cache_transceiver is disabled, please set 'cache",

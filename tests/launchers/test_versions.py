@@ -19,7 +19,7 @@ import pytest
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.launchers import trtllm, trtllm_disaggregated
 from serve_eval.launchers._fleet import fleet
-from serve_eval.launchers._logs.causes import cause
+from serve_eval.launchers._logs.last_error import cause
 from serve_eval.launchers._standin.arguments import group
 from serve_eval.launchers._standin.options import Flavour
 from serve_eval.launchers._trtllm import disaggregated, known_flags, shared_key, version
@@ -378,7 +378,7 @@ def test_the_key_is_not_in_an_error(
     ("flavour", "auth_key", "told"),
     [
         ("v12", None, None),
-        ("v12", True, "its config has a key or a value that this version does not know"),
+        ("v12", True, "its config has a key that this version does not know"),
         ("main", False, "its version requires a key that the servers share, and it was given none"),
     ],
 )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from serve_eval.launchers import trtllm
-from serve_eval.launchers._logs.causes import cause
+from serve_eval.launchers._logs.last_error import cause
 from serve_eval.launchers._trtllm.mpi import AS_ROOT
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.mpi.conftest import ROOT, Mpi, ranks, until

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from serve_eval.launchers._logs.causes import cause
+from serve_eval.launchers._logs.last_error import cause
 from serve_eval.schema import Attempt, FailureKind, LostAnswer, VerdictOutcome, find_lost
 from serve_eval.verdicts.repaired import TRUST_HINT
 from serve_eval.workflows.diagnose.asked import AskedSample
