@@ -130,6 +130,8 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         Raises EndpointError if a request has none.
         """
 
+        unfinished = set[int]()
+
         async def send(client: Client, i: int) -> str | Failure:
             context, given = requests[i].args[:2]
             sampling, extra = read_sampling(given, self._max_gen_toks)
@@ -137,9 +139,20 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
             result = await send_to_thinker(
                 client, Request(sample_id=str(i), prompt=prompt, sampling=sampling, extra=extra)
             )
-            return result if isinstance(result, Failure) else result.text
+            if isinstance(result, Failure):
+                return result
+            if result.truncated and result.reasoning and not result.text.strip():
+                unfinished.add(i)
+            return result.text
 
-        return self._all("generate_until", requests, send)
+        texts = self._all("generate_until", requests, send)
+        if unfinished:
+            logging.getLogger("lm_eval").warning(
+                f"{len(unfinished)} of {len(requests)} answers were cut within the model's thoughts"
+                " and are empty, so that they score as wrong: raise the task's max_gen_toks"
+                " (--gen_kwargs max_gen_toks=N), or switch thinking off"
+            )
+        return texts
 
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool | None]]:
         """Return the log-probability of each continuation, and whether greedy decoding gives it.

@@ -1,15 +1,25 @@
-"""Test that attribute accuses no sound worker that thinks, and says when it cannot judge."""
+"""Test that commands accuse no sound model that thinks, and say when they cannot judge it."""
 
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import pytest
 
 from tests.cli.command import serve_eval
-from tests.thinking.commands import ENOUGH, FEW, write_sums
+from tests.thinking.commands import (
+    ENOUGH,
+    FEW,
+    invariants_once,
+    lm_eval_once,
+    load_once,
+    probes_once,
+    write_sums,
+)
 from tests.thinking.flavours import flavour_in_thread
+from tests.thinking.trials import UNJUDGED, Trial
 
 
 def _attribute(folder: Path, forms: tuple[str, str], max_tokens: int, **faults: int) -> int:
@@ -43,3 +53,27 @@ def test_attribute_finds_a_damaged_worker_that_thinks(tmp_path: Path) -> None:
 def test_attribute_calls_workers_with_whole_thoughts_sound(tmp_path: Path) -> None:
     assert _attribute(tmp_path, ("field", "opened"), ENOUGH) == 0
     assert _warnings(tmp_path) == ""
+
+
+@pytest.mark.parametrize("name", ["field_long", "opened_long"])
+def test_probes_leave_room_for_thoughts(name: str) -> None:
+    """Abilities that a short answer hides are found, and their lack is too."""
+    assert probes_once(name, False, 0) == ""
+    assert "the schema was ignored" in (told := probes_once(name, True, 0))
+    assert "tool calls" in told
+
+
+@pytest.mark.parametrize("trial", [invariants_once, load_once])
+def test_answers_that_ended_within_thoughts_show_nothing(trial: Trial) -> None:
+    """An odd number asks with few tokens."""
+    assert trial("opened", False, 1) == UNJUDGED
+    assert trial("opened", False, 0) == ""
+
+
+def test_lm_evals_model_warns_of_answers_that_ended_within_thoughts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pytest.importorskip("lm_eval")
+    with caplog.at_level(logging.WARNING, "lm_eval"):
+        assert lm_eval_once("opened", False, 1) == UNJUDGED
+    assert "8 of 8 answers were cut within the model's thoughts" in caplog.text
