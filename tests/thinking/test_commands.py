@@ -12,6 +12,8 @@ from tests.cli.command import serve_eval
 from tests.thinking.commands import (
     ENOUGH,
     FEW,
+    CopyingModel,
+    canaries_once,
     invariants_once,
     lm_eval_once,
     load_once,
@@ -77,3 +79,17 @@ def test_lm_evals_model_warns_of_answers_that_ended_within_thoughts(
     with caplog.at_level(logging.WARNING, "lm_eval"):
         assert lm_eval_once("opened", False, 1) == UNJUDGED
     assert "8 of 8 answers were cut within the model's thoughts" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["field_long", "hybrid_opened"])
+def test_chats_of_canaries_repeat_their_codes_behind_thoughts(name: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with flavour_in_thread(name, CopyingModel()) as url:
+        words = ["--model", "M", "--canaries", "--limit", "14", "--concurrency", "2", "-o", out]
+        assert serve_eval("invariants", url, *words).returncode == 0
+    found = json.loads((out / "canaries.json").read_text())
+    assert (found["answers"], found["own"]) == (14, 14)
+
+
+def test_a_leak_of_a_thinker_is_found() -> None:
+    assert "received the code of" in canaries_once("opened_long", True, 0)
