@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from serve_eval.checks.row import CheckOutcome
 from serve_eval.evaluation.plan.resolve import resolve_address
@@ -40,12 +41,12 @@ Trial = Callable[[str, bool, int], str]
 """Takes a flavour, whether it is damaged and the number of the run; returns what was said."""
 
 
-def smoke_once(name: str, damaged: bool, number: int) -> str:
-    """Return the rows of a smoke test that say FAIL."""
+def smoke_once(name: str, damaged: bool, number: int, **more: Any) -> str:
+    """Return the rows of a smoke test that say FAIL. `more` are faults of the server."""
 
     async def main() -> str:
         faults = {**BROKEN, "seed": number} if damaged else {}
-        async with serve_flavour(name, **faults) as url:
+        async with serve_flavour(name, **faults, **more) as url:
             done = await smoke_at(url, level="quick", timeout_s=TIMEOUT_S)
         return ", ".join(
             f"{row.name}: {row.told[:90]}" for row in done.rows if row.outcome == CheckOutcome.FAIL
