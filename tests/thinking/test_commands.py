@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import serve_eval
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer
 from tests.thinking.commands import (
     ENOUGH,
     FEW,
@@ -93,3 +94,24 @@ def test_chats_of_canaries_repeat_their_codes_behind_thoughts(name: str, tmp_pat
 
 def test_a_leak_of_a_thinker_is_found() -> None:
     assert "received the code of" in canaries_once("opened_long", True, 0)
+
+
+@pytest.mark.parametrize(("policy", "sent"), [("neutral", True), ("keep", False)])
+def test_lm_evals_model_sends_neutral_values_that_are_heeded(policy: str, sent: bool) -> None:
+    pytest.importorskip("lm_eval")
+    from lm_eval.api.instance import Instance  # slow to import
+
+    from serve_eval.lm_eval_model.model import ServeEvalLM
+
+    server = ScriptedServer(_answer_by_penalty, probed=True)
+    with server.serve_in_thread() as url:
+        model = ServeEvalLM(base_url=url, model="m", server_defaults=policy)
+        given = {"until": ["Question:"], "max_gen_toks": 77}
+        asked = Instance(request_type="generate_until", doc={}, arguments=("2+3=", given), idx=0)
+        model.generate_until([asked])
+    [body] = [body for body in server.bodies if body["max_tokens"] == 77]
+    assert ("repetition_penalty" in body) is sent
+
+
+def _answer_by_penalty(request: HttpRequest) -> Reply:
+    return answer(f"text {request.body.get('repetition_penalty', 1)}")

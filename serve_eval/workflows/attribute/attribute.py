@@ -19,6 +19,7 @@ from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.attribution.from_run import ALPHA
+from serve_eval.evaluation.capabilities.sampling import to_fields
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.engine.thinking import send_to_thinker
 from serve_eval.evaluation.results.scoring import ScoringProcesses
@@ -191,6 +192,9 @@ async def _ask(
             for one in dict.fromkeys(asking.workers)
         }
         await _reachable(clients)
+        if asking.defaults is not None:
+            for client in clients.values():
+                client.encoder.neutral = to_fields(asking.defaults)
         session = _WorkerSession(asking=asking, clients=clients, scoring=scoring)
         session.rehearsal = any([await one.is_stand_in() for one in clients.values()])
         await _PromptGate(asking, at_a_time, "server", notify).ask_all(session.ask_each)
