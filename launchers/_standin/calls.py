@@ -10,6 +10,7 @@ import msgspec
 
 from serve_eval.launchers._simulated.tools import generate_call
 from serve_eval.launchers._standin.generation import Output, split_calls, split_thoughts
+from serve_eval.launchers._standin.thoughts import CLOSE
 
 PIECE = 5
 """Characters of the arguments in a piece of a stream."""
@@ -79,16 +80,18 @@ def parse_answer(
     thoughts, text = split_thoughts(whole) if reasoning else (None, output.text)
     if faults.interferes(in_flight) and "{" in text:
         text = text.replace(":", "", 1) if not split_calls(text) else text
-    calls = split_calls(text) if tools and output.finish_reason == "stop" else []
+    # A tool parser finds a call behind thoughts that no reasoning parser took away.
+    inline, closed, rest = text.rpartition(CLOSE)
+    calls = split_calls(rest) if tools and output.finish_reason == "stop" else []
     if calls and (faults.leaves_markup or (streamed and faults.interval >= 10)):
-        return Parsed(write_markup(calls), thoughts, [])
-    if markup and not tools and (unread := split_calls(text)):
-        return Parsed(write_markup(unread), thoughts, [])
+        return Parsed(inline + closed + write_markup(calls), thoughts, [])
+    if markup and not tools and (unread := split_calls(rest)):
+        return Parsed(inline + closed + write_markup(unread), thoughts, [])
     for call in calls:
         _damage(call, faults, broken=faults.interferes(in_flight))
     if calls and faults.loses_reasoning:
         thoughts = ""
-    return Parsed("" if calls else text, thoughts, calls)
+    return Parsed(inline + closed if calls else text, thoughts, calls)
 
 
 def write_markup(calls: list[dict[str, Any]]) -> str:

@@ -14,6 +14,8 @@ BEGINNING = (
     "Okay, let me think about this. The user asks a question, and I have to find out what is wanted"
     " before I write an answer to it. So let me begin with the first part."
 )
+LOOPED_CHARS = 40_000
+"""Length of thoughts that repeat themselves: more than a smoke test has room for."""
 WORDS = ("maybe", "so", "wait,", "then", "it", "could", "be", "7", "or", "12.", "First", "no,")
 
 
@@ -28,6 +30,8 @@ class ThoughtsForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Text within the thoughts, such as a stop string or an answer that is given up again."""
     unclosed: bool = False
     """A fault: the model ends its message without having ended its thoughts."""
+    repeats: str = ""
+    """A fault: the thoughts repeat this text until any usual limit cuts them."""
 
 
 def shape_thoughts(thoughts: Sequence[int], form: ThoughtsForm, drawn: str = "") -> list[int]:
@@ -40,6 +44,7 @@ def shape_thoughts(thoughts: Sequence[int], form: ThoughtsForm, drawn: str = "")
     inner, _, behind = decode(thoughts).removeprefix(OPEN).partition(CLOSE)
     if form.words is not None:
         inner = _draw_words(form.words, drawn)
+    inner += form.repeats * (LOOPED_CHARS // max(1, len(form.repeats)))
     middle = len(inner) // 2 // 3 * 3
     inner = inner[:middle] + form.holds + inner[middle:]
     return encode(f"{'' if form.opened else OPEN}{inner}{'' if form.unclosed else CLOSE}{behind}")

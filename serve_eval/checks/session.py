@@ -118,9 +118,10 @@ class CheckSession:
         room = requests * self.known.thinking.room
         self._requests_left, self._tokens_left = requests, tokens + room
 
-    def allow_more(self, tokens: int) -> None:
-        """Permit further tokens for thoughts, which the cost of a check does not state."""
+    def allow_more(self, tokens: int, *, requests: int = 0) -> None:
+        """Permit further tokens and requests for thoughts, which no cost of a check states."""
         self._tokens_left += tokens
+        self._requests_left += requests
 
     async def get(self, path: str) -> Answer:
         """Send a GET for a path below the host."""
@@ -205,6 +206,12 @@ class CheckSession:
         return require_answer(
             await self.post(self.body(prompt, chat=chat, max_tokens=max_tokens, **more))
         )
+
+    @property
+    def judges_chats(self) -> bool:
+        """Whether answers that are judged come from chats: not if thoughts leave no room there."""
+        thinking = self.known.thinking
+        return self.chat and not (thinking.endless and not thinking.off and self.text)
 
     def tell_cut(self) -> str:
         """Return what is said of an answer that ended within its thoughts."""

@@ -45,6 +45,26 @@ class Thinking(NamedTuple):
 
 
 NO_THOUGHTS = Thinking()
+LOOP_CHARS, LOOP_TIMES = 1000, 8
+"""Characters and repetitions at the end of thoughts that are a loop. A line of dashes is none."""
+
+
+def find_loop(text: str) -> str:
+    """Return the piece that a text repeats to its end, empty if it repeats none."""
+    end = text.rstrip()
+    for period in range(1, len(end) // LOOP_TIMES + 1):
+        times = max(LOOP_TIMES, -(-LOOP_CHARS // period))
+        if times * period > len(end) or end[-1 - period] != end[-1]:
+            continue
+        if end.endswith(end[-period:] * times):
+            return _begin_at_sentence(end[-period:])
+    return ""
+
+
+def _begin_at_sentence(piece: str) -> str:
+    """Return a repeated piece from the beginning of a sentence on, if it has one."""
+    ended = max(piece.find(mark) for mark in (". ", "? ", "! ", "\n"))
+    return (piece[ended + 1 :] + piece[: ended + 1]) if ended >= 0 else piece
 
 
 def shows_thoughts(answer: Answer) -> bool:

@@ -64,12 +64,13 @@ def tell_ending(command: str, asked: Mapping[str, Any]) -> Iterator[None]:
     """Write the files that were asked for also if a command ends without a result.
 
     An error or an interruption is their content then. The folder gets them too if the command has
-    begun in it; one that was refused stays as it is. `asked` are the options by name.
+    begun in it; one that was refused stays as it is, and so does one with a result if the command
+    itself was wrong. `asked` are the options by name.
     """
     import typer
 
     from serve_eval.errors import RunFolderError, ServeEvalError
-    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED, UNDECIDED
+    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED, UNDECIDED, USAGE
 
     junit, notify_text = asked.get("junit"), asked.get("notify_text")
     given = asked.get("resume") or asked.get("output_dir")
@@ -101,7 +102,8 @@ def tell_ending(command: str, asked: Mapping[str, Any]) -> Iterator[None]:
         if isinstance(error, ServeEvalError):
             code, message, hint = error.exit_code, str(error), error.hint
         outcome = "INCONCLUSIVE" if code == UNDECIDED else "ERROR"
-        save(outcome, message, hint, code, refused=isinstance(error, RunFolderError))
+        refused = isinstance(error, RunFolderError) or (code == USAGE and _has_ended(folder))
+        save(outcome, message, hint, code, refused=refused)
         raise
 
 
@@ -126,6 +128,13 @@ def _has_begun(folder: Path | None) -> bool:
     from serve_eval.evaluation.storage.file_names import PLANS
 
     return folder is not None and any((folder / name).is_file() for name in PLANS)
+
+
+def _has_ended(folder: Path | None) -> bool:
+    """Return True if a folder holds the result of a command."""
+    from serve_eval.evaluation.storage.file_names import RESULTS
+
+    return folder is not None and any((folder / name).is_file() for name in RESULTS)
 
 
 def _save_asked(flag: str, file: Path, text: str, exit_code: int) -> int:

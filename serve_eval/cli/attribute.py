@@ -52,7 +52,8 @@ def attribute(
     that takes more than twice as long as the others causes a warning, not a failure.
 
     Exit codes: 0 no worker is worse than the others, 1 a worker is worse, 2 usage, 3 the run's data
-    has changed, 4 endpoint or infrastructure, 5 no answers, 130 interrupted.
+    has changed, 4 endpoint or infrastructure, 5 no answers, or most of them cut within the model's
+    thoughts, 130 interrupted.
     """
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import draw, emit, say

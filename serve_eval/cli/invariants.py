@@ -137,7 +137,8 @@ def invariants(
     command resumes an interrupted check. With --canaries, it only looks for leaks between requests.
 
     Exit codes: 0 no invariant that was tested is broken, 1 one is broken or a request received data
-    of another, 2 usage, 4 endpoint or infrastructure, 5 no answers, 130 interrupted.
+    of another, 2 usage, 4 endpoint or infrastructure, 5 no answers, or most of them cut within the
+    model's thoughts, 130 interrupted.
     """
     from serve_eval.errors import PlanError
     from serve_eval.workflows.invariants.check import CHUNKS

@@ -75,7 +75,7 @@ def report_on(
         looked_at=run_folder.read_looks(folder),
         defaults=defaults,
     )
-    tasks = judge_controls(plan, (report_task(w, run) for w in work), work)
+    tasks = judge_controls((report_task(w, run) for w in work), work)
     corrected = many_tests.correct([t.verdict for t in tasks], "run")
     tasks = tuple(replace(t, verdict=one) for t, one in zip(tasks, corrected, strict=True))
     path = prove_path(plan, noted, work, tasks, engine, served)

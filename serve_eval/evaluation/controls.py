@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.results.sample_table import SampleTable
 from serve_eval.evaluation.task_run import TaskRun
-from serve_eval.schema import MEDIUM, Plan, TaskReport, Verdict, VerdictOutcome
+from serve_eval.schema import MEDIUM, TaskReport, TaskResult, Verdict, VerdictOutcome
 from serve_eval.stats.clusters import cluster_keys
 from serve_eval.stats.pairs import pair
-from serve_eval.verdicts import repaired
+from serve_eval.verdicts import cut_answers, repaired
 from serve_eval.verdicts.rules import _control
 from serve_eval.verdicts.validity import MAX_MISSING
 
@@ -21,24 +21,29 @@ _OWN_FIELDS = ("task", "samples")
 
 
 def judge_controls(
-    plan: Plan, reports: Iterable[TaskReport], work: Sequence[TaskRun]
+    reports: Iterable[TaskReport], work: Sequence[TaskRun]
 ) -> tuple[TaskReport, ...]:
     """Return the reports, those of controls with the comparison with their task as verdict.
 
     A control keeps its verdict if its task is not in the run, if it was not judged at all, or if
     nothing was scored.
     """
-    by_name = {one.prepared.task.name: one for one in work}
+    told = list(reports)
+    by_name = {
+        one.prepared.task.name: (one, report) for one, report in zip(work, told, strict=True)
+    }
     judged = []
-    for report, control in zip(reports, work, strict=True):
+    for report, control in zip(told, work, strict=True):
         other = by_name.get(control.prepared.task.control_of or "")
         if other is not None and report.verdict.outcome is VerdictOutcome.NO_REFERENCE:
-            report = replace(report, verdict=_judge(plan, report, control, other))
+            report = replace(report, verdict=_judge(report, control, *other))
         judged.append(report)
     return tuple(judged)
 
 
-def _judge(plan: Plan, report: TaskReport, control: TaskRun, other: TaskRun) -> Verdict:
+def _judge(
+    report: TaskReport, control: TaskRun, other: TaskRun, other_report: TaskReport
+) -> Verdict:
     kept, name = report.verdict, other.prepared.task.name
     samples = control.prepared.dataset.samples
     if (why := _explain_difference(control, other)) is not None:
@@ -46,10 +51,14 @@ def _judge(plan: Plan, report: TaskReport, control: TaskRun, other: TaskRun) -> 
     both, groups = (control, other), [sample.metadata.get(MEDIUM, "") for sample in samples]
     keys = cluster_keys([sample.group for sample in samples])
 
-    def judge(sides: Sequence[SampleTable], more_missing: float = 0.0) -> Verdict:
+    def judge(
+        sides: Sequence[SampleTable],
+        more_missing: float = 0.0,
+        result: TaskResult = report.result,
+    ) -> Verdict:
         before, after = (side.runs() for side in sides)
         return _control.judge(
-            report.result,
+            result,
             name,
             pair(before, after, lo=0.0, hi=1.0, higher_is_better=True, clusters=keys),
             groups,
@@ -66,10 +75,34 @@ def _judge(plan: Plan, report: TaskReport, control: TaskRun, other: TaskRun) -> 
             policy = repaired.read_policy(other.prepared.rule.options)
             bounded = partial(judge, known, doubt.share)
             verdict = repaired.settle(verdict, bounded, doubt, policy, report.result)
+        verdict = _add_cut_effect(verdict, both, (report.result, other_report.result), judge)
     except ServeEvalError as error:
         why = f"not compared with {name}: {error}"
         return replace(kept, outcome=VerdictOutcome.INCONCLUSIVE, reasons=(why,))
     return replace(verdict, warnings=(*kept.warnings, *verdict.warnings))
+
+
+def _add_cut_effect(
+    verdict: Verdict,
+    both: tuple[TaskRun, TaskRun],
+    results: tuple[TaskResult, TaskResult],
+    judge: Callable[..., Verdict],
+) -> Verdict:
+    """Return the verdict with what it would be if cut answers of either task were right."""
+    own, theirs = (
+        one.accumulator.with_cuts_right() if result.cut else None
+        for one, result in zip(both, results, strict=True)
+    )
+    control, other = (one.accumulator for one in both)
+    right = replace(results[0], value=results[0].cut_value, bounds=results[0].cut_bounds)
+    return cut_answers.add_effect(
+        verdict,
+        results[0],
+        own=None if own is None else lambda: judge([own, other], result=right),
+        reference_cut=results[1].cut_answers,
+        theirs=None if theirs is None else lambda: judge([control, theirs]),
+        reference_name=both[1].prepared.task.name,
+    )
 
 
 def _explain_difference(control: TaskRun, other: TaskRun) -> str | None:

@@ -42,7 +42,7 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.shell_words import quote_path
-from serve_eval.verdicts import one_draw, pairing, repaired, two_rules
+from serve_eval.verdicts import cut_answers, one_draw, pairing, repaired, two_rules
 from serve_eval.verdicts.rules import _acceptance, _early
 from serve_eval.verdicts.rules._classic import NO_PAIRS
 from serve_eval.verdicts.validity import remarks
@@ -155,7 +155,8 @@ def _verdict(
             p, result, VerdictOutcome.NO_REFERENCE, p.why_no_reference or "no reference"
         )
     if early is not None and early.stopped:
-        return _early.judge_decided(result, p.reference, p.hypothesis, early)
+        decided = _early.judge_decided(result, p.reference, p.hypothesis, early)
+        return cut_answers.warn_of_stopped(decided, result)
     try:
         judged = _judge(task_run, run, result, p.reference, looked=early is not None)
     except ExternalCodeError as error:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from serve_eval.client.connection import problems
 from serve_eval.errors import PlanError
 from serve_eval.plugins.registry import nearest
+from serve_eval.schema import ServerDefaults
 
 KNOWN = (
     "base_url",
@@ -16,6 +17,7 @@ KNOWN = (
     "max_gen_toks",
     "prefix",
     "tokenizer",
+    "server_defaults",
     "api_key_env",
     "max_attempts",
     *("ca_bundle", "client_cert", "client_key", "client_key_password_env"),
@@ -34,3 +36,12 @@ def check_arguments(others: Iterable[str], connection: Mapping[str, str]) -> Non
     wrong = list(problems(connection, os.environ))
     if wrong:
         raise PlanError([f"--model_args {'.'.join(path)}: {text}" for path, text in wrong])
+
+
+def check_policy(given: str) -> ServerDefaults:
+    """Return the policy for what a server adds to requests. Raises PlanError for another word."""
+    policies: tuple[ServerDefaults, ...] = ("neutral", "keep")
+    for policy in policies:
+        if given == policy:
+            return policy
+    raise PlanError(f"--model_args server_defaults: must be neutral or keep, not {given!r}")

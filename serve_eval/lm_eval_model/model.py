@@ -31,7 +31,8 @@ from serve_eval.harness.instances import (
     read_sampling,
     split_continuation,
 )
-from serve_eval.lm_eval_model._arguments import check_arguments
+from serve_eval.lm_eval_model._answers import replace_defaults, warn_of_unfinished
+from serve_eval.lm_eval_model._arguments import check_arguments, check_policy
 from serve_eval.processes.descriptors import ensure_descriptors
 from serve_eval.schema import (
     Connection,
@@ -70,8 +71,9 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
     lists exactly one. The key is read from the variable `api_key_env`. `max_gen_toks` is for tasks
     without a token limit. `prefix` is the text that begins a text to the model, such as <s>, for
     likelihoods without a context (True: the server puts a token there; empty: nothing; None: read
-    from the folder `tokenizer`, else from the endpoint). The other arguments are those of
-    `schema.Limits`. Raises PlanError for an unknown argument.
+    from the folder `tokenizer`, else from the endpoint). `server_defaults` is that of a run:
+    neutral replaces sampling values that the server adds, keep does not. The other arguments are
+    those of `schema.Limits`. Raises PlanError for an unknown argument.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         max_gen_toks: int = MAX_TOKENS,
         prefix: str | bool | None = None,
         tokenizer: str | None = None,
+        server_defaults: str = "neutral",
         api_key_env: str = Connection().api_key_env,
         max_attempts: int = Limits().max_attempts,
         stall_timeout_s: float = Limits().stall_timeout_s,
@@ -115,6 +118,7 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
             ),
         )
         self._max_gen_toks = int(max_gen_toks)
+        self._policy = check_policy(server_defaults)
         self._prefix = prefix if isinstance(prefix, bool | None) else str(prefix)
         folder = Path(str(tokenizer)).expanduser()
         self._tokenizer = (
@@ -130,6 +134,8 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         Raises EndpointError if a request has none.
         """
 
+        unfinished = set[int]()
+
         async def send(client: Client, i: int) -> str | Failure:
             context, given = requests[i].args[:2]
             sampling, extra = read_sampling(given, self._max_gen_toks)
@@ -137,9 +143,16 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
             result = await send_to_thinker(
                 client, Request(sample_id=str(i), prompt=prompt, sampling=sampling, extra=extra)
             )
-            return result if isinstance(result, Failure) else result.text
+            if isinstance(result, Failure):
+                return result
+            if result.truncated and result.reasoning and not result.text.strip():
+                unfinished.add(i)
+            return result.text
 
-        return self._all("generate_until", requests, send)
+        texts = self._all("generate_until", requests, send)
+        if unfinished:
+            warn_of_unfinished(len(unfinished), len(requests))
+        return texts
 
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool | None]]:
         """Return the log-probability of each continuation, and whether greedy decoding gives it.
@@ -277,6 +290,9 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
                         f"the endpoint lacks {ability.need}: {ability.seen}", hint=ability.help
                     )
                 await self._begin(client, requests, kind)
+            elif self._policy == "neutral":
+                chat = any(isinstance(request.args[0], ChatText) for request in requests)
+                await replace_defaults(client, chat=chat)
             with tqdm(total=count, desc=f"serve-eval: {kind}", disable=self.rank != 0) as bar:
                 await self._pass(client, range(count), sent, results, bar)
                 again = [i for i, r in enumerate(results) if isinstance(r, Failure) and r.retryable]

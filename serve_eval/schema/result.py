@@ -144,6 +144,11 @@ class TaskResult:
         return sum(self.cut.values())
 
     @property
+    def cut_in_thoughts(self) -> int:
+        """The number of scored answers that a limit cut within the model's thoughts."""
+        return max(0, self.outcomes.get(Outcome.REASONING_ONLY, 0) - self.stopped_in_reasoning)
+
+    @property
     def unanswered(self) -> int:
         """The number of samples without an answer, or with one in which no result was found."""
         silent = (Outcome.UNPARSED, Outcome.EMPTY, Outcome.REASONING_ONLY, Outcome.REFUSED)

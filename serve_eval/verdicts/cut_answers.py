@@ -68,6 +68,27 @@ def add_effect(
     return replace(verdict, cut=effect, warnings=warnings)
 
 
+def warn_of_stopped(verdict: Verdict, result: TaskResult) -> Verdict:
+    """Return the verdict of an early stop with the bound for cut answers.
+
+    Whether they turn it is not known: the stop depends on the order of the answers.
+    """
+    if not result.cut:
+        return verdict
+    effect = CutEffect(cut=result.cut_answers, value=result.cut_value, outcome=None)
+    warnings = verdict.warnings
+    if verdict.outcome is VerdictOutcome.FAIL:
+        value = (
+            "" if result.cut_value is None else f", of {result.cut_value:.2f} if they were right"
+        )
+        told = (
+            f"{CUT}: the early stop counted the {_count(effect.cut)} as they are, and the value has"
+            f" a bound{value}: ask without --early-stop to see if they turn this FAIL"
+        )
+        warnings = (told, *warnings)
+    return replace(verdict, cut=effect, warnings=warnings)
+
+
 def _turn(verdict: Verdict, effect: CutEffect, reference_name: str) -> Iterator[str]:
     """Yield a warning for each side whose cut answers could turn the verdict."""
     if verdict.outcome not in _DECIDED:

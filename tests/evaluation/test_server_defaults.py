@@ -51,12 +51,13 @@ async def _served(*defaults: dict[str, float]) -> AsyncIterator[list[str]]:
         yield [await stack.enter_async_context(serve_app(app)) for app in apps]
 
 
-def _recording() -> ScriptedServer:
+def _recording(ignored_in_chats: str = "") -> ScriptedServer:
     """Return a server whose answers show the fields that decide them, which it all heeds."""
 
     def reply(request: HttpRequest) -> Reply:
         told = request.body
-        shown = [name for name in PENALTIES if told.get(name, NEUTRAL[name]) != NEUTRAL[name]]
+        heeded = [name for name in PENALTIES if not (request.chat and name == ignored_in_chats)]
+        shown = [name for name in heeded if told.get(name, NEUTRAL[name]) != NEUTRAL[name]]
         one_left = told.get("top_p") == 0.001 or told.get("top_k") == 1 or told.get("min_p") == 1
         if told.get("temperature") != 0 and not one_left:
             shown.append(f"seed {told.get('seed')}")
@@ -98,6 +99,26 @@ def test_values_of_the_plan_win_and_keep_sends_none(tmp_path: Path) -> None:
     assert all(body["frequency_penalty"] == 0 for body in bodies)
     kept = _run(_recording(), tmp_path / "kept", server_defaults="keep")
     assert not any(NEUTRAL.keys() & body.keys() for body in kept)
+
+
+def test_a_field_is_sent_only_if_both_routes_heed_it(tmp_path: Path) -> None:
+    """Chats of this server ignore a penalty, so that no value of a request replaces it there."""
+    server = _recording(ignored_in_chats="repetition_penalty")
+    chats = {"kinds": ["json_object"], "num_samples": 2}
+
+    async def main() -> Report:
+        async with serve(server) as url:
+            plan = _plan(url, limit=2)
+            tasks = (*plan.tasks, Spec(name="tool_calls", options=chats))
+            return await evaluate(replace(plan, tasks=tasks), tmp_path, environ={})
+
+    report = asyncio.run(main())
+    found = report.sampling_defaults
+    assert found is not None
+    assert found.sent.keys() == {"min_p", "frequency_penalty", "presence_penalty"}
+    asked = [one for one in server.asked if PROMPT in json.dumps(one.body)]
+    assert {one.chat for one in asked} == {True, False}
+    assert len(asked) == found.requests
 
 
 def test_an_endpoint_is_probed_once_also_if_the_run_resumes(tmp_path: Path) -> None:

@@ -43,11 +43,11 @@ FLAVOURS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
 
 @asynccontextmanager
 async def serve_flavour(
-    name: str, model: MadeUpModel | None = None, **faults: Any
+    name: str, model: MadeUpModel | None = None, *, tool_parser: str | None = None, **faults: Any
 ) -> AsyncIterator[str]:
     """Serve a flavour with further `faults`, and yield its base URL."""
     args, thoughts = FLAVOURS[name]
-    config = WorkerConfig(model="M", host="127.0.0.1", port=0, args=args)
+    config = WorkerConfig(model="M", host="127.0.0.1", port=0, args=args, tool_parser=tool_parser)
     brain = model or MadeUpModel(skilled=True)
     app = create(config, brain, Faults(**{**thoughts, **faults}), "main")
     async with serve_app(app) as url:
@@ -55,12 +55,12 @@ async def serve_flavour(
 
 
 @contextmanager
-def flavour_in_thread(name: str, model: MadeUpModel | None = None, **faults: Any) -> Iterator[str]:
+def flavour_in_thread(name: str, model: MadeUpModel | None = None, **more: Any) -> Iterator[str]:
     """Serve a flavour in another thread, since commands want the main one, and yield its URL."""
     found: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def main() -> None:
-        async with serve_flavour(name, model, **faults) as url:
+        async with serve_flavour(name, model, **more) as url:
             ended = asyncio.Event()
             found.set_result((url, asyncio.get_running_loop(), ended))
             await ended.wait()

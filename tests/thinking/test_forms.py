@@ -10,7 +10,7 @@ import pytest
 from serve_eval.client.client import Client
 from serve_eval.evaluation.engine.thinking import QUESTION, send_to_thinker
 from serve_eval.schema import Endpoint, Limits, Message, Request, Response, SamplingParams
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, json_reply
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, json_reply, stream
 
 ANSWER, THOUGHTS = "The answer is 7.", "I think of 8. Question: or 9?"
 FORMS: dict[str, dict[str, str]] = {
@@ -44,25 +44,34 @@ class Thinker:
             message, finish = CUT[self.form], "length"
         elif body.get("stop") and self.form != "plain":
             message = {name: _before(text, body["stop"]) for name, text in CUT[self.form].items()}
-        return json_reply(
-            {
-                "choices": [
-                    {
-                        "index": 0,
-                        "message": {"role": "assistant", **message},
-                        "finish_reason": finish,
-                    }
-                ],
-                "usage": {"prompt_tokens": 9, "completion_tokens": 20},
-            }
-        )
+        usage = {"prompt_tokens": 9, "completion_tokens": 20}
+        if body.get("stream"):
+            return stream([*_list_events(message, finish, usage), "[DONE]"])
+        said = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}
+        return json_reply({"choices": [said], "usage": usage})
+
+
+def _list_events(message: dict[str, str], finish: str, usage: dict[str, int]) -> list[Any]:
+    """Return a message as the events of a stream, thoughts first, in pieces that cut tags."""
+    pieces = [
+        {name: text[at : at + 5]}
+        for name, text in sorted(message.items(), reverse=True)
+        for at in range(0, len(text), 5)
+    ]
+    events: list[Any] = [
+        {"choices": [{"index": 0, "delta": piece, "finish_reason": None}]} for piece in pieces
+    ]
+    events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
+    return [*events, {"choices": [], "usage": usage}]
 
 
 def _before(text: str, stops: Any) -> str:
     return text.partition(stops[0])[0]
 
 
-def _ask(thinker: Thinker, *stop: str, times: int = 1) -> tuple[list[Response], Client]:
+def _ask(
+    thinker: Thinker, *stop: str, times: int = 1, streamed: bool = False
+) -> tuple[list[Response], Client]:
     request = Request(
         sample_id="a",
         prompt=(Message(role="user", content="How many?"),),
@@ -72,7 +81,9 @@ def _ask(thinker: Thinker, *stop: str, times: int = 1) -> tuple[list[Response], 
     async def main() -> tuple[list[Response], Client]:
         async with (
             thinker.server.serve() as url,
-            Client(Endpoint(base_url=url, model="m"), Limits(max_attempts=1)) as client,
+            Client(
+                Endpoint(base_url=url, model="m"), Limits(max_attempts=1, stream=streamed)
+            ) as client,
         ):
             found = [await send_to_thinker(client, request) for _ in range(times)]
         assert all(isinstance(one, Response) for one in found)
@@ -81,25 +92,28 @@ def _ask(thinker: Thinker, *stop: str, times: int = 1) -> tuple[list[Response], 
     return asyncio.run(main())
 
 
+@pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-def test_answers_hold_no_thoughts(form: str) -> None:
-    [said], _ = _ask(Thinker(form))
+def test_answers_hold_no_thoughts(form: str, streamed: bool) -> None:
+    [said], _ = _ask(Thinker(form), streamed=streamed)
     assert said.text == ANSWER
     assert said.reasoning == (None if form == "plain" else THOUGHTS)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("form", CUT)
-def test_an_answer_that_was_cut_within_its_thoughts_has_no_text(form: str) -> None:
-    [said], _ = _ask(Thinker(form, cut=True))
+def test_an_answer_that_was_cut_within_its_thoughts_has_no_text(form: str, streamed: bool) -> None:
+    [said], _ = _ask(Thinker(form, cut=True), streamed=streamed)
     assert said.text == ""
     assert said.truncated
     assert THOUGHTS in (said.reasoning or "")
 
 
+@pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_stop_string_within_thoughts_ends_no_answer(form: str) -> None:
+def test_a_stop_string_within_thoughts_ends_no_answer(form: str, streamed: bool) -> None:
     thinker = Thinker(form)
-    said, client = _ask(thinker, "Question:", "is 7", times=3)
+    said, client = _ask(thinker, "Question:", "is 7", times=3, streamed=streamed)
     assert {one.text for one in said} == {"The answer "}
     seen = client.thoughts.seen
     asked = [one.body for one in thinker.server.requests if "messages" in one.body]

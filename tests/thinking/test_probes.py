@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from serve_eval.launchers._standin.thoughts import ThoughtsForm
 from tests.cli.command import serve_eval
-from tests.thinking.flavours import flavour_in_thread
+from tests.thinking.flavours import FLAVOURS, flavour_in_thread
 from tests.thinking.trials import smoke_once, watch_once
 
 
@@ -32,3 +33,17 @@ def test_verify_asks_a_thinker_without_thoughts_where_it_continues_no_message(
         made = serve_eval("verify", url, *words, "--apply-chat-template", "--register", file)
     assert made.returncode == 0, made.stderr
     assert '"route":"plain"' in file.read_text()
+
+
+@pytest.mark.parametrize("name", ["field", "opened", "hybrid_field"])
+def test_smoke_names_thoughts_that_loop(name: str) -> None:
+    form = FLAVOURS[name][1]["thoughts"]
+    looping = ThoughtsForm(opened=form.opened, words=20, repeats=" Wait, let me think again.")
+    told = smoke_once(name, False, 0, thoughts=looping)
+    assert "reasoning: the thoughts loop: 'Wait, let me think again.' comes again" in told
+    assert "questions" not in told
+
+
+def test_smoke_accuses_no_model_whose_thoughts_are_longer_than_its_limit() -> None:
+    """They repeat nothing, and whether they would end is not known."""
+    assert smoke_once("opened", False, 0, thoughts=ThoughtsForm(opened=True, words=9000)) == ""

@@ -1,9 +1,10 @@
-"""Count how often smoke, watch and verify accuse a sound model that thinks.
+"""Count how often each command accuses a sound model that thinks.
 
-`python -m tests.thinking.trials [RUNS]` makes RUNS runs of each (100), spread over the flavours of
-the stand-in, and then some against a damaged one, which must be seen. A run is accused if smoke has
-a row FAIL, if a round of a watch raises an alarm, or if verify says anything but IDENTICAL or that
-it cannot judge.
+`python -m tests.thinking.trials [RUNS] [COMMAND]` makes RUNS runs of each (100), spread over the
+flavours of the stand-in, and then some against a damaged one, which must be seen. A run is accused
+if smoke has a row FAIL, if a round of a watch raises an alarm, if verify says anything but
+IDENTICAL or that it cannot judge, if the probes of a run call an ability missing, if answers of a
+thinking judge or of lm-eval's model are wrong, or if another command ends with 1.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from serve_eval.checks.row import CheckOutcome
 from serve_eval.evaluation.plan.resolve import resolve_address
@@ -23,30 +25,28 @@ from serve_eval.workflows.watch.judging import WatchRules
 from serve_eval.workflows.watch.story import WatchJob, watch
 from tests.cli.command import serve_eval
 from tests.stats.calibrate_siblings import interval
+from tests.thinking import commands
+from tests.thinking.commands import BROKEN, NOT_COMPARABLE, UNJUDGED
 from tests.thinking.flavours import FLAVOURS, flavour_in_thread, serve_flavour
 from tests.workflows.smoke.trying import smoke_at
 
 THINKING = tuple(name for name in FLAVOURS if name != "never")
 DAMAGED_RUNS = 8
-UNJUDGED = "not judged"
-NOT_COMPARABLE = 3
 TIMEOUT_S = 120.0
 """Seconds for a request: a busy machine must not look like a server that lost an answer."""
 WORKERS = 4
 """Processes, which wait for most of their time."""
-BROKEN = {"corrupt_after": 0}
-"""The fault of a damaged server: its answers are wrong. A watched one is wrong every other time."""
 
 Trial = Callable[[str, bool, int], str]
 """Takes a flavour, whether it is damaged and the number of the run; returns what was said."""
 
 
-def smoke_once(name: str, damaged: bool, number: int) -> str:
-    """Return the rows of a smoke test that say FAIL."""
+def smoke_once(name: str, damaged: bool, number: int, **more: Any) -> str:
+    """Return the rows of a smoke test that say FAIL. `more` are faults of the server."""
 
     async def main() -> str:
         faults = {**BROKEN, "seed": number} if damaged else {}
-        async with serve_flavour(name, **faults) as url:
+        async with serve_flavour(name, **faults, **more) as url:
             done = await smoke_at(url, level="quick", timeout_s=TIMEOUT_S)
         return ", ".join(
             f"{row.name}: {row.told[:90]}" for row in done.rows if row.outcome == CheckOutcome.FAIL
@@ -118,14 +118,29 @@ def verify_once(name: str, damaged: bool, number: int) -> str:
     return f"exit {ran.returncode}: {(ran.stdout + ran.stderr)[:300]}" if ran.returncode else ""
 
 
-TRIALS: dict[str, Trial] = {"smoke": smoke_once, "watch": watch_once, "verify": verify_once}
+TRIALS: dict[str, Trial] = {
+    "smoke": smoke_once,
+    "watch": watch_once,
+    "verify": verify_once,
+    "attribute": commands.attribute_once,
+    "invariants": commands.invariants_once,
+    "canaries": commands.canaries_once,
+    "tools": commands.tools_once,
+    "probes": commands.probes_once,
+    "load": commands.load_once,
+    "judge": commands.judge_once,
+    "lm_eval": commands.lm_eval_once,
+}
 
 
 def try_once(job: tuple[str, bool, int]) -> tuple[str, str]:
     """Return the flavour of a run of a command, and its accusation."""
     command, damaged, number = job
-    name = THINKING[number % len(THINKING)]
-    return name, TRIALS[command](name, damaged, number)
+    turn, place = divmod(number, len(THINKING))
+    name = THINKING[place]
+    return name, TRIALS[command](
+        name, damaged, number + turn
+    )  # each flavour gets odd and even ones
 
 
 def count(command: str, runs: int, *, damaged: bool = False) -> list[tuple[str, str]]:

@@ -261,6 +261,30 @@ class Losing(Answers):
         return fail(500)
 
 
+class Cutting(Losing):
+    """The same, but each wrong answer is cut at max_tokens."""
+
+    def __call__(self, request: HttpRequest) -> Reply:
+        key = json.dumps(request.body["messages"])
+        cut = self._texts.get(key) != self._right._texts.get(key)
+        return answer(self._texts.get(key, "A"), finish="length" if cut else "stop")
+
+
+def test_a_control_says_that_cut_answers_could_turn_it(data_root: Path, tmp_path: Path) -> None:
+    """All that was lost among others was cut there."""
+    script = Cutting(data_root, {OMNI: lambda i: i % 50 >= 27, ALONE: lambda i: i >= 30})
+    report = _run(data_root, tmp_path / "run", script, MODEL, OMNI, ALONE)
+    mixed, alone = report.tasks
+    assert alone.verdict.outcome == "FAIL"
+    effect = alone.verdict.cut
+    assert effect is not None
+    assert (effect.cut, effect.reference_cut) == (20, mixed.result.cut_answers)
+    assert effect.reference_outcome == "PASS"
+    assert f"cut_answers: this FAIL could be PASS if the {effect.reference_cut}" in "".join(
+        alone.verdict.warnings
+    )
+
+
 def test_answers_that_only_a_retry_gave_leave_a_control_open(
     data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,17 +56,19 @@ def questions(seed: int = 0, count: int = QUESTIONS) -> list[QualityQuestion]:
 async def arithmetic_and_copying(session: CheckSession) -> CheckResult:
     right, cut, missed = 0, 0, None
     asked = questions()
-    stop: dict[str, Any] = {} if session.chat else {"stop": ["\n"]}
+    chat = session.judges_chats
+    stop: dict[str, Any] = {} if chat else {"stop": ["\n"]}
     bodies = [
         session.roomy_body(
-            choose_wording(one.text, chat=session.chat), max_tokens=QUESTION_TOKENS, **stop
+            choose_wording(one.text, chat=chat), chat=chat, max_tokens=QUESTION_TOKENS, **stop
         )
         for one in asked
     ]
     for question, answer in zip(
         asked, await asyncio.gather(*map(session.post, bodies)), strict=True
     ):
-        said = session.known.thinking.read(require_answer(answer).first)
+        first = require_answer(answer).first
+        said = session.known.thinking.read(first) if chat else first.text
         if said is None:
             cut += 1
         elif is_right(question, said):
@@ -134,12 +136,13 @@ async def passkey(session: CheckSession, *, tokens: int) -> CheckResult:
     if known is not None and known < tokens + KEY_TOKENS:
         return report_unsupported(f"the context has {known} tokens")
     text, key = hide_key(tokens, await tokens_per_line(session))
-    prompt = f"{text} Reply with the number only." if session.chat else f"{text}\n\nThe pass key is"
-    answer = await session.ask_roomy(prompt, max_tokens=KEY_TOKENS if session.chat else 8)
+    chat = session.judges_chats
+    prompt = f"{text} Reply with the number only." if chat else f"{text}\n\nThe pass key is"
+    answer = await session.ask_roomy(prompt, chat=chat, max_tokens=KEY_TOKENS if chat else 8)
     counted = answer.tokens("prompt_tokens")
     size = "" if counted is None else f" in {counted} prompt tokens"
-    said = session.known.thinking.read(answer.first)
-    if said is None and session.chat:
+    said = session.known.thinking.read(answer.first) if chat else answer.first.text
+    if said is None and chat:
         return report_unsupported(session.tell_cut(), answer.sent)
     if key in _NUMBER.findall(said or ""):
         return pass_check(f"found{size}")

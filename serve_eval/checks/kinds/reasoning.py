@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from serve_eval.checks.answer import Answer, NotAnswered
+from serve_eval.checks.answer import Answer, NotAnswered, short
 from serve_eval.checks.check import Check
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import TEMPLATE_TOKENS, CheckSession, require_answer
@@ -13,6 +13,7 @@ from serve_eval.checks.thinking import (
     MOST_ROOM,
     OFF,
     Thinking,
+    find_loop,
     opens_thoughts,
     room_for,
     shows_thoughts,
@@ -22,6 +23,8 @@ from serve_eval.client.wire_format.thinking import CLOSE, OPEN, split_thinking
 
 QUESTION = "What is 7 + 5? Answer with the number."
 TOKENS = 512
+SAMPLED = {"temperature": 0.6, "top_p": 0.95}
+"""Sampling of most cards of thinking models, under which thoughts of sound ones do not loop."""
 PLAIN_TOKENS = 32
 """Token limit of an answer without thoughts."""
 
@@ -64,8 +67,9 @@ async def reasoning(session: CheckSession) -> CheckResult:
         session.allow_more(MOST_ROOM)
         longer = await session.post(_body(session, MOST_ROOM))
         answer = longer if longer.answered else answer
-    thinks = shows_thoughts(answer) or (cut and heeded)
-    if not thinks:
+    # An easy sum that gets thousands of tokens may get thoughts that the chat template opens.
+    unended = answer.first.finish == "length"
+    if not shows_thoughts(answer) and not unended:
         return report_unsupported("the model showed no thoughts")
     endless = answer.first.finish == "length" and not _has_answer(answer)
     session.known.thinking = Thinking(
@@ -75,7 +79,27 @@ async def reasoning(session: CheckSession) -> CheckResult:
         room=0 if heeded or endless else room_for(answer.tokens()),
         endless=endless,
     )
+    if endless and (loop := find_loop(answer.first.said)):
+        return await _judge_loop(session, answer, loop)
     return _judge(session, answer)
+
+
+async def _judge_loop(session: CheckSession, answer: Answer, loop: str) -> CheckResult:
+    """Return the row for greedy thoughts that repeat themselves until they are cut.
+
+    Sound models may do so at temperature 0: cards of thinking models warn of it. So they are asked
+    once more as such cards say.
+    """
+    session.allow_more(MOST_ROOM, requests=1)
+    warm = await session.post({**_body(session, MOST_ROOM), **SAMPLED})
+    told = f"the thoughts loop: {short(loop.strip() or loop, 40)!r} comes again and again"
+    if not warm.answered or warm.first.finish != "length" or _has_answer(warm):
+        sampled = "with a temperature of 0.6 they end" if warm.answered else warm.told
+        return report_unsupported(f"at temperature 0 {told}; {sampled}", answer.sent)
+    if not find_loop(warm.first.said):
+        why = f"with a temperature of 0.6 they are cut after {MOST_ROOM} tokens without a loop"
+        return report_unsupported(f"at temperature 0 {told}; {why}", answer.sent)
+    return fail_check(f"{told}, also with a temperature of 0.6, until they are cut", answer.sent)
 
 
 def _judge(session: CheckSession, answer: Answer) -> CheckResult:
@@ -89,7 +113,8 @@ def _judge(session: CheckSession, answer: Answer) -> CheckResult:
         )
     off = "; later checks switch them off" if thinking.off else ""
     if thinking.endless:
-        told = f"cut within its thoughts after {MOST_ROOM} tokens: whether they end is not known"
+        within = "cut within its thoughts" if shows_thoughts(answer) or off else "no answer"
+        told = f"{within} after {MOST_ROOM} tokens: whether they end is not known"
         return report_unsupported(f"{told}{off}", answer.sent)
     rest, _ = split_thinking(first.text)
     if not rest.strip() and first.finish != "length":

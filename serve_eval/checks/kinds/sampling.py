@@ -67,7 +67,11 @@ async def _hot(session: CheckSession, seed: int) -> Answer:
 
 def _body(session: CheckSession, **more: Any) -> dict[str, Any]:
     """Return the body of a request whose answer may vary: thoughts often begin with one phrase."""
-    return session.roomy_body(PROMPT, max_tokens=TOKENS, most_room=THOUGHT_TOKENS, **more)
+    tokens = TOKENS
+    if session.known.thinking.endless and not session.known.thinking.off:
+        tokens += THOUGHT_TOKENS
+        session.allow_more(THOUGHT_TOKENS)
+    return session.roomy_body(PROMPT, max_tokens=tokens, most_room=THOUGHT_TOKENS, **more)
 
 
 async def seed(session: CheckSession) -> CheckResult:

@@ -7,7 +7,14 @@ import struct
 import zlib
 
 from serve_eval.client.client import Client
-from serve_eval.evaluation.capabilities.probe_request import HELP, WORD, ping, send_probe
+from serve_eval.evaluation.capabilities.probe_request import (
+    HELP,
+    WORD,
+    describe_cut,
+    ping,
+    send_probe,
+    send_with_room,
+)
 from serve_eval.schema import (
     Ability,
     Failure,
@@ -83,13 +90,13 @@ async def tools(client: Client) -> Ability:
     function = {"name": TOOL, "description": "Writes a word down.", "parameters": schema}
     prompt = (Message(role="user", content=question),)
     extra = {"tools": [{"type": "function", "function": function}]}
-    result = await send_probe(client, prompt, max_tokens=256, extra=extra)
+    result = await send_with_room(client, prompt, max_tokens=256, extra=extra)
     if isinstance(result, Failure):
         return Ability(need=need, works=False, seen=result.message, help=HELP[need])
     if any(call.name == TOOL for call in result.tool_calls):
         return Ability(need=need, works=True, seen="a tool was called")
     if result.truncated:
-        return Ability(need=need, works=None, seen="the answer was cut off too early to tell")
+        return Ability(need=need, works=None, seen=describe_cut(result))
     if TOOL in result.text and WORD in result.text and "{" in result.text:
         seen = f"the call came as text: {result.text[:80]!r}"
         return Ability(need=need, works=False, seen=seen, help=HELP[need])

@@ -11,7 +11,13 @@ import msgspec
 from serve_eval.client.client import Client
 from serve_eval.client.questions.self_description import VLLM
 from serve_eval.client.wire_format.refusal import shorten
-from serve_eval.evaluation.capabilities.probe_request import HELP, WORD, ping, send_probe
+from serve_eval.evaluation.capabilities.probe_request import (
+    HELP,
+    WORD,
+    describe_cut,
+    ping,
+    send_with_room,
+)
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.schema import Ability, Failure, Need
@@ -72,7 +78,7 @@ def _choose(prepared: PreparedTask, form: str) -> str:
 
 async def _try_form(client: Client, form: str, *, chat: bool) -> Ability:
     need, extra = Need.GUIDED_DECODING, {FIELD: FORMS[form]}
-    result = await send_probe(client, ping(chat), max_tokens=TOKENS, extra=extra)
+    result = await send_with_room(client, ping(chat), max_tokens=TOKENS, extra=extra)
     if isinstance(result, Failure):
         return Ability(need=need, works=False, seen=shorten(result.message), help=HELP[need])
     try:
@@ -85,7 +91,7 @@ async def _try_form(client: Client, form: str, *, chat: bool) -> Ability:
         server = (await client.describe()).get("server")
         return Ability(need=need, works=None, seen=SEEN_BLANK, help=end_of_blanks(server))
     if result.truncated:
-        return Ability(need=need, works=None, seen="the answer was cut off too early to tell")
+        return Ability(need=need, works=None, seen=describe_cut(result))
     seen = f"the schema was ignored: {result.text[:80]!r}"
     return Ability(need=need, works=False, seen=seen, help=HELP[need])
 

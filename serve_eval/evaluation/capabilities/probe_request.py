@@ -21,6 +21,8 @@ from serve_eval.schema import (
 
 WORD = "violet"
 """Word that guided decoding must force into an unrelated answer, and argument for the tool call."""
+MOST_ROOM = 4096
+"""Most tokens of a probe whose answer ended within its thoughts."""
 HELP: Mapping[Need, str] = {
     Need.COMPLETIONS: "Use chat (apply_chat_template: true), or serve /v1/completions.",
     Need.CHAT: (
@@ -80,6 +82,30 @@ async def send_probe(client: Client, prompt: Prompt, **more: Any) -> Response | 
     ):
         raise EndpointError(f"the endpoint stopped answering while it was probed: {result.message}")
     return result
+
+
+async def send_with_room(
+    client: Client, prompt: Prompt, *, max_tokens: int, extra: Mapping[str, object]
+) -> Response | Failure:
+    """Send a probe, and once more with room for thoughts if they left none for an answer.
+
+    An answer that was cut shows no ability and no lack of one. A server that refuses the larger
+    limit, since its context is short, keeps its first answer.
+    """
+    first = await send_probe(client, prompt, max_tokens=max_tokens, extra=extra)
+    if isinstance(first, Failure) or not first.truncated or first.tool_calls:
+        return first
+    if isinstance(prompt, str) or first.text.lstrip()[:1] in ("{", "["):
+        return first
+    longer = await send_probe(client, prompt, max_tokens=MOST_ROOM, extra=extra)
+    return first if isinstance(longer, Failure) else longer
+
+
+def describe_cut(result: Response) -> str:
+    """Return why an answer that was cut off shows nothing."""
+    if result.reasoning and not result.text.strip():
+        return "not judged: the answer ended within the model's thoughts"
+    return "the answer was cut off too early to tell"
 
 
 def ping(chat: bool) -> Prompt:

@@ -11,6 +11,7 @@ out, when the first answer comes that may be of this kind.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -33,48 +34,51 @@ _NOT_ASKED = ("response_format", "tools", "tool_choice", "guided_json", "continu
 """Fields that would force another answer to the question."""
 
 
+Send = Callable[[Request], Awaitable[Response | Failure]]
+
+
 async def send_to_thinker(
-    client: Client, request: Request, *, alone: bool = False
+    client: Client, request: Request, *, alone: bool = False, send: Send | None = None
 ) -> Response | Failure:
     """Return the response to a request, in whose thoughts no stop string counts.
 
-    Attempts of both requests are in it if it was asked twice; its times and tokens are those of the
-    second.
+    `send` sends the request in place of the client, which then only finds out who opens thoughts.
+    Attempts of both requests are in the response if it was asked twice; its times and tokens are
+    those of the second.
     """
+    send = send or partial(client.send, alone=alone)
     known, stops = client.thoughts, request.sampling.stop
     if stops and known.ends_at_stops(request):
         known.seen.withheld += 1
-        return await _send_without_stops(client, request, alone=alone)
-    result = await client.send(request, alone=alone)
+        return await _send_without_stops(client, request, send)
+    result = await send(request)
     if isinstance(result, Failure) or request.prompt_logprobs:
         return result
     if stops and _ends_in_thoughts(result):
-        return await _send_again(client, request, result, alone=alone)
+        return await _send_again(client, request, result, send)
     if not _may_be_thoughts(request, result):
         return result
     if not await known.are_opened(request, partial(_opens_thoughts, client, request)):
         return result
     if result.finish_reason in _STOPPED:
-        return await _send_again(client, request, result, alone=alone)
+        return await _send_again(client, request, result, send)
     known.seen.unmarked += 1
     return _as_thoughts(result)
 
 
 async def _send_again(
-    client: Client, request: Request, result: Response, *, alone: bool
+    client: Client, request: Request, result: Response, send: Send
 ) -> Response | Failure:
     client.thoughts.note_stopped(request)
-    again = await _send_without_stops(client, request, alone=alone)
+    again = await _send_without_stops(client, request, send)
     return msgspec.structs.replace(again, attempts=(*result.attempts, *again.attempts))
 
 
-async def _send_without_stops(
-    client: Client, request: Request, *, alone: bool
-) -> Response | Failure:
+async def _send_without_stops(client: Client, request: Request, send: Send) -> Response | Failure:
     """Return the response to a request without its stop strings, cut at the first of them."""
     stops = request.sampling.stop
     bare = msgspec.structs.replace(request, sampling=replace(request.sampling, stop=()))
-    result = await client.send(bare, alone=alone)
+    result = await send(bare)
     if isinstance(result, Failure):
         return result
     if _may_be_thoughts(bare, result) and await client.thoughts.are_opened(

@@ -10,7 +10,10 @@ from typing import Any
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation.engine.answer_tokens import AnswerTokens, Unreadable, ask_tokens
+from serve_eval.evaluation.engine.thinking import QUESTION
+from serve_eval.evaluation.engine.thinking import TOKENS as THOUGHT_TOKENS
 from serve_eval.schema import (
+    Failure,
     Message,
     ProbeReading,
     ProbeRoute,
@@ -83,6 +86,27 @@ class AskedServer:
                 else:
                     return
         raise last
+
+    async def thinks_first(self) -> bool:
+        """Return True if answers in this way of asking begin with thoughts.
+
+        An easy question shows it. A chat that does not answer one counts too: its thoughts may
+        have no tag before their end.
+        """
+        continues = self.route is ProbeRoute.PREFIX
+        asked, extra = _write_probe(FIRST, self.route)
+        if not continues:
+            asked = (Message(role="user", content=QUESTION),)
+        sampling = SamplingParams(max_tokens=THOUGHT_TOKENS)
+        self.requests += 1
+        found = await self.client.send(
+            Request(sample_id="probe", prompt=asked, sampling=sampling, extra=extra), once=True
+        )
+        if isinstance(found, Failure):
+            return False
+        self.tokens += found.usage.prompt_tokens + found.usage.completion_tokens
+        shown = found.reasoning or found.thoughts_ended or found.usage.reasoning_tokens
+        return bool(shown) or (found.truncated and not continues)
 
     async def read_all(
         self, prompts: Sequence[str], *, at_once: int | None = None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
+from functools import partial, reduce
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation.capabilities.sampling import (
     choose_sent,
+    join_routes,
     probe_defaults,
     put_logged,
     read_logged,
@@ -23,9 +24,9 @@ async def settle_defaults(
 ) -> SamplingDefaults | None:
     """Return the sampling defaults of the endpoint, and have the client send neutral values.
 
-    An endpoint is probed once in a run, also if the run resumes, and once for all runs of a
-    command. None: no task asks for an answer, or the run was begun without the probe, and ends as
-    it began. `lacking` are the tasks that are not asked.
+    Each route that is asked is probed once in a run, also if the run resumes, and once for all runs
+    of a command. None: no task asks for an answer, or the run was begun without the probe, and ends
+    as it began. `lacking` are the tasks that are not asked.
     """
     asked = [
         w.prepared
@@ -34,9 +35,11 @@ async def settle_defaults(
     ]
     found = session.noted.defaults()
     if found is None and asked and not session.noted.read():
-        chat = any(one.chat for one in asked)
-        ask = partial(probe_defaults, client, session.endpoint, chat=chat)
-        found = await session.companions.share_defaults(client, ask, chat=chat)
+        by_route = []
+        for chat in sorted({one.chat for one in asked}, reverse=True):
+            ask = partial(probe_defaults, client, session.endpoint, chat=chat)
+            by_route.append(await session.companions.share_defaults(client, ask, chat=chat))
+        found = reduce(join_routes, by_route)
         logs = server_logs.log_files(session.folder, (), session.endpoint.info)
         found = put_logged(found, read_logged(logs))
     if found is None:

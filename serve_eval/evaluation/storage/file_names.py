@@ -95,6 +95,18 @@ TAKEN_PLAN = "references.json"
 PLANS = (PLAN_FILE, COMPARISON_PLAN, SUITE_FILE, LOAD_PLAN, TOOLS_PLAN, VERIFICATION_PLAN)
 """The files that show that a command which ends with a verdict has begun in a folder."""
 
+RESULTS = (
+    REPORT_FILE,
+    COMPARISON,
+    SUITE_REPORT_FILE,
+    LOAD_RESULT,
+    LOAD_COMPARISON,
+    TOOLS_RESULT,
+    VERIFICATION,
+    SMOKE_RESULT,
+)
+"""The files that hold the result of such a command, from its end until it goes on."""
+
 SERVERS = "servers"
 """The folder in a comparison, check or suite for the logs of servers that several runs share."""
 

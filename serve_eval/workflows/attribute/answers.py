@@ -22,7 +22,7 @@ class PhaseAnswers:
     """Results of one phase, each with the context and generation server that took part.
 
     None stands for a role that took no part. `texts` holds what each prompt was answered with, the
-    thoughts included.
+    thoughts included. `unfinished` counts answers that were cut within their thoughts.
     """
 
     scores: dict[str, list[tuple[tuple[str | None, str | None], str, float]]] = field(
@@ -34,6 +34,12 @@ class PhaseAnswers:
     messages: list[str] = field(default_factory=list)
     unscored: list[str] = field(default_factory=list)
     texts: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    unfinished: int = 0
+
+    @property
+    def shows_answers(self) -> bool:
+        """False if most scored answers ended within their thoughts, or none was scored."""
+        return 2 * self.unfinished < len(self.empty)
 
     async def take(
         self,
@@ -63,6 +69,7 @@ class PhaseAnswers:
         score, _ = graded
         self.scores[task.name].append((who, prompt, score.value))
         self.empty.append((who, prompt, score.outcome in (Outcome.EMPTY, Outcome.REASONING_ONLY)))
+        self.unfinished += result.truncated and score.outcome == Outcome.REASONING_ONLY
 
 
 def judge_phase(
@@ -117,6 +124,21 @@ def add_times(
     ]
     joint_part = None if in_pairs is None else replace(in_pairs, times=pair_rows)
     return replace(alone, times=rows), joint_part, found
+
+
+def list_remarks(alone: PhaseAnswers, in_pairs: PhaseAnswers) -> list[str]:
+    """Return warnings about answers without a score, and about those that ended in thoughts."""
+    told = []
+    if unscored := [*alone.unscored, *in_pairs.unscored]:
+        told.append(f"the scorer could not judge {len(unscored)} answers, such as {unscored[0]}")
+    if unfinished := alone.unfinished + in_pairs.unfinished:
+        nothing = "" if alone.shows_answers else ", too many to call a worker sound"
+        told.append(
+            f"{unfinished} of {len(alone.empty) + len(in_pairs.empty)} answers were cut within the"
+            f" model's thoughts{nothing}: run the evaluation again with a larger --max-tokens, or"
+            " --thinking off, and attribute that run"
+        )
+    return told
 
 
 def text_of(response: Response) -> str:

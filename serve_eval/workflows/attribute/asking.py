@@ -17,7 +17,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.plugins import extensions
-from serve_eval.schema import Endpoint, Plan, Sample, Task
+from serve_eval.schema import Endpoint, Plan, Sample, SamplingDefaults, Task
 from serve_eval.stats.contingency import CONTEXT, GENERATION
 from serve_eval.workflows.attribute.workers import ROLES, SERVER, Worker, list_workers
 
@@ -27,7 +27,10 @@ SAMPLES = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """The prompts to ask, and the workers and pairs to ask."""
+    """The prompts to ask, and the workers and pairs to ask.
+
+    `defaults` says which neutral sampling values the run sent, which every worker gets too.
+    """
 
     plan: Plan
     endpoint: Endpoint
@@ -36,6 +39,7 @@ class Asking:
     pairs: tuple[tuple[Worker, Worker], ...]
     warnings: tuple[str, ...] = ()
     tasks: tuple[PreparedTask, ...] = ()
+    defaults: SamplingDefaults | None = None
 
     @property
     def one_each(self) -> bool:
@@ -79,7 +83,8 @@ async def prepare_asking(
     NotComparableError if the data has changed since the run.
     """
     extensions.include(plan.include_path)
-    endpoint = last_endpoint(plan, read_sessions(run))
+    sessions = read_sessions(run)
+    endpoint = last_endpoint(plan, sessions)
     workers = list(dict.fromkeys(given)) or await list_workers(run, plan, endpoint, environ)
     _check_workers(workers, with_pairs=with_pairs)
     tasks = await asyncio.to_thread(prepare, replace(plan, no_reference=True))
@@ -107,6 +112,7 @@ async def prepare_asking(
         pairs=tuple(pairs),
         warnings=tuple(warnings),
         tasks=tuple(able),
+        defaults=next((one.sampling_defaults for one in sessions if one.sampling_defaults), None),
     )
 
 

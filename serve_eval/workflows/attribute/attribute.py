@@ -19,7 +19,9 @@ from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.attribution.from_run import ALPHA
+from serve_eval.evaluation.capabilities.sampling import to_fields
 from serve_eval.evaluation.engine.request import request_of
+from serve_eval.evaluation.engine.thinking import send_to_thinker
 from serve_eval.evaluation.results.scoring import ScoringProcesses
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
@@ -33,7 +35,12 @@ from serve_eval.schema import Attribution, Failure, Sample, Task
 from serve_eval.stats.contingency import CONTEXT
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, NOTHING_SCORED, PASS
 from serve_eval.verdicts.rehearsed import went_through
-from serve_eval.workflows.attribute.answers import PhaseAnswers, add_times, judge_phase
+from serve_eval.workflows.attribute.answers import (
+    PhaseAnswers,
+    add_times,
+    judge_phase,
+    list_remarks,
+)
 from serve_eval.workflows.attribute.asking import SAMPLES, Asking, prepare_asking
 from serve_eval.workflows.attribute.attributed import Attributed
 from serve_eval.workflows.attribute.front_door import describe_front_door
@@ -65,14 +72,14 @@ async def attribute(
     check_attribution(run)
     asked = await _ask(asking, at_a_time, environ, notify)
     alone, in_pairs = asked.alone, asked.in_pairs
-    warnings = (*asking.warnings, *_remarks(alone, in_pairs))
+    warnings = (*asking.warnings, *list_remarks(alone, in_pairs))
     lost = asked.without_pairs if asking.pairs else None
     if asking.pairs and lost is None and in_pairs.failed and not in_pairs.times:
         lost = f"no pair of workers answered: {in_pairs.messages[0]}"
     of_alone, of_pairs, of_transfer, slow = _judge(asking, alone, in_pairs, at_a_time)
     parts = (of_alone, *(part for part in (of_pairs, of_transfer) if part is not None))
     accused = any(row.accused for part in parts for row in part.rows)
-    code = INFRASTRUCTURE if lost else PASS if alone.scores else NOTHING_SCORED
+    code = INFRASTRUCTURE if lost else PASS if alone.shows_answers else NOTHING_SCORED
     code = FAIL if accused else code
     front = None if accused or lost else describe_front_door(run, asking, alone, in_pairs)
     result = Attributed(
@@ -152,7 +159,7 @@ class _WorkerSession:
         """Ask each worker separately."""
         request = request_of(task, sample)
         results = await asyncio.gather(
-            *(self.clients[one].send(request) for one in self.asking.workers)
+            *(send_to_thinker(self.clients[one], request) for one in self.asking.workers)
         )
         for one, result in zip(self.asking.workers, results, strict=True):
             place = _place(one, self.asking)
@@ -185,6 +192,9 @@ async def _ask(
             for one in dict.fromkeys(asking.workers)
         }
         await _reachable(clients)
+        if asking.defaults is not None:
+            for client in clients.values():
+                client.encoder.neutral = to_fields(asking.defaults)
         session = _WorkerSession(asking=asking, clients=clients, scoring=scoring)
         session.rehearsal = any([await one.is_stand_in() for one in clients.values()])
         await _PromptGate(asking, at_a_time, "server", notify).ask_all(session.ask_each)
@@ -293,11 +303,3 @@ def _judge(
     of_transfer = judge_transfer(alone, in_pairs, tasks, alpha) if asking.pairs else None
     of_alone, of_pairs, slow = add_times(of_alone, of_pairs, asking, alone, in_pairs, at_a_time)
     return of_alone, of_pairs, of_transfer, slow
-
-
-def _remarks(alone: PhaseAnswers, in_pairs: PhaseAnswers) -> list[str]:
-    """Return warnings about answers without a score."""
-    unscored = [*alone.unscored, *in_pairs.unscored]
-    if not unscored:
-        return []
-    return [f"the scorer could not judge {len(unscored)} answers, such as {unscored[0]}"]

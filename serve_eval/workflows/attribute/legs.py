@@ -18,12 +18,14 @@ import msgspec
 
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format import wire
+from serve_eval.evaluation.engine.thinking import send_to_thinker
 from serve_eval.schema import Failure, FailureKind, Request, Response
 
 GOES_ON = ("length", "not_finished")
 """Finish reasons of a context server whose answer a generation server has to continue."""
 VLLM_FIRST = {"do_remote_decode": True, "do_remote_prefill": False}
 """Instructions to vLLM's prefill server about the KV cache of a prompt."""
+_FINISHED = Failure(kind=FailureKind.INVALID_RESPONSE, message="the context server finished")
 
 
 class Handover(StrEnum):
@@ -53,10 +55,22 @@ async def find_handover(context: Client, request: Request) -> Handover | str:
 async def ask_pair(
     context: Client, generation: Client, request: Request, way: Handover
 ) -> Response | Failure | None:
-    """Ask a pair as an orchestrator does.
+    """Ask a pair as an orchestrator does, and read its thoughts as those of a single server.
 
     The latency covers both legs. Returns None if the context server finished the answer.
     """
+
+    async def send(asked: Request) -> Response | Failure:
+        found = await _ask_both(context, generation, asked, way)
+        return _FINISHED if found is None else found
+
+    found = await send_to_thinker(generation, request, send=send)
+    return None if found is _FINISHED else found
+
+
+async def _ask_both(
+    context: Client, generation: Client, request: Request, way: Handover
+) -> Response | Failure | None:
     began = time.monotonic()
     first = await _first_leg(
         context, request, way, _trtllm_params() if way is Handover.TRTLLM else VLLM_FIRST

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.capabilities.sampling import read_kept
 from serve_eval.evaluation.storage.file_names import REPORT_FILE, SUITE_RUNS
 from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
 from serve_eval.evaluation.storage.reports.suite_files import (
@@ -185,6 +186,9 @@ def describe_task(
         reason="; ".join(verdict.reasons if row is None else row.reasons) or None,
         sampling_seed=int(seed) if (seed := find_seed(task)) else None,
         **_describe_repeats(task),
+        cut_value=result.cut_value if result.cut else None,
+        server_adds=", ".join(read_kept(task)) or None,
+        effort=None if report.plan.preset is None else report.plan.preset.effort or None,
         attributes=attributes,
     )
 

@@ -23,7 +23,9 @@ class CollectedRow:
     the run alone; `suite_verdict`, `p_holm` over `tests` tests and `finding` those of its suite,
     None outside of one. `sampling_seed` is None if the server draws its seeds. Of `repeats` answers
     to each prompt, `value` is the mean, `pass_at_repeats` pass@k with k = `repeats` in percent, and
-    `vote` the value of the most frequent answers.
+    `vote` the value of the most frequent answers. `cut_value` is the value if all answers that were
+    cut off had been right, `server_adds` the sampling fields that the server added to requests, and
+    `effort` the reasoning effort that was asked for.
     """
 
     source: str
@@ -66,6 +68,9 @@ class CollectedRow:
     sd_repeats: float | None = None
     pass_at_repeats: float | None = None
     vote: float | None = None
+    cut_value: float | None = None
+    server_adds: str | None = None
+    effort: str | None = None
     attributes: Mapping[str, Cell] = field(default_factory=dict)
 
 

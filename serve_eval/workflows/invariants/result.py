@@ -60,12 +60,13 @@ def judge_arms(
             elif one is not None and (level := levels.get(arm.name)) is not None:
                 one = replace(one, pressure=use_under_pressure(answers, log, level.filled))
             if one is not None:
-                found.append(one)
+                found.append(replace(one, not_tested=_why_unfinished(answers)))
     corrected = holm([_p(one) for one in found])
     results = tuple(map(_conclude, found, corrected))
+    unfinished = bool(found) and all(one.not_tested for one in found)
     broken = any(result.broken for result in results)
     rehearsal = any(report.rehearsal for report in reports.values())
-    code = FAIL if broken else PASS if results else NOTHING_SCORED
+    code = FAIL if broken else PASS if results and not unfinished else NOTHING_SCORED
     return Invariants(
         schema_version=INVARIANTS_SCHEMA,
         model=plan.model,
@@ -83,12 +84,26 @@ def judge_arms(
 def _conclude(one: Invariant, p: float) -> Invariant:
     """Return an arm with its corrected p, and with the reason if it proves nothing."""
     broken = p <= ALPHA
-    why = None
-    if not broken and one.cache is not None:
+    why = None if broken else one.not_tested
+    if broken or why is not None:
+        pass
+    elif one.cache is not None:
         why = why_not_tested(one.cache)
-    elif not broken and one.pressure is not None:
+    elif one.pressure is not None:
         why = why_not_pressed(one.pressure)
     return replace(one, p_holm=p, broken=broken, not_tested=why)
+
+
+def _why_unfinished(answers: Sequence[TaskAnswers]) -> str | None:
+    """Return that most answers were cut within thoughts, so that they show nothing; else None."""
+    results = [one.task.result for one in answers]
+    cut, scored = sum(one.cut_in_thoughts for one in results), sum(one.scored for one in results)
+    if 2 * cut < scored:
+        return None
+    return (
+        f"{cut} of {scored} answers were cut within the model's thoughts: raise max_tokens, or"
+        " switch thinking off"
+    )
 
 
 def _test_arm(

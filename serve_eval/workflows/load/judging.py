@@ -151,6 +151,8 @@ def _judge_task(
         broken, words = (), f"{_say_time(time)}, so that no load is accused ({words})"
     elif time is not None and time.changed:
         words = _say_time(time)
+    elif words == NOTHING and (unfinished := describe_unfinished(data.answers)):
+        words = unfinished
     said = [words] if words != NOTHING or not failing else []
     return LoadTask(
         task=task,
@@ -162,6 +164,18 @@ def _judge_task(
         broken=broken,
         failing=failing,
         words="; ".join([*said, *([failing_words] if failing else [])]),
+    )
+
+
+def describe_unfinished(answers: TaskPasses) -> str:
+    """Return that most answers were cut within thoughts, so that they show nothing; else empty."""
+    results = [one.task.result for one in answers.values()]
+    cut, scored = sum(one.cut_in_thoughts for one in results), sum(one.scored for one in results)
+    if 2 * cut < scored or not scored:
+        return ""
+    return (
+        f"not judged: {cut} of {scored} answers were cut within the model's thoughts: raise"
+        " max_tokens, or switch thinking off"
     )
 
 

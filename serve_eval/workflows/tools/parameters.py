@@ -10,7 +10,11 @@ from typing import Any
 
 from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
-from serve_eval.evaluation.capabilities.probe_request import send_probe
+from serve_eval.evaluation.capabilities.probe_request import (
+    describe_cut,
+    send_probe,
+    send_with_room,
+)
 from serve_eval.schema import Failure, FailureKind, Message, Response, Sample, ToolProbe
 from serve_eval.tasks._tool_calls.everyday import TOOLS, offer_everyday
 from serve_eval.tasks._tool_calls.requests import KIND
@@ -64,6 +68,9 @@ async def check_parameters(client: Client, kinds: Sequence[str]) -> tuple[ToolPr
     async def ask(**extra: Any) -> Response | Failure:
         return await send_probe(client, _PROMPT, max_tokens=MOST_TOKENS, extra=extra)
 
+    async def roomy(**extra: Any) -> Response | Failure:
+        return await send_with_room(client, _PROMPT, max_tokens=MOST_TOKENS, extra=extra)
+
     tooled = "auto" in kinds
     rows = [
         await _check_refusal(ask, name, fields)
@@ -71,7 +78,7 @@ async def check_parameters(client: Client, kinds: Sequence[str]) -> tuple[ToolPr
         if tooled or "tool" not in name
     ]
     if tooled:
-        rows += [await _check_cost(ask), await _check_constancy(ask), await _check_none(ask)]
+        rows += [await _check_cost(ask), await _check_constancy(ask), await _check_none(roomy)]
     return tuple(rows)
 
 
@@ -109,14 +116,16 @@ async def _check_constancy(ask: Ask) -> ToolProbe:
     return ToolProbe(name=name, outcome="PASS" if same else "FAIL", said=said)
 
 
-async def _check_none(ask: Ask) -> ToolProbe:
+async def _check_none(roomy: Ask) -> ToolProbe:
     """Check that `tool_choice: none` prevents a call that `auto` makes."""
     name = "works: tool_choice none prevents a call"
-    free, barred = await ask(tools=_OFFERED), await ask(tools=_OFFERED, tool_choice="none")
+    free, barred = await roomy(tools=_OFFERED), await roomy(tools=_OFFERED, tool_choice="none")
     if isinstance(barred, Failure):
         return ToolProbe(name=name, outcome="UNSUPPORTED", said=barred.message)
     if barred.tool_calls:
         return ToolProbe(name=name, outcome="FAIL", said="a tool was called")
+    if cut := [one for one in (free, barred) if isinstance(one, Response) and one.truncated]:
+        return ToolProbe(name=name, outcome="UNSUPPORTED", said=describe_cut(cut[0]))
     if isinstance(free, Failure) or not free.tool_calls:
         return ToolProbe(name=name, outcome="UNSUPPORTED", said="auto calls none either")
     return ToolProbe(name=name, outcome="PASS", said="auto calls, none does not")

@@ -32,6 +32,8 @@ AFTER = {ProbeRoute.CHAT: ProbeRoute.PREFIX, ProbeRoute.PREFIX: ProbeRoute.PLAIN
 """The next way of asking, for a server that is never uncertain in the first texts. A model that
 begins each message with the same token, such as one that thinks first, is never so in a chat. It
 may continue a message of its own, which not every server takes, or answer without thoughts."""
+PROBED, THOUGHTS = "probed_tokens", "thoughts"
+"""Field of a protocol, and its value if the tokens that are compared are the first of thoughts."""
 USE_TEXTS = (
     "A model that always thinks first begins every message alike: use completions, with"
     " --no-apply-chat-template. Or choose other texts, with --tasks or --text."
@@ -57,19 +59,23 @@ class ReferenceMaker:
     probes: list[Probe] = field(default_factory=list)
     candidates: int = 0
     tried_long: bool = False
+    thinks: bool | None = None
 
     async def extend(self, count: int) -> None:
         """Find probes until there are `count` of them.
 
         Raises NotComparableError if the server is almost never uncertain.
         """
+        if self.thinks is None and self.server.route is not ProbeRoute.TEXT:
+            self.thinks = False
+            await self._leave_thoughts()
         while len(self.probes) < count:
             known = len(self.probes)
             missing = (ALONE if known < ALONE <= count else count) - known
             prompts = await self._find(min(self.server.in_flight, missing))
             await self._keep(prompts)
-            if not self.probes and self.server.route in AFTER:
-                self._take_route(AFTER[self.server.route])
+            if not self.probes:
+                await self._change_route()
             if not self.tried_long:
                 await self._find_long()
             if self.candidates > TRIES * count and len(self.probes) < count:
@@ -78,9 +84,37 @@ class ReferenceMaker:
                     f"{self.server.name}: UNSUPPORTED: of {self.candidates} texts that break off,"
                     f" only {len(self.probes)} have an uncertain next token{why}",
                     hint=USE_TEXTS
-                    if self.server.route is ProbeRoute.PLAIN
+                    if self.server.route is ProbeRoute.PLAIN or self.thinks
                     else "Choose other texts, with --tasks or --text.",
                 )
+
+    async def _change_route(self) -> None:
+        """Ask in the next way, since the first tokens were never uncertain in this one."""
+        route = self.server.route
+        if self.protocol.get(PROBED) == THOUGHTS:
+            return
+        if route in AFTER:
+            self._take_route(AFTER[route])
+            if self.thinks:
+                await self._leave_thoughts()
+        elif route is ProbeRoute.PLAIN and self.thinks:
+            self._take_thoughts()
+
+    async def _leave_thoughts(self) -> None:
+        """Ask in the first way whose answers do not begin with thoughts.
+
+        Those hardly depend on the text, so that they are compared only where nothing else can be.
+        """
+        while await self.server.thinks_first():
+            self.thinks = True
+            if self.server.route not in AFTER:
+                self._take_thoughts()
+                return
+            self._take_route(AFTER[self.server.route])
+
+    def _take_thoughts(self) -> None:
+        self._take_route(ProbeRoute.CHAT)
+        self.protocol[PROBED] = THOUGHTS
 
     def _take_route(self, route: ProbeRoute) -> None:
         """Ask in another way from now on."""

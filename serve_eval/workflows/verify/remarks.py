@@ -8,6 +8,7 @@ from serve_eval.schema import VerificationReference, VerifiedSide
 from serve_eval.workflows.verify.defaults import warn_of_unseen
 from serve_eval.workflows.verify.floors import warn_of_effects, warn_of_floor
 from serve_eval.workflows.verify.path import warn_of_path
+from serve_eval.workflows.verify.reference import PROBED, THOUGHTS
 from serve_eval.workflows.verify.text import list_names
 
 
@@ -35,6 +36,12 @@ def warn(known: VerificationReference, sides: Sequence[VerifiedSide]) -> list[st
         found.append(
             f"{list_names(sampling)}: the temperature of 0 is ignored. Log-probabilities are still"
             " compared, second tokens only where the first are equal"
+        )
+    if known.protocol.get(PROBED) == THOUGHTS:
+        found.append(
+            "the tokens that were compared are the first of the model's thoughts, which hardly"
+            " depend on a prompt: a fault in reading prompts or a small one may not show. Compare"
+            " completions, with --no-apply-chat-template, if the servers take them"
         )
     found += warn_of_unseen(known, sides)
     for one in sides:

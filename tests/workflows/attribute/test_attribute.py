@@ -18,6 +18,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.reports.attribution_file import ATTRIBUTION_SCHEMA
 from serve_eval.launchers._standin.options import Flavour
+from serve_eval.launchers._standin.thoughts import ThoughtsForm
 from serve_eval.schema import Endpoint, Limits, Plan, Spec
 from serve_eval.workflows.attribute import attribute as attributing
 from serve_eval.workflows.attribute import workers
@@ -410,3 +411,27 @@ def test_the_command_shows_its_cost_and_sends_nothing(finished: tuple[Path, Plan
         "nothing was sent",
     ]
     assert serve_eval("attribute", finished[0], "--samples", "0").returncode == 2
+
+
+@pytest.mark.parametrize("max_tokens", [64, 2048])
+def test_pairs_that_think_are_judged_as_their_workers_are(
+    plan: Plan, answers: Path, tmp_path: Path, max_tokens: int
+) -> None:
+    """The chat template opens the thoughts, so that an answer which was cut in them has no tag."""
+    thinking = {"thinks": "always", "thoughts": ThoughtsForm(opened=True, words=200)}
+    options = {"max_tokens": max_tokens, "apply_chat_template": True}
+    names = ("context_0", "generation_0", "generation_1")
+    done, _ = asked(
+        plan,
+        tmp_path,
+        1,
+        2,
+        answers=answers,
+        faults=dict.fromkeys(names, thinking),
+        more={"tasks": (Spec(name="gsm8k", options=options),)},
+        flavour="main",
+    )
+    assert accused(done) == {"alone": [], "in pairs": []}
+    told = "; ".join(done.warnings)
+    assert ("60 of 60 answers were cut within the model's thoughts" in told) == (max_tokens == 64)
+    assert done.exit_code == (5 if max_tokens == 64 else 0), done.warnings

@@ -45,7 +45,8 @@ def _answers(scores: Scores, passage: int = 1) -> TaskAnswers:
         for i, value in enumerate(scores)
         if value is not None
     }
-    task = SimpleNamespace(result=SimpleNamespace(metric=Metric(), planned=len(scores)))
+    counts = {"planned": len(scores), "scored": len(lines), "cut_in_thoughts": 0}
+    task = SimpleNamespace(result=SimpleNamespace(metric=Metric(), **counts))
     return TaskAnswers(cast("Any", task), Path(), (lines,), ({},), {})
 
 

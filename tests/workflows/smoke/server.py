@@ -314,8 +314,14 @@ class _Script:
                 text, thoughts = "<think>Seven and five.</think>12", ""
             if self.has("tags_left"):
                 text, thoughts = "</think>12", "Seven and five."
-        if self.has("long_thoughts") and ("Reply" in prompt or "7 + 5" in prompt):
-            return Said(tokens=[], thoughts="hm " * most, finish="length")
+        if "Reply" in prompt or "7 + 5" in prompt:
+            if self.has("looping_thoughts") or (
+                self.has("greedy_loops") and not body.get("temperature")
+            ):
+                return Said(tokens=[], thoughts="hm " * most, finish="length")
+            if self.has("long_thoughts"):
+                counted = "".join(f"hm {i} " for i in range(most // 2))
+                return Said(tokens=[], thoughts=counted, finish="length")
         misfiles = self.has("misfiles") or (self.has("misfiles_streams") and body.get("stream"))
         if misfiles and prompt == answering.PROMPT and "messages" in body:
             return Said(tokens=[], thoughts=" Paris.", finish="stop")

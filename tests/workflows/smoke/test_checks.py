@@ -301,6 +301,8 @@ CASES: list[Case] = [
     ("tools", FAIL, "not a JSON object", _quirks("bad_arguments")),
     ("reasoning", UNSUPPORTED, "no thoughts", _quirks("no_thoughts")),
     ("reasoning", UNSUPPORTED, "cut within its thoughts", _quirks("long_thoughts")),
+    ("reasoning", FAIL, "the thoughts loop: 'hm'", _quirks("looping_thoughts")),
+    ("reasoning", UNSUPPORTED, "at temperature 0 the thoughts loop", _quirks("greedy_loops")),
     ("reasoning", FAIL, "never end", _quirks("open_thoughts")),
     ("reasoning", FAIL, "still have their tags", _quirks("tags_left")),
     ("reasoning", PASS, "no reasoning parser", _quirks("tags_in_text")),

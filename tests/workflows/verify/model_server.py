@@ -33,9 +33,11 @@ class ModelServer:
     each token certain; `short` leaves the first token out of the list; `plain` lists none; `salts`
     False refuses a cache_salt; `chat_only` refuses completions. The first `busy` requests get 503.
     `samples` draws each token, whatever the temperature. `thinks` begins each message with the same
-    token. It ends at once after a share `ends` of the prompts, and in a share `stops` of requests,
-    drawn for each. It answers another prompt in place of prompts of `wrong_from` tokens or more. It
-    counts `counts_more` prompt tokens too many. With `metrics`, it is a vLLM with these counters.
+    token; `opened` begins it with tokens of thoughts, which depend on no prompt and have no tag,
+    and continues no message. It ends at once after a share `ends` of the prompts, and in a share
+    `stops` of requests, drawn for each. It answers another prompt in place of prompts of
+    `wrong_from` tokens or more. It counts `counts_more` prompt tokens too many. With `metrics`, it
+    is a vLLM with these counters.
     """
 
     name: str = "m"
@@ -55,6 +57,7 @@ class ModelServer:
     samples: bool = False
     wrong_from: int | None = None
     thinks: bool = False
+    opened: bool = False
     counts_more: int = 0
     metrics: Responder | None = None
     failing: float = 0.0
@@ -81,8 +84,10 @@ class ModelServer:
             return fail(404, "no completions")
         if self.rng.random() < self.failing and request.number > SETTLED:
             return fail(400, "out of order")
+        if self.opened and request.body.get("continue_final_message"):
+            return fail(400, "continue_final_message: extra inputs are not permitted")
         if request.body.get("logprobs") is None:
-            return answer(" red")
+            return answer("A sum.</think> 12" if self.opened and request.chat else " red")
         return self._say(request)
 
     def _say(self, request: HttpRequest) -> Reply:
@@ -93,7 +98,7 @@ class ModelServer:
             prompt = "another prompt" + prompt[::-1]
         text, tokens = "", list[dict[str, Any]]()
         for place in range(0 if self._ends(prompt) else request.max_tokens):
-            at = prompt + text
+            at = ("thoughts" if self.opened and request.chat else prompt) + text
             top = self._next(at, exact=self.second_only and place == 0)
             if self.thinks and not place and not request.body.get("continue_final_message"):
                 top = {"<think>": -1e-4}

@@ -270,6 +270,17 @@ def test_a_model_that_thinks_first_continues_its_own_message(tmp_path: Path) -> 
     assert _outcome(_verify(a, bad, tmp_path / "2", floor=0.08)) is ANOTHER
 
 
+def test_tokens_of_thoughts_are_compared_last_and_with_a_warning(tmp_path: Path) -> None:
+    a, b = (ModelServer(name=name, chat_only=True, opened=True) for name in "ab")
+    found = _verify(a, b, tmp_path / "1", floor=0.08)
+    assert _outcome(found) is IDENTICAL
+    known = read_reference(tmp_path / "1/reference.json")
+    assert (known.route, known.protocol["probed_tokens"]) == (ProbeRoute.CHAT, "thoughts")
+    assert any("the first of the model's thoughts" in line for line in found.warnings)
+    bad = ModelServer(name="b", chat_only=True, opened=True, numerics=0.6)
+    assert _outcome(_verify(a, bad, tmp_path / "2", floor=0.08)) is not IDENTICAL
+
+
 def test_a_chat_is_never_compared_with_a_text(tmp_path: Path) -> None:
     """The answers differ although the model is the same, so they are no evidence."""
     with pytest.raises(EndpointError, match="no completions"):

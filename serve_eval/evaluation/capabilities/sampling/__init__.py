@@ -10,6 +10,7 @@ from serve_eval.evaluation.capabilities.sampling.probing import probe_defaults
 from serve_eval.evaluation.capabilities.sampling.sending import (
     SERVER_ADDS,
     choose_sent,
+    join_routes,
     list_kept,
     put_kept,
     read_kept,
@@ -33,6 +34,7 @@ __all__ = [
     "compare_with_reference",
     "describe_added",
     "describe_defaults",
+    "join_routes",
     "list_different_kept",
     "list_kept",
     "name_difference",

@@ -16,6 +16,36 @@ SERVER_ADDS = "server_adds"
 It is present only if there are some."""
 
 
+_WORST = ("refused", "ignored", "unknown", "heeded")
+"""Ways of handling a value, that first which decides for two routes together."""
+
+
+def join_routes(chat: SamplingDefaults, text: SamplingDefaults) -> SamplingDefaults:
+    """Return the defaults of an endpoint that a run asks by chat and by text.
+
+    A field is heeded if it is on both routes, and added if it is on one of them.
+    """
+    fields = []
+    for one in chat.fields:
+        other = text.find(one.name) or one
+        adds = {one.adds, other.adds}
+        fields.append(
+            msgspec.structs.replace(
+                one,
+                obedience=min(one.obedience, other.obedience, key=_WORST.index),
+                adds=True if True in adds else None if None in adds else False,
+            )
+        )
+    return msgspec.structs.replace(
+        chat,
+        fields=tuple(fields),
+        unknown=chat.unknown or text.unknown,
+        requests=chat.requests + text.requests,
+        tokens=chat.tokens + text.tokens,
+        wall_s=round(chat.wall_s + text.wall_s, 3),
+    )
+
+
 def choose_sent(found: SamplingDefaults, policy: ServerDefaults) -> SamplingDefaults:
     """Return the defaults with the neutral values that a run under this policy sends.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -25,8 +25,9 @@ class CanaryPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The seed of the codes, and what they are sent to.
 
     `endpoint` is the launcher of the plan with its options, and `base_url` the address.
-    `chat`, `texts` and `tools` say which forms of requests the endpoint takes. `rehearsal`: the
-    stand-in answers.
+    `chat`, `texts` and `tools` say which forms of requests the endpoint takes. Chats have the
+    fields `no_thoughts`, which switch thoughts off, or `room` more tokens for them. `rehearsal`:
+    the stand-in answers.
     """
 
     seed: str
@@ -38,6 +39,8 @@ class CanaryPlan(msgspec.Struct, frozen=True, kw_only=True):
     chat: bool
     texts: bool
     tools: bool
+    room: int = 0
+    no_thoughts: Mapping[str, Any] = {}
     rehearsal: bool = False
 
 

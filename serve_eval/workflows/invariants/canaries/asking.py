@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from serve_eval.checks.kinds.reasoning import find_thinking
+from serve_eval.checks.thinking import NO_THOUGHTS
 from serve_eval.client.attempts.retry import pause_s
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
@@ -18,7 +20,11 @@ from serve_eval.errors import EndpointError
 from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
 from serve_eval.evaluation.storage.reports.canary_files import CanaryLog, CanaryPlan
 from serve_eval.schema import CanaryRecord, Endpoint, Failure, Plan, Progress, Response
-from serve_eval.workflows.invariants.canaries.prompts import TOOL_FIELDS, Canary
+from serve_eval.workflows.invariants.canaries.prompts import (
+    MOST_ROOM,
+    TOOL_FIELDS,
+    Canary,
+)
 
 TASK = "canaries"
 """Name of the pass in the progress."""
@@ -50,8 +56,9 @@ async def open_clients(
 
 
 async def settle_forms(clients: CanaryClients, plan: CanaryPlan) -> CanaryPlan:
-    """Return the plan with the forms of requests that the endpoint takes.
+    """Return the plan with the forms of requests that the endpoint takes, and room for thoughts.
 
+    An answer that ends within its thoughts could not show that it belongs to another request.
     Raises EndpointError if it takes neither chats nor texts.
     """
     results = [await send_probe(clients.whole, ping(chat)) for chat in (True, False)]
@@ -62,7 +69,17 @@ async def settle_forms(clients: CanaryClients, plan: CanaryPlan) -> CanaryPlan:
     tools = False
     if takes[0]:
         tools = isinstance(await send_probe(clients.whole, ping(True), extra=TOOL_FIELDS), Response)
-    return msgspec.structs.replace(plan, chat=takes[0], texts=takes[1], tools=tools)
+    thinking = NO_THOUGHTS
+    if takes[0] and plan.model is not None:
+        thinking = await find_thinking(clients.whole, plan.model)
+    return msgspec.structs.replace(
+        plan,
+        chat=takes[0],
+        texts=takes[1],
+        tools=tools,
+        room=min(MOST_ROOM, thinking.room),
+        no_thoughts=thinking.off,
+    )
 
 
 async def ask_canaries(

@@ -21,7 +21,9 @@ LENGTH = 12
 GROUP = 4
 """Characters between two hyphens of every other code: other tokens for the same code."""
 MAX_TOKENS = 96
-"""Token limit of an answer. A model that thinks first names its code in its thoughts."""
+"""Token limit of an answer."""
+MOST_ROOM = 1024
+"""Most tokens that a chat gets for its thoughts, which may name its code too."""
 LONG_TEXTS, LINES = 4, 40
 """Number of long texts that prompts share, and their lines of some 15 tokens: 600 tokens, which
 fill several blocks of a KV cache."""
@@ -64,6 +66,7 @@ class Canary:
     kind: str
     prompt: Prompt
     streamed: bool
+    max_tokens: int = MAX_TOKENS
     extra: Mapping[str, object] = field(default_factory=dict)
 
     @property
@@ -73,7 +76,7 @@ class Canary:
     @property
     def request(self) -> Request:
         """The request to send."""
-        sampling = SamplingParams(max_tokens=MAX_TOKENS)
+        sampling = SamplingParams(max_tokens=self.max_tokens)
         return Request(
             sample_id=self.id, prompt=self.prompt, sampling=sampling, extra=dict(self.extra)
         )
@@ -109,7 +112,11 @@ def make_canaries(plan: CanaryPlan) -> list[Canary]:
                     "The code of this request, once more:"
                 ),
                 streamed=number % 2 == 1,
-                extra=TOOL_FIELDS if kind == "tool" else {},
+                max_tokens=MAX_TOKENS + (plan.room if chat else 0),
+                extra={
+                    **(TOOL_FIELDS if kind == "tool" else {}),
+                    **(plan.no_thoughts if chat else {}),
+                },
             )
         )
     random.Random(f"{plan.seed}:order").shuffle(found)
