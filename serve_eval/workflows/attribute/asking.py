@@ -27,7 +27,10 @@ SAMPLES = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """The prompts to ask, and the workers and pairs to ask."""
+    """The prompts to ask, and the workers and pairs to ask.
+
+    `auth_key_env` names the variable with the key that servers not started by us share.
+    """
 
     plan: Plan
     endpoint: Endpoint
@@ -36,6 +39,7 @@ class Asking:
     pairs: tuple[tuple[Worker, Worker], ...]
     warnings: tuple[str, ...] = ()
     tasks: tuple[PreparedTask, ...] = ()
+    auth_key_env: str | None = None
 
     @property
     def one_each(self) -> bool:
@@ -71,13 +75,16 @@ async def prepare_asking(
     samples: int = SAMPLES,
     with_pairs: bool = True,
     seed: int | None = None,
+    auth_key_env: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Asking:
     """Settle what to ask: a random choice of the run's own prompts, of given or known workers.
 
-    Raises PlanError if no two workers can be compared or no task is suitable, and
-    NotComparableError if the data has changed since the run.
+    Raises PlanError if `auth_key_env` is not set, if no two workers can be compared or no task is
+    suitable, and NotComparableError if the data has changed since the run.
     """
+    if auth_key_env is not None and not environ.get(auth_key_env):
+        raise PlanError(f"--auth-key-env: the variable {auth_key_env} is not set")
     extensions.include(plan.include_path)
     endpoint = last_endpoint(plan, read_sessions(run))
     workers = list(dict.fromkeys(given)) or await list_workers(run, plan, endpoint, environ)
@@ -107,6 +114,7 @@ async def prepare_asking(
         pairs=tuple(pairs),
         warnings=tuple(warnings),
         tasks=tuple(able),
+        auth_key_env=auth_key_env,
     )
 
 

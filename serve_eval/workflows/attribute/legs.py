@@ -19,6 +19,7 @@ import msgspec
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format import wire
 from serve_eval.schema import Failure, FailureKind, Request, Response
+from serve_eval.workflows.attribute.pair_signature import sign
 
 GOES_ON = ("length", "not_finished")
 """Finish reasons of a context server whose answer a generation server has to continue."""
@@ -51,11 +52,12 @@ async def find_handover(context: Client, request: Request) -> Handover | str:
 
 
 async def ask_pair(
-    context: Client, generation: Client, request: Request, way: Handover
+    context: Client, generation: Client, request: Request, way: Handover, key: str | None = None
 ) -> Response | Failure | None:
     """Ask a pair as an orchestrator does.
 
-    The latency covers both legs. Returns None if the context server finished the answer.
+    `key` signs the second request. The latency covers both legs. Returns None if the context server
+    finished the answer.
     """
     began = time.monotonic()
     first = await _first_leg(
@@ -78,7 +80,8 @@ async def ask_pair(
         }
     else:
         more = {way: handed["params"]}
-    answer = await generation.send(_with(request, more), once=True)
+    signature = sign(key, handed["params"]) if way is Handover.TRTLLM else {}
+    answer = await generation.send(_with(request, more), once=True, headers=signature)
     if isinstance(answer, Failure):
         return answer
     return msgspec.structs.replace(answer, latency_s=first_s + answer.latency_s)
