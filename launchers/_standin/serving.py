@@ -86,11 +86,13 @@ async def serve(
 ) -> None:
     """Serve until a signal comes, which then ends the process.
 
-    `before` runs first, while nothing listens. `meanwhile` is entered before listening (`early`) or
+    `before` runs first, while nothing listens and, as in uvicorn's startup, no signal is heeded
+    until it has ended. `meanwhile` is entered before listening (`early`) or
     after, and left when the open requests are finished; with `hangs` it is never left. `report` is
     the file of --report_addr. `loading` runs after the port is open, as on main.
     """
-    caught, ended = _catch_signals()
+    serving = False
+    caught, ended = _catch_signals(lambda: serving)
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -103,7 +105,10 @@ async def serve(
     log("Waiting for application startup.")
     task, entered = meanwhile or nullcontext(), AsyncExitStack()
     try:
-        if before is None or await _unless(ended, before()):
+        if before is not None:
+            await before()
+        if not ended.is_set():
+            serving = True
             if early:
                 await entered.enter_async_context(task)
             log("Application startup complete.")
@@ -132,12 +137,15 @@ async def serve(
         _die(number)
 
 
-def _catch_signals() -> tuple[list[signal.Signals], asyncio.Event]:
-    """Return the signals that come from now on, and an event that the first one sets."""
+def _catch_signals(serving: Callable[[], bool]) -> tuple[list[signal.Signals], asyncio.Event]:
+    """Return the signals that come from now on, and an event that the first one sets.
+
+    A second SIGINT ends a process that is `serving` at once.
+    """
     ended, caught = asyncio.Event(), list[signal.Signals]()
 
     def end(number: signal.Signals) -> None:
-        if number is signal.SIGINT and caught:
+        if number is signal.SIGINT and caught and serving():
             _die(number)
         caught.append(number)
         ended.set()

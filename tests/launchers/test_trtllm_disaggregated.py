@@ -19,6 +19,7 @@ from serve_eval.errors import LaunchError, PlanError
 from serve_eval.launchers import trtllm_disaggregated
 from serve_eval.launchers._logs.causes import cause
 from serve_eval.launchers._process import supervisor
+from serve_eval.launchers._standin.options import Flavour
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.launchers.processes import gone, process_number
@@ -300,6 +301,26 @@ def test_one_that_ends_ends_all(side: str, context: LaunchContext, standin: Stan
     with pytest.raises(LaunchError, match=f"{side}_0 ended with signal 9"):
         start(context, killing)
     assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize("flavour", ["v12", pytest.param("main", marks=pytest.mark.slow)])
+def test_an_orchestrator_that_never_was_ready_ends_at_once_and_workers_keep_their_time(
+    flavour: Flavour, context: LaunchContext, standin: Standin, said: list[str]
+) -> None:
+    """It waits for its servers where it heeds no SIGTERM; the other worker takes 4 s to end."""
+    faults = [
+        {"crash_at_start": 1, "last_words": "Killed by the test", "when": {"gpus": "0"}},
+        {"hang_at_start": True, "ignore_sigterm": True, "when": {"gpus": "1"}},
+    ]
+    standin(flavour, faults, STANDIN_LOAD_S="1")
+    with pytest.raises(LaunchError, match="context_0 ended with exit code 1") as caught:
+        start(context, complete, stop_timeout_s=4.0, auth_key=False)
+    assert "Killed by the test" in str(caught.value)
+    [waiting] = [line for line in said if line.startswith("waiting up to")]
+    assert waiting.startswith("waiting up to 4 s for the end of generation_0;")
+    log = (context.log_dir / "orchestrator.log").read_text()
+    assert "Waiting for application startup" in log
+    assert "Application startup complete" not in log
 
 
 # Flavours
