@@ -114,7 +114,7 @@ def _worker(
     content = part.content if section is None else {**part.content, "disagg_cluster": section}
     argv = command_line.serve(
         words,
-        model,
+        side.model or model,
         host=place.host,
         port=place.port,
         options=part.given,

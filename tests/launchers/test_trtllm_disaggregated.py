@@ -146,6 +146,20 @@ def test_many_servers_get_blocks_of_gpus_context_first() -> None:
     assert content["schedule_style"] == "generation_first"
 
 
+def test_a_side_may_load_a_model_of_its_own() -> None:
+    """The context servers of test_mixed_ctx_gen_model load FP4, its generation servers FP8."""
+    sides = {
+        "context_servers": {"model": "nvidia/M-FP4", "num_instances": 2},
+        "generation_servers": {"model": "nvidia/M-FP8"},
+    }
+    loaded = [
+        shlex.split(line)[shlex.split(line).index("serve") + 1] for line in lines(**sides)[:3]
+    ]
+    assert loaded == ["nvidia/M-FP4", "nvidia/M-FP4", "nvidia/M-FP8"]
+    one = lines(generation_servers={"model": "nvidia/M-FP8"}, model="org/all")
+    assert [" serve org/all " in line for line in one] == [True, False, False]
+
+
 def test_service_discovery_names_one_cluster_everywhere() -> None:
     found, files = lines(discovery=True, host="0.0.0.0"), written(discovery=True, host="0.0.0.0")
     assert found[0].endswith("--config logs/context_servers.yaml --server_role context")
