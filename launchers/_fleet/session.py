@@ -101,5 +101,9 @@ async def serve_commands(
             log_dir=str(context.log_dir),
             logs={one.server.name: str(one.process.log_file) for one in running},
             perf_metrics=front.perf_metrics,
+            front_ends={
+                server.name: count for server in servers if (count := server.front_ends or 1) > 1
+            }
+            or None,
         )
         yield Endpoint(base_url=f"{front.url}/v1", model=model, info=info)

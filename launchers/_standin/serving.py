@@ -36,8 +36,8 @@ def note(what: str) -> None:
             file.write(f"{time.time()} {what}\n")
 
 
-def bind(host: str, port: int, flavour: Flavour) -> socket.socket:
-    """Return a socket that is bound but does not listen.
+def bind(host: str, port: int, flavour: Flavour, *, shared: bool = False) -> socket.socket:
+    """Return a socket that is bound but does not listen; other processes may share its port.
 
     The 1.2 line does not set SO_REUSEADDR. Raises RuntimeError.
     """
@@ -45,6 +45,8 @@ def bind(host: str, port: int, flavour: Flavour) -> socket.socket:
     try:
         if flavour == "main":
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         server.bind((host, port))
     except OSError as error:
         server.close()

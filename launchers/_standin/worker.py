@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import random
 import signal
 import sys
 import time
@@ -89,6 +90,7 @@ class _Worker:
         self._replies = Replies(config, faults.tools, opens=self._opens)
         self.dead = False
         self._requests = 0
+        self._counted = [0] * config.front_ends
         self._contexts = itertools.count(1)
         self._performed = Performed(config)
 
@@ -117,7 +119,8 @@ class _Worker:
         return web.Response()
 
     async def prometheus(self, request: web.Request) -> web.Response:
-        return web.Response(text=f"trtllm_request_success_total {self._requests}\n")
+        """Answer as one of the front ends, to which the kernel deals connections at random."""
+        return web.Response(text=f"trtllm_request_success_total {random.choice(self._counted)}\n")
 
     # Inference
 
@@ -141,6 +144,7 @@ class _Worker:
             request = parse(body, chat=chat, flavour=self.flavour, path=http.path)
             self._authenticate(http, request)
             self._requests += 1
+            self._counted[random.randrange(len(self._counted))] += 1
             number = self._requests
             if self._beyond(self.faults.executor_crash_after):
                 os.kill(os.getpid(), signal.SIGINT)

@@ -212,6 +212,16 @@ UCX_BOTH = {"cache_transceiver_config": {"backend": "UCX"}}
         ),
         ({"orchestrator": {"schedul_style": "x"}}, "schedul_style: unknown key"),
         ({"orchestrator": {"port": 1}}, "port: is written by the launcher"),
+        (
+            {"orchestrator": {"disagg_coordinator_url": "http://h:1"}},
+            "disagg_coordinator_url: the launcher starts no coordinator elsewhere",
+        ),
+        ({"orchestrator": {"num_workers": 0}}, "num_workers: 0 is not a number of processes"),
+        ({"orchestrator": {"num_workers": True}}, "num_workers: True is not a number of processes"),
+        (
+            {"orchestrator": {"num_workers": 2}, "discovery": True},
+            "num_workers: servers register at one process, and 2 would share its port",
+        ),
         ({"context_servers": {"router": {"use_tokens": True}}}, "router: a type is required"),
         (
             {"context_servers": {"config": {"disagg_cluster": {}}}},

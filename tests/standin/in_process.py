@@ -66,6 +66,7 @@ async def deployed(
     wrong_pair: tuple[str, str] | None = None,
     greeted: bool = True,
     auth_key: str | None = None,
+    front_ends: int = 1,
 ) -> AsyncIterator[Deployed]:
     """Run workers with an orchestrator.
 
@@ -73,7 +74,7 @@ async def deployed(
     `metrics_dir` is the orchestrator's perf_metrics_output_dir; `front` holds further keys of its
     file. With `wrong_pair`, the second worker cannot read the cache of the first. With `greeted`,
     the orchestrator sets its workers' clocks first, which takes 0.2 s each. All servers share
-    `auth_key`.
+    `auth_key`. Each worker has `front_ends`.
     """
     args: dict[str, Any] = {"cache_transceiver_config": {"backend": "DEFAULT"}}
     args |= PERF_METRICS if perf_metrics else {}
@@ -82,7 +83,14 @@ async def deployed(
         workers = {}
         for name in (f"{role}_{i}" for role, count in counts.items() for i in range(count)):
             own = {**args, "tensor_parallel_size": (tensor_parallel or {}).get(name, 1)}
-            config = WorkerConfig(model="M", host="127.0.0.1", port=0, args=own, auth_key=auth_key)
+            config = WorkerConfig(
+                model="M",
+                host="127.0.0.1",
+                port=0,
+                args=own,
+                auth_key=auth_key,
+                front_ends=front_ends,
+            )
             wrong = dict((faults or {}).get(name, {}))
             if wrong_pair is not None and name == wrong_pair[1]:
                 wrong["wrong_pair"] = {"port": urlsplit(workers[wrong_pair[0]]).port}
