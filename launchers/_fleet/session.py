@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from serve_eval.errors import LaunchError
+from serve_eval.launchers._fleet.fatal_watch import FatalWatch
 from serve_eval.launchers._fleet.fleet import fleet
 from serve_eval.launchers._fleet.log_watch import Watching
 from serve_eval.launchers._fleet.readiness import ready
@@ -106,4 +107,5 @@ async def serve_commands(
             }
             or None,
         )
-        yield Endpoint(base_url=f"{front.url}/v1", model=model, info=info)
+        async with while_alive(FatalWatch(running).look):
+            yield Endpoint(base_url=f"{front.url}/v1", model=model, info=info)

@@ -45,6 +45,10 @@ from serve_eval.launchers._standin.thoughts import shape_thoughts
 from serve_eval.launchers._standin.worker_config import WorkerConfig
 
 FAILED = {"message": "Generation failed", "type": "InternalServerError"}
+FATAL = (
+    "[11/28/2026-10:00:00] [TRT-LLM] [E] CppExecutorError: CUDA error: an illegal memory access was"
+    " encountered"
+)
 UNAVAILABLE = "LLM is unavailable. Please check the server logs for more details."
 
 
@@ -147,8 +151,7 @@ class _Worker:
             self._counted[random.randrange(len(self._counted))] += 1
             number = self._requests
             if self._beyond(self.faults.executor_crash_after):
-                os.kill(os.getpid(), signal.SIGINT)
-                return json_response(200, b"null")
+                return self._die()
             if self._requests == self.faults.lose and http.transport is not None:
                 http.transport.abort()
             await self._misbehave(number)
@@ -161,6 +164,17 @@ class _Worker:
             raise  # the client is gone
         except Exception as error:
             return json_response(400, encode(bad_request(str(error)).body))
+
+    def _die(self) -> web.Response:
+        """Answer as a server whose engine has failed for good."""
+        if self.dead:
+            raise bad_request("Generation failed: the executor is gone")
+        self.dead = True
+        sys.stderr.write(f"{FATAL}\n")
+        sys.stderr.flush()
+        loop = asyncio.get_running_loop()
+        loop.call_later(self.faults.lingers_s, os.kill, os.getpid(), signal.SIGINT)
+        return json_response(200, b"null")
 
     def _authenticate(self, http: web.Request, request: Request) -> None:
         params = request.disaggregated_params
