@@ -300,6 +300,11 @@ class Client(EndpointReports):
         return self._ids.own
 
     @property
+    def sent(self) -> int:
+        """The number of requests for an answer that were sent, at most."""
+        return self.attempts.sent + self._raw.posted
+
+    @property
     def max_in_flight(self) -> int:
         """The highest number of requests in flight at the same time."""
         return self.attempts.max_in_flight

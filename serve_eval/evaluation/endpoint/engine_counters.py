@@ -57,7 +57,7 @@ class MeteredServer(NamedTuple):
 class SessionMeter(NamedTuple):
     """The servers that count, and the requests and answers that we had before their readings.
 
-    `companions` are the requests of companions.
+    `companions` are those requests of companions that the readings surely have.
     """
 
     servers: tuple[MeteredServer, ...]
@@ -70,13 +70,15 @@ async def begin(
     endpoint: Endpoint, client: Client, answered: int, companions: Companions
 ) -> SessionMeter | None:
     """Read the counters at the start of a session. None if no server of the endpoint has any."""
+    # Before the readings: an engine counts later what is sent, or under way, while it is read.
+    sent, others = client.sent, companions.count_counted(client)
     found = await asyncio.gather(
         *(_meter(name, url, role, endpoint, client) for name, url, role in list_servers(endpoint))
     )
     servers = tuple(one for one in found if one is not None)
     if not servers:
         return None
-    return SessionMeter(servers, client.attempts.sent, answered, companions.count_others(client))
+    return SessionMeter(servers, sent, answered, others)
 
 
 async def end(
@@ -90,9 +92,9 @@ async def end(
     counts = await asyncio.gather(*(_count(one, endpoint, client) for one in meter.servers))
     return EngineReport(
         servers=tuple(counts),
-        sent=client.attempts.sent - meter.sent,
+        sent=client.sent - meter.sent,
         answered=max(0, answered - meter.answered),
-        companions=companions.count_others(client) - meter.companions,
+        companions=companions.count_sent(client) - meter.companions,
     )
 
 

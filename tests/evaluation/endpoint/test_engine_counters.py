@@ -62,12 +62,13 @@ class Engine:
     answered: int = 0
     restart_at: int | None = None
     readable: bool = True
+    pause_s: float = 0.0
     server: ScriptedServer = field(init=False)
 
     def __post_init__(self) -> None:
         listed = {"id": "m", "object": "model", "owned_by": self.owner}
         self.server = ScriptedServer(
-            self._answer,
+            self._answer_later,
             routes={
                 "/v1/models": json_reply({"object": "list", "data": [listed]}),
                 "/version": version("0.32.0"),
@@ -78,6 +79,10 @@ class Engine:
     @property
     def asked_metrics(self) -> list[HttpRequest]:
         return [one for one in self.server.requests if one.path == "/metrics"]
+
+    async def _answer_later(self, request: HttpRequest) -> Reply:
+        await asyncio.sleep(self.pause_s)
+        return self._answer(request)
 
     def _answer(self, request: HttpRequest) -> Reply:
         if request.max_tokens < 10:
