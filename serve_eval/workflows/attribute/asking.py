@@ -48,7 +48,7 @@ class Asking:
 
     @property
     def requests(self) -> int:
-        """The most requests, without retries and the two to each context server for its way."""
+        """The most requests, without retries and the three per context server for its way."""
         return len(self.prompts) * (len(self.workers) + 2 * len(self.pairs))
 
     def cost(self) -> str:

@@ -125,8 +125,10 @@ class _WorkerSession:
         """Find out how each context server hands over, with the first prompt."""
         task, sample = self.asking.prompts[0]
         request = request_of(task, sample)
-        for one in dict.fromkeys(context for context, _ in self.asking.pairs):
-            way = await find_handover(self.clients[one], request)
+        partners = dict(reversed(self.asking.pairs))
+        for one, partner in partners.items():
+            clients = self.clients[one], self.clients[partner]
+            way = await find_handover(*clients, request, self.key)
             if isinstance(way, Handover):
                 self.ways[one] = way
             else:

@@ -34,17 +34,23 @@ class Handover(StrEnum):
     VLLM = "kv_transfer_params"
 
 
-async def find_handover(context: Client, request: Request) -> Handover | str:
+async def find_handover(
+    context: Client, generation: Client, request: Request, key: str | None = None
+) -> Handover | str:
     """Return the way in which a context server hands over, or why it does not.
 
-    Sends a request for each way. A server that knows neither field answers both as usual.
+    Sends a request for each way. A server that knows neither field answers both as usual. What it
+    hands over is fetched by the generation server: otherwise it would keep the KV cache until it
+    counts the request as expired, and a later command would take that for a fault.
     """
     seen: list[str] = []
     for way, params in ((Handover.TRTLLM, _trtllm_params()), (Handover.VLLM, VLLM_FIRST)):
         reply = await _first_leg(context, request, way, params)
         if isinstance(reply, Failure):
             seen.append(reply.message)
-        elif _read_handover(reply, way) is not None:
+        elif (handed := _read_handover(reply, way)) is not None:
+            if reply["choices"][0]["finish_reason"] in GOES_ON:
+                await _second_leg(generation, request, way, handed, key)
             return way
         else:
             seen.append(f"no {way} in its answer")
@@ -72,6 +78,20 @@ async def ask_pair(
     if handed is None:
         message = f"context server: no {way} in its answer"
         return Failure(kind=FailureKind.INVALID_RESPONSE, message=message, status=200)
+    answer = await _second_leg(generation, request, way, handed, key)
+    if isinstance(answer, Failure):
+        return answer
+    return msgspec.structs.replace(answer, latency_s=first_s + answer.latency_s)
+
+
+async def _second_leg(
+    generation: Client,
+    request: Request,
+    way: Handover,
+    handed: Mapping[str, Any],
+    key: str | None,
+) -> Response | Failure:
+    """Let a generation server answer from what a context server handed over."""
     if way is Handover.TRTLLM:
         prompt = "prompt" if isinstance(request.prompt, str) else "prompt_token_ids"
         more: dict[str, object] = {
@@ -81,10 +101,7 @@ async def ask_pair(
     else:
         more = {way: handed["params"]}
     signature = sign(key, handed["params"]) if way is Handover.TRTLLM else {}
-    answer = await generation.send(_with(request, more), once=True, headers=signature)
-    if isinstance(answer, Failure):
-        return answer
-    return msgspec.structs.replace(answer, latency_s=first_s + answer.latency_s)
+    return await generation.send(_with(request, more), once=True, headers=signature)
 
 
 def _trtllm_params() -> dict[str, object]:
