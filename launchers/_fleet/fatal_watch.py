@@ -38,7 +38,7 @@ class FatalWatch:
                 if levels.level(line.text) in ("E", "C", "F") and FATAL.search(line.text):
                     for each in self._running:
                         each.process.hurry(DEAD_S if each is one else OTHERS_S)
-                    return one.failed(line.text)
+                    return one.describe_failure(line.text)
         return None
 
 

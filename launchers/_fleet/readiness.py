@@ -57,7 +57,7 @@ async def ready(
     unheard = {one.server.name for one in running} - waiting.keys()
     starting: set[str] = set()
     async with (
-        _hurried_orchestrator(waiting),
+        _hurry_orchestrator(waiting),
         httpx.AsyncClient(trust_env=False, timeout=HEALTH_S) as client,
     ):
         while waiting:
@@ -97,7 +97,7 @@ async def ready(
 
 
 @asynccontextmanager
-async def _hurried_orchestrator(waiting: Mapping[str, Running]) -> AsyncIterator[None]:
+async def _hurry_orchestrator(waiting: Mapping[str, Running]) -> AsyncIterator[None]:
     """Give an orchestrator among those still `waiting` little time to end if the block fails."""
     try:
         yield

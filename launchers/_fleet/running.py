@@ -71,7 +71,7 @@ class Running:
         )
         return self._error(message, line, (known.told, known.hint) if known else cause(line))
 
-    def failed(self, line: str) -> LaunchError:
+    def describe_failure(self, line: str) -> LaunchError:
         """Return the error for a server whose engine failed for good, as this log line shows."""
         told = (
             f"the engine of {self.server.name} failed after {time.monotonic() - self.began:.0f} s"

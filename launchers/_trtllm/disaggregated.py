@@ -229,5 +229,5 @@ def _check_fleet(count: object, discovery: Mapping[str, Any] | None) -> None:
 
 
 def list_coordinator_ports(port: int, content: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the ports that the orchestrator of this file binds besides its own."""
+    """Return the further ports that the orchestrator of this file binds."""
     return (port - 1,) if content.get(FLEET, 1) > 1 else ()
