@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -333,6 +334,13 @@ def test_the_workers_of_trtllm_serve_are_read_where_that_takes_nothing_from_them
         ("generation", EngineCounts(requests=1)),
     ]
     assert remarks([report]) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's counts of Linux are read")
+def test_a_load_says_how_busy_the_cores_of_this_machine_were(tmp_path: Path) -> None:
+    [load] = _run(Engine(), tmp_path / "run").loads
+    assert load.cores_busy is not None
+    assert 0.0 <= load.cores_busy <= 1.0
 
 
 # ------------------------------------------------------------------------------------------------
