@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -53,6 +54,15 @@ def test_a_server_with_two_front_ends_starts_however_they_are_set(
     assert endpoint.info.front_ends == {"trtllm": 2}
 
 
+def read_processes(log: Path, count: int) -> list[int]:
+    """Return the processes that say in a log that they began, once there are that many."""
+    deadline = time.monotonic() + 20
+    while len(parts := log.read_text().split("Started server process [")[1:]) < count:
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.1)
+    return [int(part.split("]")[0]) for part in parts]
+
+
 @pytest.mark.slow
 def test_an_orchestrator_of_two_processes_starts_answers_and_leaves_nothing(
     context: LaunchContext, standin: Standin
@@ -62,8 +72,8 @@ def test_an_orchestrator_of_two_processes_starts_answers_and_leaves_nothing(
     async def ask(endpoint: Endpoint) -> tuple[list[int], Endpoint]:
         for _ in range(8):
             await complete(endpoint)
-        log = (context.log_dir / "orchestrator.log").read_text()
-        return [int(part.split("]")[0]) for part in log.split("server process [")[1:]], endpoint
+        pids = await asyncio.to_thread(read_processes, context.log_dir / "orchestrator.log", 3)
+        return pids, endpoint
 
     pids, endpoint = start(trtllm_disaggregated, context, ask, orchestrator={"num_workers": 2})
     assert len(set(pids)) == 3  # the coordinator and its two
