@@ -7,12 +7,14 @@ on, and none of them says why.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 
 from serve_eval.errors import LaunchError
 from serve_eval.launchers._fleet.log_watch import DEAD_S, OTHERS_S
 from serve_eval.launchers._fleet.running import Running
 from serve_eval.launchers._logs import levels
+from serve_eval.launchers._logs.causes import find_known
 from serve_eval.launchers._logs.growing_log import LogLines
 
 FATAL = re.compile(
@@ -38,8 +40,18 @@ class FatalWatch:
                 if levels.level(line.text) in ("E", "C", "F") and FATAL.search(line.text):
                     for each in self._running:
                         each.process.hurry(DEAD_S if each is one else OTHERS_S)
-                    return one.describe_failure(line.text)
+                    return _describe(one, line.text)
         return None
+
+
+def _describe(one: Running, line: str) -> LaunchError:
+    """Return the error for a server, with the line and its known cause."""
+    known = find_known(line)
+    told = f"the engine of {one.server.name} failed after {time.monotonic() - one.began:.0f} s"
+    return LaunchError(
+        f"{told}{f': {known.told}' if known else ''}\n  {line}",
+        hint=f"Its log is {one.process.log_file}.",
+    )
 
 
 def _size(one: Running) -> int:

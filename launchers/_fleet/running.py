@@ -71,18 +71,6 @@ class Running:
         )
         return self._error(message, line, (known.told, known.hint) if known else cause(line))
 
-    def describe_failure(self, line: str) -> LaunchError:
-        """Return the error for a server whose engine failed for good, as this log line shows."""
-        told = (
-            f"the engine of {self.server.name} failed after {time.monotonic() - self.began:.0f} s"
-        )
-        known = cause(line)
-        hint = f"{known[1]} " if known else ""
-        return LaunchError(
-            f"{told}{f': {known[0]}' if known else ''}\n  {line}",
-            hint=f"{hint}Its log is {self.process.log_file}.",
-        )
-
     def _error(self, message: str, line: str, known: tuple[str, str] | None) -> LaunchError:
         hint, last = (
             f"Its log is {self.process.log_file}.",
