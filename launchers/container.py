@@ -119,7 +119,7 @@ def _servers(
     ways: Ways | None = None,
 ) -> list[Server]:
     deployment = deployments.choose_deployment(options)
-    containers.check(options, deployment, deployments.name_model(deployment, context))
+    containers.check(options, deployment, deployments.list_models(deployment, context))
     context = replace(context, log_dir=context.log_dir.absolute())  # mounted under its own path
     placed = places.place_parts(
         list_parts(deployment, context),

@@ -23,7 +23,7 @@ from serve_eval.launchers._fleet.session import session
 from serve_eval.launchers._options import LOOPBACK, TimeLimits
 from serve_eval.launchers._process.own_server import check_installed
 from serve_eval.launchers._standin.options import COMMANDS, Flavour
-from serve_eval.launchers._trtllm import promises
+from serve_eval.launchers._trtllm import command_line, promises
 from serve_eval.launchers._trtllm.command_line import Server
 from serve_eval.launchers._trtllm.command_line import words as split_command
 from serve_eval.launchers._trtllm.deployments import (
@@ -32,6 +32,7 @@ from serve_eval.launchers._trtllm.deployments import (
     Disaggregated,
     choose_deployment,
 )
+from serve_eval.launchers._trtllm.disaggregated import FLEET
 from serve_eval.launchers._trtllm.flavour import adapt_shown
 from serve_eval.launchers._trtllm.kv_transfer import Ways
 from serve_eval.launchers._trtllm.parts import Part, list_parts
@@ -225,6 +226,11 @@ def choose_flavour(deployment: Deployment) -> Flavour:
     flags = {
         word.partition("=")[0] for one in given for word in one.extra_args if word.startswith("--")
     }
+    if any(
+        command_line.FRONT_ENDS in command_line.read_config(one.config, "launcher.config")
+        for one in given
+    ) or (isinstance(deployment, Disaggregated) and FLEET in deployment.orchestrator):
+        return "main"
     return "main" if flags - _flags("v12") and flags <= _flags("main") else "v12"
 
 

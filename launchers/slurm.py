@@ -202,7 +202,7 @@ def _plan_job(
         )
     if options.container is not None:  # it takes full paths only
         step_container.check(
-            options.container, deployment, deployments.name_model(deployment, context)
+            options.container, deployment, deployments.list_models(deployment, context)
         )
         context = replace(context, log_dir=context.log_dir.absolute())
     parts = list_parts(deployment, context)

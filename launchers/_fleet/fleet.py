@@ -80,7 +80,7 @@ async def fleet(
     mark, before = uuid.uuid4().hex, kills()
     running: list[Running] = []
     names = {gpu.lock: f"GPU {gpu.number}" for gpu in gpus}
-    ports = [server.place.port for server in local if server.place.port]
+    ports = [port for server in local for port in _list_ports(server) if port]
     things = [*names, *(f"port-{port}" for port in ports), f"folder-{log_dir}"]
     with lock_files.lock_names(things, held=held, shown=names) as locks:
         used = await neighbours.check_free(gpus, used, notify)
@@ -191,19 +191,24 @@ def _first_given() -> int:
         return FIRST_PORT
 
 
+def _list_ports(server: Server) -> tuple[int, ...]:
+    return (server.place.port, *server.further_ports)
+
+
 def _check_free(server: Server) -> None:
-    host, port = server.place.host, server.place.port
-    try:
-        socket.create_server((host, port), family=hosts.family(host)).close()
-    except OSError as error:
-        raise LaunchError(
-            f"{server.name}: {hosts.authority(host, port)} cannot be used:"
-            f" {error.strerror or error}",
-            hint=(
-                "Another server listens there, or did a minute ago: leave `port` out to"
-                " use a free one."
-            ),
-        ) from error
+    host = server.place.host
+    for port in _list_ports(server):
+        try:
+            socket.create_server((host, port), family=hosts.family(host)).close()
+        except OSError as error:
+            raise LaunchError(
+                f"{server.name}: {hosts.authority(host, port)} cannot be used:"
+                f" {error.strerror or error}",
+                hint=(
+                    "Another server listens there, or did a minute ago: leave `port` out to"
+                    " use a free one."
+                ),
+            ) from error
 
 
 def _write(servers: Sequence[Server], log_dir: Path) -> None:

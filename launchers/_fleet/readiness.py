@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from serve_eval.errors import LaunchError
@@ -16,12 +16,16 @@ from serve_eval.launchers._logs.causes import find_known
 from serve_eval.launchers._logs.refusals import SAME, Refusals
 from serve_eval.launchers._process.server_process import WATCH_S
 from serve_eval.launchers._trtllm.command_line import Server
+from serve_eval.launchers._trtllm.parts import ORCHESTRATOR
 
 POLL_S, FIRST_POLL_S = 0.5, 0.05
 """Seconds between two checks of the servers, in the end and at first: some are ready immediately,
 and most take minutes."""
 HEALTH_S, OTHERS_S = 5.0, 1.0
 """Seconds to wait for an answer, and for that of a server that need not answer."""
+UNREADY_S = 1.0
+"""Seconds that an orchestrator that never was ready may take to end. It waits for its servers where
+it heeds no SIGTERM, and has nothing to save. Workers keep their time: their ranks free GPUs."""
 TELL_S = 10.0
 """Seconds between two messages about what the launch waits for."""
 
@@ -52,7 +56,10 @@ async def ready(
     }
     unheard = {one.server.name for one in running} - waiting.keys()
     starting: set[str] = set()
-    async with httpx.AsyncClient(trust_env=False, timeout=HEALTH_S) as client:
+    async with (
+        _hurry_orchestrator(waiting),
+        httpx.AsyncClient(trust_env=False, timeout=HEALTH_S) as client,
+    ):
         while waiting:
             for name, one in list(waiting.items()):
                 if await _healthy(client, one.server, cluster, starting):
@@ -87,6 +94,17 @@ async def ready(
         await _wait_for_answer(
             client, running, front, model, answer_timeout_s, notify, start_timeout_s=timeout_s
         )
+
+
+@asynccontextmanager
+async def _hurry_orchestrator(waiting: Mapping[str, Running]) -> AsyncIterator[None]:
+    """Give an orchestrator among those still `waiting` little time to end if the block fails."""
+    try:
+        yield
+    except BaseException:
+        if (one := waiting.get(ORCHESTRATOR)) is not None:
+            one.process.hurry(UNREADY_S)
+        raise
 
 
 async def _healthy(

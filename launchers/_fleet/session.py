@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from serve_eval.errors import LaunchError
+from serve_eval.launchers._fleet.fatal_watch import FatalWatch
 from serve_eval.launchers._fleet.fleet import fleet
 from serve_eval.launchers._fleet.log_watch import Watching
 from serve_eval.launchers._fleet.readiness import ready
@@ -101,5 +102,10 @@ async def serve_commands(
             log_dir=str(context.log_dir),
             logs={one.server.name: str(one.process.log_file) for one in running},
             perf_metrics=front.perf_metrics,
+            front_ends={
+                server.name: count for server in servers if (count := server.front_ends or 1) > 1
+            }
+            or None,
         )
-        yield Endpoint(base_url=f"{front.url}/v1", model=model, info=info)
+        async with while_alive(FatalWatch(running).look):
+            yield Endpoint(base_url=f"{front.url}/v1", model=model, info=info)

@@ -5,6 +5,7 @@ pyxis is a plug-in of SLURM; Docker and Podman run within the step.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -79,8 +80,8 @@ def by_engine(container: SlurmContainer | None) -> bool:
     return container is not None and container.engine != "pyxis"
 
 
-def check(container: SlurmContainer, deployment: Deployment, model: str) -> None:
-    """Raise PlanError for options that cannot work. `model` is the model to load."""
+def check(container: SlurmContainer, deployment: Deployment, models: Sequence[str]) -> None:
+    """Raise PlanError for options that cannot work. `models` are the models to load."""
     usual = SlurmContainer(image=container.image)
     strange = OF_PYXIS if by_engine(container) else OF_ENGINES
     problems = [
@@ -95,7 +96,7 @@ def check(container: SlurmContainer, deployment: Deployment, model: str) -> None
         )
         raise PlanError(problems, hint=hint)
     if by_engine(container):
-        containers.check(_run(container), deployment, model, WHERE)
+        containers.check(_run(container), deployment, models, WHERE)
     else:
         _check_pyxis(container)
 

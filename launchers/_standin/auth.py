@@ -61,7 +61,8 @@ def _warn() -> None:
 
 
 def _signature(key: str, params: Mapping[str, Any]) -> str:
-    payload = json.dumps(
-        {name: params.get(name) for name in _SIGNED}, sort_keys=True, separators=(",", ":")
-    )
+    signed = {name: params.get(name) for name in _SIGNED}
+    for name, value in signed.items():  # of several addresses, the first is signed
+        signed[name] = next(iter(value), None) if isinstance(value, list) else value
+    payload = json.dumps(signed, sort_keys=True, separators=(",", ":"))
     return "sha256=" + hmac.new(key.encode(), payload.encode(), hashlib.sha256).hexdigest()

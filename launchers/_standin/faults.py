@@ -74,6 +74,8 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
     executor_crash_after: int | None = None
     """The engine dies: the request gets `null` and the server sends itself SIGINT."""
+    lingers_s: float = 0.0
+    """Seconds from the death of the engine to the SIGINT; requests fail meanwhile."""
     corrupt_after: int | None = None
     """Answers are wrong; 0: from the beginning."""
     residue: tuple[int, int] | None = None

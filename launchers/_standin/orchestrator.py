@@ -48,17 +48,27 @@ ONE_PROMPT = (
 )
 
 
+PROCESS_IDS = 1024
+"""Ids of requests that each process of a fleet has before they come again."""
+
+
 class Orchestrating:
-    """The server of `trtllm-serve disaggregated`."""
+    """The server of `trtllm-serve disaggregated`; `process` is its number in a fleet."""
 
     def __init__(
-        self, config: Orchestrator, faults: Faults, flavour: Flavour, request_timeout_s: float
+        self,
+        config: Orchestrator,
+        faults: Faults,
+        flavour: Flavour,
+        request_timeout_s: float,
+        *,
+        process: int = 0,
     ) -> None:
         self.config, self.faults, self.flavour = config, faults, flavour
         self._timeout = aiohttp.ClientTimeout(total=request_timeout_s)
         self._workers = Workers(config, flavour)
         self._ctx, self._gen = self._workers.context, self._workers.generation
-        self._numbers = itertools.count()
+        self._numbers = itertools.count(process * PROCESS_IDS)
         main = flavour == "main"
         self._exposes = main and config.return_perf_metrics
         self._metrics = MetricsFile(config.perf_metrics_output_dir if main else None, "disagg")

@@ -13,6 +13,7 @@ import yaml
 
 from serve_eval.launchers._standin.config import orchestrator
 from serve_eval.launchers._standin.faults import find_faults
+from serve_eval.launchers._standin.fleet import number_in_fleet, run_coordinator
 from serve_eval.launchers._standin.options import Flavour
 from serve_eval.launchers._standin.serving import bind, serve
 from serve_eval.launchers._standin.starting import Ended
@@ -24,16 +25,23 @@ def run_orchestrator(params: dict[str, Any], flavour: Flavour) -> None:
     config = orchestrator(yaml.safe_load(Path(path).read_text()) or {}, flavour)
     if style := params.get("schedule_style"):
         config = replace(config, schedule_style=style)
-    if config.num_workers > 1:
-        raise NotImplementedError("the stand-in has no fleets of orchestrators")
-    listener = bind(config.hostname, config.port, flavour)  # type: ignore[arg-type]
+    member = number_in_fleet()
+    if config.num_workers > 1 and member is None:
+        run_coordinator(config, flavour)
+        return
+    listener = bind(
+        config.hostname,
+        config.port,  # type: ignore[arg-type]
+        flavour,
+        shared=member is not None,
+    )
     trouble = find_faults("disaggregated", None, config.port, path)
     default = "3" if flavour == "main" else "0"
     code = int(os.environ.get("STANDIN_START_TIMEOUT_RC", default))
     # Imported while the port is bound, like everything slow.
     from serve_eval.launchers._standin.orchestrator import Orchestrating
 
-    server = Orchestrating(config, trouble, flavour, params["request_timeout"])
+    server = Orchestrating(config, trouble, flavour, params["request_timeout"], process=member or 0)
 
     async def workers() -> None:
         if not await server.workers_healthy(params["server_start_timeout"]):

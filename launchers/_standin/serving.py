@@ -36,8 +36,8 @@ def note(what: str) -> None:
             file.write(f"{time.time()} {what}\n")
 
 
-def bind(host: str, port: int, flavour: Flavour) -> socket.socket:
-    """Return a socket that is bound but does not listen.
+def bind(host: str, port: int, flavour: Flavour, *, shared: bool = False) -> socket.socket:
+    """Return a socket that is bound but does not listen; other processes may share its port.
 
     The 1.2 line does not set SO_REUSEADDR. Raises RuntimeError.
     """
@@ -45,6 +45,8 @@ def bind(host: str, port: int, flavour: Flavour) -> socket.socket:
     try:
         if flavour == "main":
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         server.bind((host, port))
     except OSError as error:
         server.close()
@@ -86,11 +88,13 @@ async def serve(
 ) -> None:
     """Serve until a signal comes, which then ends the process.
 
-    `before` runs first, while nothing listens. `meanwhile` is entered before listening (`early`) or
+    `before` runs first, while nothing listens and, as in uvicorn's startup, no signal is heeded
+    until it has ended. `meanwhile` is entered before listening (`early`) or
     after, and left when the open requests are finished; with `hangs` it is never left. `report` is
     the file of --report_addr. `loading` runs after the port is open, as on main.
     """
-    caught, ended = _catch_signals()
+    serving = False
+    caught, ended = _catch_signals(lambda: serving)
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -103,7 +107,10 @@ async def serve(
     log("Waiting for application startup.")
     task, entered = meanwhile or nullcontext(), AsyncExitStack()
     try:
-        if before is None or await _unless(ended, before()):
+        if before is not None:
+            await before()
+        if not ended.is_set():
+            serving = True
             if early:
                 await entered.enter_async_context(task)
             log("Application startup complete.")
@@ -132,12 +139,15 @@ async def serve(
         _die(number)
 
 
-def _catch_signals() -> tuple[list[signal.Signals], asyncio.Event]:
-    """Return the signals that come from now on, and an event that the first one sets."""
+def _catch_signals(serving: Callable[[], bool]) -> tuple[list[signal.Signals], asyncio.Event]:
+    """Return the signals that come from now on, and an event that the first one sets.
+
+    A second SIGINT ends a process that is `serving` at once.
+    """
     ended, caught = asyncio.Event(), list[signal.Signals]()
 
     def end(number: signal.Signals) -> None:
-        if number is signal.SIGINT and caught:
+        if number is signal.SIGINT and caught and serving():
             _die(number)
         caught.append(number)
         ended.set()

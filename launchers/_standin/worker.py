@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import random
 import signal
 import sys
 import time
@@ -43,6 +44,10 @@ from serve_eval.launchers._standin.thoughts import shape_thoughts
 from serve_eval.launchers._standin.worker_config import WorkerConfig
 
 EVENTS = {"Content-Type": "text/event-stream; charset=utf-8"}
+FATAL = (
+    "[11/28/2026-10:00:00] [TRT-LLM] [E] CppExecutorError: CUDA error: an illegal memory access was"
+    " encountered"
+)
 UNAVAILABLE = "LLM is unavailable. Please check the server logs for more details."
 
 
@@ -89,6 +94,7 @@ class _Worker:
         self._replies = Replies(config, faults.tools, flavour, opens=self._opens)
         self.dead = False
         self._requests = 0
+        self._counted = [0] * config.front_ends
         self._contexts = itertools.count(1)
         self._performed = Performed(config)
 
@@ -117,7 +123,8 @@ class _Worker:
         return web.Response()
 
     async def prometheus(self, request: web.Request) -> web.Response:
-        return web.Response(text=f"trtllm_request_success_total {self._requests}\n")
+        """Answer as one of the front ends, to which the kernel deals connections at random."""
+        return web.Response(text=f"trtllm_request_success_total {random.choice(self._counted)}\n")
 
     # Inference
 
@@ -143,10 +150,10 @@ class _Worker:
             request = parse(body, chat=chat, flavour=self.flavour, path=http.path)
             self._authenticate(http, request)
             self._requests += 1
+            self._counted[random.randrange(len(self._counted))] += 1
             number = self._requests
             if self._beyond(self.faults.executor_crash_after):
-                os.kill(os.getpid(), signal.SIGINT)
-                return json_response(200, b"null")
+                return self._die()
             if self._requests == self.faults.lose and http.transport is not None:
                 http.transport.abort()
             if self._fails_in_engine(number) and request.stream and not _is_context(request):
@@ -161,6 +168,17 @@ class _Worker:
             raise  # the client is gone
         except Exception as error:
             return json_response(400, encode(bad_request(str(error)).body))
+
+    def _die(self) -> web.Response:
+        """Answer as a server whose engine has failed for good."""
+        if self.dead:
+            raise bad_request("Generation failed: the executor is gone")
+        self.dead = True
+        sys.stderr.write(f"{FATAL}\n")
+        sys.stderr.flush()
+        loop = asyncio.get_running_loop()
+        loop.call_later(self.faults.lingers_s, os.kill, os.getpid(), signal.SIGINT)
+        return json_response(200, b"null")
 
     def _authenticate(self, http: web.Request, request: Request) -> None:
         params = request.disaggregated_params

@@ -106,6 +106,10 @@ _FROM_CLI = """
 """
 
 
+FRONT_ENDS = "num_serve_frontends"
+"""Option, and key of the file on main, for the processes that share the port of a worker."""
+
+
 @dataclass(frozen=True)
 class WorkerConfig:
     """The settings of a worker from its command line and file."""
@@ -120,6 +124,7 @@ class WorkerConfig:
     tool_parser: str | None = None
     allow_request_chat_template: bool = True
     report_addr: Path | None = None
+    front_ends: int = 1
     auth_key: str | None = None
 
     @property
@@ -162,7 +167,12 @@ def worker(
         assert role is not None, (
             "server_role is required when metadata_server_cfg or disagg_cluster is provided"
         )
+    front_ends = args.pop(FRONT_ENDS, None) if flavour == "main" else None
+    if FRONT_ENDS in given or front_ends is None:
+        front_ends = params.get(FRONT_ENDS, 1)
     report = params.get("report_addr")
+    if report and front_ends > 1:
+        raise ValueError(f"--report_addr is not supported with {FRONT_ENDS} > 1")
     if params["port"] == 0:
         assert cluster or report, (
             "Port should be specified unless a disagg cluster config is provided"
@@ -178,6 +188,7 @@ def worker(
         tool_parser=params.get("tool_parser"),
         allow_request_chat_template=params.get("allow_request_chat_template", True),
         report_addr=Path(report) if report else None,
+        front_ends=front_ends,
         auth_key=auth_key,
     )
 
@@ -192,7 +203,7 @@ def check_llm_args(args: Mapping[str, Any]) -> None:
 
 def check_config(document: Mapping[str, Any], flavour: Flavour) -> None:
     """Raise pydantic's ValidationError for what a config file has and a model does not know."""
-    own = (KEY,) if flavour == "main" else ()
+    own = (KEY, FRONT_ENDS) if flavour == "main" else ()
     check_llm_args({name: value for name, value in document.items() if name not in own})
 
 

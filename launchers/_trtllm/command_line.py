@@ -31,6 +31,8 @@ KV_CACHE = {
     "kv_cache_dtype": "dtype",
 }
 """Flags whose value is in the config under kv_cache_config."""
+FRONT_ENDS = "num_serve_frontends"
+"""Flag, and key of the config, for the number of processes that share a server's port."""
 OURS = (
     "--host",
     "--port",
@@ -76,6 +78,9 @@ class Server:
     trtllm-serve begin (None: after as many words as `probe` has). `health` is the path that answers
     200 once it is up. `engine` is the one whose causes and remedies fit its log.
 
+    `further_ports` are bound at the same host. `front_ends` is the number of processes that are to
+    share the port, each with counters of its own (None: the version's default).
+
     Some fields depend on the version. `report` is the file in which a server that finds a port
     itself reports it, used only if no port was chosen. `auth_key` means that its files get the key
     of the launch (None: if its version has one). `refused` maps options to what a version that has
@@ -97,6 +102,8 @@ class Server:
     image: str | None = None
     options_at: int | None = None
     health: str = "/health"
+    further_ports: tuple[int, ...] = ()
+    front_ends: int | None = None
     report: Path | None = None
     auth_key: bool | None = False
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -244,6 +251,12 @@ def serve(
     if role is not None:
         argv += ["--server_role", role]
     return (*argv, *extra_args)
+
+
+def count_front_ends(extra_args: Sequence[str], config: Mapping[str, Any]) -> int | None:
+    """Return the number of processes that are to share a server's port; None if nothing sets it."""
+    given = value_of(f"--{FRONT_ENDS}", extra_args) or str(config.get(FRONT_ENDS, ""))
+    return int(given) if given.isdecimal() else None
 
 
 def value_of(flag: str, extra_args: Sequence[str]) -> str | None:

@@ -107,18 +107,21 @@ class Container(Image):
 
 
 def check(
-    container: Container, deployment: Deployment, model: str, where: str = "launcher"
+    container: Container, deployment: Deployment, models: Sequence[str], where: str = "launcher"
 ) -> None:
     """Raise PlanError for options that cannot work.
 
-    `model` is the model to load, `where` the place of these options in a plan.
+    `models` are the models to load, `where` is the place of these options in a plan.
     """
     problems = [
         *(f"{where}.{problem}" for problem in _option_problems(container, deployment)),
         *(f"{where}.{problem}" for problem in _word_problems(container)),
     ]
-    if model.startswith((".", "~")):
-        problems.append(f"{where}: the model {model}: a container accepts full paths only")
+    problems += [
+        f"{where}: the model {model}: a container accepts full paths only"
+        for model in models
+        if model.startswith((".", "~"))
+    ]
     if problems:
         raise PlanError(problems)
     environment.check_names(container.pass_env, f"{where}.pass_env")

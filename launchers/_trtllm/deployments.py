@@ -50,11 +50,17 @@ class Aggregated(WorkerOptions, ServeCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSide(WorkerOptions):
-    """Choose the number and the options of the servers of one role.
+    """Choose the number, the model and the options of the servers of one role.
 
     `env` adds to the variables of all servers.
     """
 
+    model: Annotated[
+        str | None,
+        Setting(
+            "Model that these servers load, such as another precision. Not set: the launcher's."
+        ),
+    ] = None
     num_instances: Annotated[int, Setting("Number of these servers.")] = 1
     router: Annotated[
         str | dict[str, Any] | None,
@@ -163,6 +169,14 @@ def name_model(deployment: Deployment, context: LaunchContext) -> str:
     if model is None:
         raise PlanError("launcher.model: required: a name on the hub or a folder with a checkpoint")
     return model
+
+
+def list_models(deployment: Deployment, context: LaunchContext) -> list[str]:
+    """Return the models to load, each once. Raise PlanError as `name_model` does."""
+    common = name_model(deployment, context)
+    if isinstance(deployment, Aggregated):
+        return [common]
+    return list(dict.fromkeys(side.model or common for side in deployment.sides.values()))
 
 
 def role(kind: str) -> str:

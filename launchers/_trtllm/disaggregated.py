@@ -19,7 +19,11 @@ CACHE_TYPE = "kv_cache_config.dtype"
 CLUSTER = "disagg_cluster"
 OWN = ("hostname", "port", "context_servers", "generation_servers", CLUSTER, shared_key.NAME)
 """Keys of the orchestrator's file that the launcher writes."""
+FLEET, COORDINATOR = "num_workers", "disagg_coordinator_url"
+"""Keys for several processes that share the orchestrator's port, and for the one that routes for
+them: above 1 it starts itself, on the port below."""
 KNOWN = (
+    FLEET,
     "max_retries",
     "perf_metrics_max_requests",
     "conditional_disagg_config",
@@ -182,10 +186,17 @@ def orchestrator(
     for key in more:
         if key in OWN:
             raise PlanError(f"launcher.orchestrator.{key}: is written by the launcher")
+        if key == COORDINATOR:
+            raise PlanError(
+                f"launcher.orchestrator.{key}: the launcher starts no coordinator elsewhere, and"
+                " could not tell its requests from those of others",
+                hint=f"Give {FLEET}: an orchestrator with several processes starts a coordinator.",
+            )
         if key not in KNOWN:
             raise PlanError(
                 f"launcher.orchestrator.{key}: unknown key", hint=f"Known: {', '.join(KNOWN)}."
             )
+    _check_fleet(more.get(FLEET, 1), discovery)
     # A hidden retry would send the same request twice and hide the failure.
     content: dict[str, Any] = {
         "hostname": hosts.check_ipv4(host),
@@ -203,3 +214,20 @@ def orchestrator(
     if discovery is not None:
         content[CLUSTER] = dict(discovery)
     return content
+
+
+def _check_fleet(count: object, discovery: Mapping[str, Any] | None) -> None:
+    """Raise PlanError for a number of orchestrator processes that cannot work."""
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise PlanError(f"launcher.orchestrator.{FLEET}: {count!r} is not a number of processes")
+    if count > 1 and discovery is not None and urlsplit(discovery["cluster_uri"]).scheme == "http":
+        raise PlanError(
+            f"launcher.orchestrator.{FLEET}: servers register at one process, and {count} would"
+            " share its port",
+            hint="Leave discovery out, or give discovery: etcd://HOST:PORT.",
+        )
+
+
+def list_coordinator_ports(port: int, content: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the further ports that the orchestrator of this file binds."""
+    return (port - 1,) if content.get(FLEET, 1) > 1 else ()

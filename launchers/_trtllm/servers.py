@@ -96,6 +96,7 @@ def _aggregate(
         env=env,
         pass_env=tuple(deployment.pass_env),
         files=files,
+        front_ends=command_line.count_front_ends(deployment.extra_args, part.content),
     )
 
 
@@ -114,7 +115,7 @@ def _worker(
     content = part.content if section is None else {**part.content, "disagg_cluster": section}
     argv = command_line.serve(
         words,
-        model,
+        side.model or model,
         host=place.host,
         port=place.port,
         options=part.given,
@@ -140,6 +141,7 @@ def _worker(
         pass_env=tuple(deployment.pass_env),
         files={config_file: command_line.to_yaml(content)},
         auth_key=deployment.auth_key,
+        front_ends=command_line.count_front_ends(side.extra_args, part.content),
     )
 
 
@@ -188,5 +190,7 @@ def _orchestrator(
         ),
         perf_metrics=told,
         auth_key=deployment.auth_key,
+        further_ports=disaggregated.list_coordinator_ports(place.port, content),
+        front_ends=content.get(disaggregated.FLEET, 1),
         refused=disaggregated.list_refused(section, place.host),
     )

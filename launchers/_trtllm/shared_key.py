@@ -1,7 +1,8 @@
 """The key that the servers of a launch share, so that no one else can move a request's KV cache.
 
-Every launch draws a new one. Only the config files contain it, readable by this user alone, and
-only until the servers have read them.
+Every launch draws a new one. Only files that this user alone can read contain it: the config files
+until the servers have read them, then a file of its own until the servers end. `serve-eval
+attribute`, which asks a pair of servers past their orchestrator, signs with it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from serve_eval.errors import ServeEvalError
@@ -24,6 +24,8 @@ NAME = "internal_request_auth_key"
 SHOWN = "drawn for each launch"
 """Placeholder for the key in a dry run."""
 GONE = f"# {NAME} was here while the servers started.\n"
+KEPT = "pair.key"
+"""Name of the file with the key, in the folder of the logs, while the servers run."""
 
 
 def draw_key() -> str:
@@ -50,17 +52,25 @@ def secret(
     """Keep the key out of messages and files for the block.
 
     Yields a context that masks it, and a function to call once the servers have read their files.
+    From then on the file KEPT has it, until the block ends.
     """
     if not is_given(servers):
         yield context, lambda: None
         return
     masking = Masking([key])
     logs = [context.log_dir / f"{server.name}.log" for server in servers]
+    kept = context.log_dir / KEPT
+    kept.unlink(missing_ok=True)  # from an earlier launch whose end was not orderly
+
+    def keep_apart() -> None:
+        forget(servers, logs, key)
+        write_whole(kept, f"{key}\n".encode())
+
     context.notify(f"{NAME}: drawn for this launch")
     try:
         yield (
             replace(context, notify=lambda line: context.notify(masking.text(line))),
-            partial(forget, servers, logs, key),
+            keep_apart,
         )
     except ServeEvalError as error:
         error.args = tuple(
@@ -69,7 +79,23 @@ def secret(
         error.hint = error.hint and masking.text(error.hint)
         raise
     finally:
+        kept.unlink(missing_ok=True)
         forget(servers, logs, key)
+
+
+def read_kept(log_dir: Path) -> str | None:
+    """Return the key of the launch with these logs, while it runs.
+
+    A file of another user, or one that others can read, is not read.
+    """
+    with (
+        suppress(OSError, UnicodeDecodeError),
+        os.fdopen(os.open(log_dir / KEPT, os.O_RDONLY | os.O_NOFOLLOW)) as file,
+    ):
+        there = os.fstat(file.fileno())
+        if there.st_uid == os.getuid() and not there.st_mode & 0o077:
+            return file.read().strip() or None
+    return None
 
 
 def forget(servers: Iterable[Server], logs: Iterable[Path], key: str) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from serve_eval.launchers._trtllm import shared_key
-from serve_eval.launchers._trtllm.command_line import Server
+from serve_eval.launchers._trtllm.command_line import FRONT_ENDS, Server
 
 CONFIG, OLD_CONFIG = "--config", "--extra_llm_api_options"
 """Options that name the config file: all versions know the second, those from November 2025 on
@@ -19,8 +19,9 @@ both."""
 REPORT = "--report_addr"
 """Option of a server that finds a port itself and reports it in a file."""
 NEWEST = REPORT
-ONE_FRONT_DOOR = ("--num_serve_frontends", "--grpc", "--enable_visual_gen")
-"""With one of these options, a server cannot report its port."""
+ONE_FRONT_END = f"--{FRONT_ENDS}"
+NO_REPORT = ("--grpc", "--enable_visual_gen")
+"""With one of these options, or several front ends, a server cannot report its port."""
 
 Known = Mapping[tuple[str, ...], frozenset[str]]
 """The options of a version, by probe."""
@@ -56,16 +57,21 @@ def _fit(server: Server, flags: frozenset[str]) -> Server:
     own, options = server.argv[: len(server.argv) - len(server.options)], list(server.options)
     if CONFIG in options and CONFIG not in flags and OLD_CONFIG in flags:
         options[options.index(CONFIG)] = OLD_CONFIG
-    if server.report is not None and (REPORT not in flags or _several_front_doors(options)):
+    if server.report is not None and (REPORT not in flags or not _may_report(server, options)):
         server = replace(server, report=None)
     if server.report is not None:
         options[options.index("--port") + 1] = "0"
         options += [REPORT, str(server.report)]
+        if ONE_FRONT_END in flags and server.front_ends is None:
+            # A version whose default is another number could not report its port.
+            options += [ONE_FRONT_END, "1"]
         server = replace(server, place=replace(server.place, port=0))
     if "--no-telemetry" in flags and not {"--telemetry", "--no-telemetry"} & set(options):
         options.append("--no-telemetry")
     return replace(server, argv=(*own, *options))
 
 
-def _several_front_doors(options: Sequence[str]) -> bool:
-    return any(word.partition("=")[0] in ONE_FRONT_DOOR for word in options)
+def _may_report(server: Server, options: Sequence[str]) -> bool:
+    return (server.front_ends or 1) == 1 and not {word.partition("=")[0] for word in options} & {
+        *NO_REPORT
+    }

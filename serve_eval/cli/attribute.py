@@ -38,6 +38,17 @@ def attribute(
         int | None, typer.Option("--seed", help="Seed of the choice (default: that of the run).")
     ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", help="Prompts in flight.")] = 4,
+    auth_key_env: Annotated[
+        str | None,
+        typer.Option(
+            "--auth-key-env",
+            metavar="NAME",
+            help=(
+                "Variable with the internal_request_auth_key of a trtllm-serve deployment that"
+                " serve-eval did not start; signs the requests to pairs."
+            ),
+        ),
+    ] = None,
     include_path: IncludePath = None,
     trust_plan: TrustPlan = False,
     dry_run: Annotated[
@@ -76,7 +87,13 @@ def attribute(
     try:
         asking = run_async(
             prepare_asking(
-                run, plan, given=given, samples=samples, with_pairs=not no_pairs, seed=seed
+                run,
+                plan,
+                given=given,
+                samples=samples,
+                with_pairs=not no_pairs,
+                seed=seed,
+                auth_key_env=auth_key_env,
             )
         )
         if dry_run:

@@ -166,9 +166,16 @@ class Client(EndpointReports):
         await self.transport.close()
 
     async def send(
-        self, request: Request, *, once: bool = False, alone: bool = False
+        self,
+        request: Request,
+        *,
+        once: bool = False,
+        alone: bool = False,
+        headers: Mapping[str, str] | None = None,
     ) -> Response | Failure:
         """Return the answer to a request, or the failure after its last attempt.
+
+        `headers` go with this request alone, in addition to those of the session.
 
         Makes up to `max_attempts` attempts (`once`: one) within `sample_timeout_s`, pauses
         included; `alone`: each on a connection of its own. A failure that would recur is not
@@ -196,7 +203,7 @@ class Client(EndpointReports):
                 try:
                     if self.liveness.closed and not once:
                         await self._wait_for_a_server(wait)
-                    return await self._attempt(request, tries, wait)
+                    return await self._attempt(request, tries, wait, headers)
                 except Missed as error:
                     missed = tries.missed = error
                 if not await self._again(missed, tries, wait):
@@ -209,11 +216,16 @@ class Client(EndpointReports):
         finally:
             self.patience.end(wait)
 
-    async def _attempt(self, request: Request, tries: Tries, wait: Wait) -> Response:
+    async def _attempt(
+        self, request: Request, tries: Tries, wait: Wait, headers: Mapping[str, str] | None
+    ) -> Response:
         over = logprobs.FIELDS[self.logprobs_form] if request.prompt_logprobs else None
+        head = self._heads[wire.route(request.prompt)]
+        if headers:
+            head = RequestHead(head.method, head.path, {**head.headers, **headers})
         return await self.attempts.attempt(
             request,
-            self._heads[wire.route(request.prompt)],
+            head,
             await self.encoder.encode(request, stream=tries.stream, over=over),
             wait,
             tries.attempts,
@@ -286,6 +298,11 @@ class Client(EndpointReports):
     def session(self) -> str:
         """The common beginning of all request ids of this client."""
         return self._ids.own
+
+    @property
+    def sent(self) -> int:
+        """The number of requests for an answer that were sent, at most."""
+        return self.attempts.sent + self._raw.posted
 
     @property
     def max_in_flight(self) -> int:

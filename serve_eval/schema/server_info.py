@@ -114,9 +114,10 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     They are recorded, shown and used for warnings, but never relied on. A launcher reports
     `launcher`, its name; the `commands` that it started; the addresses of its `servers` and their
     `logs`, both by name, in the folder `log_dir`; and for a server of ours its `pid`, its one
-    `log_file`, its `damage` and that of `also`, further names of the model. For servers in a
-    cluster it reports the `service` that is asked and its `pods`. The endpoint reports the `models`
-    that it lists, the `server` that it is, and its `version`. The run adds `deployment`;
+    `log_file`, its `damage` and that of `also`, further names of the model; and in `front_ends`, by
+    name, the number of processes that share the port of a server, if it is above 1. For servers in
+    a cluster it reports the `service` that is asked and its `pods`. The endpoint reports the
+    `models` that it lists, the `server` that it is, and its `version`. The run adds `deployment`;
     `hidden_retries`, how often an orchestrator asked its servers again during the session, by their
     kind; `expects`, the parts of the path that the launcher promises; and `disagreements`, warnings
     about options of servers that work together. `extra` has everything else that a user's launcher
@@ -134,6 +135,7 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     also: Mapping[str, str] | None = None
     kv_transfer: KvTransfer | None = None
     perf_metrics: PerfMetricsFolders | None = None
+    front_ends: Mapping[str, int] | None = None
     attached: HeldServers | None = None
     service: str | None = None
     pods: tuple[ServedPod, ...] | None = None

@@ -85,7 +85,8 @@ class Load:
     `steps` are the changes of an automatic concurrency. `cancelled` counts the requests in flight
     that an early stop, or the end of the session, gave up; `met_start` those that waited while the
     endpoint reported that it was starting. No server listened in `outages` that
-    ended, for `away_s` together.
+    ended, for `away_s` together. `cores_busy` is the share of the time for which the cores of this
+    machine were busy (None: not known).
     """
 
     limits: Limits
@@ -101,3 +102,4 @@ class Load:
     met_start: int = 0
     outages: int = 0
     away_s: float = 0.0
+    cores_busy: float | None = None

@@ -13,6 +13,7 @@ class CallFault(StrEnum):
     BROKEN_TEXT = "broken characters"
     CUT = "cut"
     INVALID_JSON = "invalid JSON"
+    EMPTY_ARGUMENTS = "empty arguments"
     UNKNOWN_NAME = "unknown tool"
     SCHEMA = "schema mismatch"
     MISSED = "missed call"
@@ -34,6 +35,9 @@ POINTS_TO: Mapping[CallFault, str] = {
     CallFault.INVALID_JSON: (
         "a piece of the arguments was lost or sent twice, or guided decoding was not applied"
     ),
+    CallFault.EMPTY_ARGUMENTS: (
+        "the server writes an empty text where {} is due: clients that parse arguments break"
+    ),
     CallFault.UNKNOWN_NAME: (
         "the parser cut the name, or tool_choice was not enforced, or the model made it up"
     ),
@@ -53,5 +57,10 @@ POINTS_TO: Mapping[CallFault, str] = {
     CallFault.VALUES: "values were changed or mixed up, or the model does not copy well",
 }
 """The part of a server that an error points to."""
-OF_SERVER = (CallFault.LOST_TOKENS, CallFault.FINISH, CallFault.FRAME)
+OF_SERVER = (
+    CallFault.EMPTY_ARGUMENTS,
+    CallFault.LOST_TOKENS,
+    CallFault.FINISH,
+    CallFault.FRAME,
+)
 """Errors that no model can make."""

@@ -179,6 +179,8 @@ def _check_call(call: ToolCall, tools: Mapping[str, Mapping[str, Any]]) -> Itera
     found = _read(call)
     if found is None:
         yield CallFault.INVALID_JSON
+    if not call.arguments.strip():
+        yield CallFault.EMPTY_ARGUMENTS
     if call.name not in tools:
         yield CallFault.UNKNOWN_NAME
     elif found is not None and not _fits(json.dumps(tools[call.name]), found, call.arguments):

@@ -56,6 +56,10 @@ def line(**options: Any) -> list[str]:
             "env.HF_TOKEN: a plan must not contain a secret",
         ),
         ({"trtllm": {"model": "./model"}}, "full paths only"),
+        (
+            {"trtllm_disaggregated": {"context_servers": {"model": "./fp4"}}},
+            "the model ./fp4: a container accepts full paths only",
+        ),
         ({"trtllm": {"model": "/models/a,b"}}, "its name contains a comma"),
         ({"trtllm": {"gpus": [0]}}, "trtllm.gpus: unknown option. Did you mean launcher.gpus"),
         ({"engine": "lxc"}, "engine"),

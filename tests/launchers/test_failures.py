@@ -14,7 +14,8 @@ import pytest
 
 from serve_eval.errors import EndpointError, LaunchError, PlanError, ServeEvalError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.launchers._fleet import readiness
+from serve_eval.launchers._fleet import fatal_watch, readiness
+from serve_eval.launchers._logs import levels
 from serve_eval.schema import Plan, Report
 
 slow = pytest.mark.slow
@@ -250,6 +251,43 @@ def test_an_end_in_the_run(
     assert "crashing after 10 requests, as told" in str(error)
     had = [record for record in records(tmp_path / "run") if "response" in record]
     assert len(had) >= 5
+
+
+@pytest.mark.parametrize(
+    ("launcher", "where"),
+    [("trtllm", {}), pytest.param(TWO, GENERATION, marks=slow)],
+)
+def test_an_engine_that_fails_for_good_ends_the_run_before_requests_fail(
+    launcher: str, where: dict[str, Any], standin: Standin, plan_of: PlanOf, tmp_path: Path
+) -> None:
+    """The server lingers for 20 s, and each request in that time fails."""
+    standin("main", {"executor_crash_after": 10, "lingers_s": 20.0, "latency_s": 0.1, **where})
+    plan = plan_of(launcher, limit=100, concurrency=4, max_attempts=1, max_error_rate=1.0)
+    error = refused(plan, tmp_path / "run")
+    first, line = str(error).splitlines()
+    name = "generation_0" if where else "trtllm"
+    assert first.startswith(f"the engine of {name} failed after ")
+    assert "[E] CppExecutorError: CUDA error: an illegal memory access" in line
+    failed = [record for record in records(tmp_path / "run") if "failure" in record]
+    assert len(failed) < 40
+
+
+@pytest.mark.parametrize(
+    ("line", "fatal"),
+    [
+        ("[TRT-LLM] [E] CppExecutorError: CUDA error: an illegal memory access", True),
+        ("[11/28/2026-10:00:00] [TRT-LLM] [RANK 0] [E] CppExecutorError: boom", True),
+        ("ERROR 11-29 [core.py:1] EngineCore encountered a fatal error.", True),
+        ("[TRT-LLM] [W] CppExecutorError: seen in a test prompt", False),
+        ("INFO: 'CUDA error: an illegal memory access' was the prompt", False),
+        ("[TRT-LLM] [E] RequestError: the prompt has 9000 tokens", False),
+    ],
+)
+def test_only_an_error_after_which_an_engine_computes_nothing_is_fatal(
+    line: str, fatal: bool
+) -> None:
+    found = levels.level(line) in ("E", "C", "F") and fatal_watch.FATAL.search(line) is not None
+    assert found is fatal
 
 
 @slow

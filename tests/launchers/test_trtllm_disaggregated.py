@@ -19,6 +19,7 @@ from serve_eval.errors import LaunchError, PlanError
 from serve_eval.launchers import trtllm_disaggregated
 from serve_eval.launchers._logs.last_error import cause
 from serve_eval.launchers._process import supervisor
+from serve_eval.launchers._standin.options import Flavour
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.launchers.processes import gone, process_number
@@ -145,6 +146,20 @@ def test_many_servers_get_blocks_of_gpus_context_first() -> None:
     assert content["schedule_style"] == "generation_first"
 
 
+def test_a_side_may_load_a_model_of_its_own() -> None:
+    """The context servers of test_mixed_ctx_gen_model load FP4, its generation servers FP8."""
+    sides = {
+        "context_servers": {"model": "nvidia/M-FP4", "num_instances": 2},
+        "generation_servers": {"model": "nvidia/M-FP8"},
+    }
+    loaded = [
+        shlex.split(line)[shlex.split(line).index("serve") + 1] for line in lines(**sides)[:3]
+    ]
+    assert loaded == ["nvidia/M-FP4", "nvidia/M-FP4", "nvidia/M-FP8"]
+    one = lines(generation_servers={"model": "nvidia/M-FP8"}, model="org/all")
+    assert [" serve org/all " in line for line in one] == [True, False, False]
+
+
 def test_service_discovery_names_one_cluster_everywhere() -> None:
     found, files = lines(discovery=True, host="0.0.0.0"), written(discovery=True, host="0.0.0.0")
     assert found[0].endswith("--config logs/context_servers.yaml --server_role context")
@@ -197,6 +212,16 @@ UCX_BOTH = {"cache_transceiver_config": {"backend": "UCX"}}
         ),
         ({"orchestrator": {"schedul_style": "x"}}, "schedul_style: unknown key"),
         ({"orchestrator": {"port": 1}}, "port: is written by the launcher"),
+        (
+            {"orchestrator": {"disagg_coordinator_url": "http://h:1"}},
+            "disagg_coordinator_url: the launcher starts no coordinator elsewhere",
+        ),
+        ({"orchestrator": {"num_workers": 0}}, "num_workers: 0 is not a number of processes"),
+        ({"orchestrator": {"num_workers": True}}, "num_workers: True is not a number of processes"),
+        (
+            {"orchestrator": {"num_workers": 2}, "discovery": True},
+            "num_workers: servers register at one process, and 2 would share its port",
+        ),
         ({"context_servers": {"router": {"use_tokens": True}}}, "router: a type is required"),
         (
             {"context_servers": {"config": {"disagg_cluster": {}}}},
@@ -300,6 +325,26 @@ def test_one_that_ends_ends_all(side: str, context: LaunchContext, standin: Stan
     with pytest.raises(LaunchError, match=f"{side}_0 ended with signal 9"):
         start(context, killing)
     assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize("flavour", ["v12", pytest.param("main", marks=pytest.mark.slow)])
+def test_an_orchestrator_that_never_was_ready_ends_at_once_and_workers_keep_their_time(
+    flavour: Flavour, context: LaunchContext, standin: Standin, said: list[str]
+) -> None:
+    """It waits for its servers where it heeds no SIGTERM; the other worker takes 4 s to end."""
+    faults = [
+        {"crash_at_start": 1, "last_words": "Killed by the test", "when": {"gpus": "0"}},
+        {"hang_at_start": True, "ignore_sigterm": True, "when": {"gpus": "1"}},
+    ]
+    standin(flavour, faults, STANDIN_LOAD_S="1")
+    with pytest.raises(LaunchError, match="context_0 ended with exit code 1") as caught:
+        start(context, complete, stop_timeout_s=4.0, auth_key=False)
+    assert "Killed by the test" in str(caught.value)
+    [waiting] = [line for line in said if line.startswith("waiting up to")]
+    assert waiting.startswith("waiting up to 4 s for the end of generation_0;")
+    log = (context.log_dir / "orchestrator.log").read_text()
+    assert "Waiting for application startup" in log
+    assert "Application startup complete" not in log
 
 
 # Flavours

@@ -94,12 +94,28 @@ def test_a_server_finds_a_port_itself_where_it_can_tell_it() -> None:
     assert (found.options, found.report, found.place.port) == (("M", "--port", "8000"), None, 8000)
     [found] = adapt([one], {PROBE: flags("main")})
     assert found.options[:5] == ("M", "--port", "0", "--report_addr", "/a")
+    assert found.options[5:7] == ("--num_serve_frontends", "1")
     assert found.url == "http://127.0.0.1:0"
-    [found] = adapt(
-        [server("--port", "8000", "--num_serve_frontends=2", report=Path("/a"))],
-        {PROBE: flags("main")},
+
+
+@pytest.mark.parametrize(
+    ("options", "front_ends", "port"),
+    [
+        (("--num_serve_frontends=2",), 2, "8000"),
+        ((), 2, "8000"),
+        (("--num_serve_frontends", "1"), 1, "0"),
+        (("--grpc",), None, "8000"),
+    ],
+)
+def test_a_server_with_several_front_ends_reports_no_port(
+    options: tuple[str, ...], front_ends: int | None, port: str
+) -> None:
+    one = server("--port", "8000", *options, report=Path("/a"), front_ends=front_ends)
+    [found] = adapt([one], {PROBE: flags("main")})
+    assert found.options[2] == port
+    assert " ".join(found.options).count("--num_serve_frontends") == len(options[:1]) - (
+        "--grpc" in options
     )
-    assert found.options[2] == "8000"
 
 
 def test_the_address_is_what_the_server_tells(tmp_path: Path) -> None:
@@ -324,7 +340,9 @@ def test_the_key_is_taken_out_of_what_is_told_and_of_errors(
         with shared_key.secret([one], context, key) as (inside, started):
             inside.notify(f"it says {key}")
             started()
-            assert key not in everything(context.log_dir)
+            kept = context.log_dir / shared_key.KEPT
+            assert everything(context.log_dir).count(key) == 1
+            assert (kept.read_text(), kept.stat().st_mode & 0o777) == (f"{key}\n", 0o600)
             with log.open("a") as file:
                 file.write(f"later {key}\n")
             raise LaunchError(f"ended with {key}", hint=f"see {key}")
@@ -335,6 +353,7 @@ def test_the_key_is_taken_out_of_what_is_told_and_of_errors(
     assert said[-1] == "it says ***"
     assert log.read_text() == f"first {'*' * 64}\nlater {'*' * 64}\n"
     assert config.read_text() == f"a: 1\n{shared_key.GONE}"
+    assert key not in everything(context.log_dir)
 
 
 def test_the_address_of_an_earlier_session_is_forgotten(tmp_path: Path) -> None:

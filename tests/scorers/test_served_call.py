@@ -44,6 +44,7 @@ RIGHT = read_expectation(AUTO).calls[0].arguments
         (AUTO, _call(AUTO), ()),
         (AUTO, _change(AUTO, RIGHT[:-1]), (CallFault.INVALID_JSON,)),
         (AUTO, _change(AUTO, "[]"), (CallFault.INVALID_JSON,)),
+        (AUTO, _change(AUTO, ""), (CallFault.EMPTY_ARGUMENTS, CallFault.SCHEMA)),
         (AUTO, _change(AUTO, RIGHT, "set_time"), (CallFault.UNKNOWN_NAME,)),
         (AUTO, _change(AUTO, "{}"), (CallFault.SCHEMA,)),
         (AUTO, _say("I set it."), (CallFault.MISSED,)),

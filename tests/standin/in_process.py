@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from serve_eval.launchers._http.server import serve_app
+from serve_eval.launchers._standin.auth import KEY
 from serve_eval.launchers._standin.config import orchestrator
 from serve_eval.launchers._standin.faults import Faults
 from serve_eval.launchers._standin.model import MadeUpModel
@@ -64,13 +65,16 @@ async def deployed(
     tensor_parallel: Mapping[str, int] | None = None,
     wrong_pair: tuple[str, str] | None = None,
     greeted: bool = True,
+    auth_key: str | None = None,
+    front_ends: int = 1,
 ) -> AsyncIterator[Deployed]:
     """Run workers with an orchestrator.
 
     `model` (the source of answers), `faults` and `tensor_parallel` are by names of workers.
     `metrics_dir` is the orchestrator's perf_metrics_output_dir; `front` holds further keys of its
     file. With `wrong_pair`, the second worker cannot read the cache of the first. With `greeted`,
-    the orchestrator sets its workers' clocks first, which takes 0.2 s each.
+    the orchestrator sets its workers' clocks first, which takes 0.2 s each. All servers share
+    `auth_key`. Each worker has `front_ends`.
     """
     args: dict[str, Any] = {"cache_transceiver_config": {"backend": "DEFAULT"}}
     args |= PERF_METRICS if perf_metrics else {}
@@ -79,7 +83,14 @@ async def deployed(
         workers = {}
         for name in (f"{role}_{i}" for role, count in counts.items() for i in range(count)):
             own = {**args, "tensor_parallel_size": (tensor_parallel or {}).get(name, 1)}
-            config = WorkerConfig(model="M", host="127.0.0.1", port=0, args=own)
+            config = WorkerConfig(
+                model="M",
+                host="127.0.0.1",
+                port=0,
+                args=own,
+                auth_key=auth_key,
+                front_ends=front_ends,
+            )
             wrong = dict((faults or {}).get(name, {}))
             if wrong_pair is not None and name == wrong_pair[1]:
                 wrong["wrong_pair"] = {"port": urlsplit(workers[wrong_pair[0]]).port}
@@ -94,8 +105,9 @@ async def deployed(
             document[f"{role}_servers"] = {
                 "urls": [found.host(f"{role}_{i}") for i in range(count)]
             }
+        shared = {KEY: auth_key} if auth_key else {}
         server = Orchestrating(
-            orchestrator({**document, **(front or {})}, flavour), Faults(), flavour, 30.0
+            orchestrator({**document, **(front or {}), **shared}, flavour), Faults(), flavour, 30.0
         )
         assert not greeted or await server.workers_healthy(10.0)
         await stack.enter_async_context(server.watching())

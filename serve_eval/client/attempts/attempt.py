@@ -110,6 +110,11 @@ class AttemptSender:
         """The number of requests that were sent, at most: some may not have left."""
         return self._ids.made
 
+    @property
+    def in_flight(self) -> int:
+        """The number of requests that are under way."""
+        return self._in_flight
+
     def open(self, patience: Patience) -> None:
         """Begin the session on the running event loop."""
         self._patience, self._loop = patience, asyncio.get_running_loop()

@@ -17,7 +17,10 @@ GET_S = 30.0
 
 
 class RawExchange:
-    """Sends requests with the session's headers, without retries or records."""
+    """Sends requests with the session's headers, without retries or records.
+
+    `posted` counts the POSTs, which may have been answered by generation.
+    """
 
     def __init__(
         self,
@@ -30,6 +33,7 @@ class RawExchange:
     ) -> None:
         self._transport, self._headers, self._reader = transport, headers, reader
         self._mask, self._max_bytes = mask, max_bytes
+        self.posted = 0
 
     async def send(
         self,
@@ -41,6 +45,7 @@ class RawExchange:
         most_bytes: int | None = None,
     ) -> Reply:
         """Return the reply, which may have an `error`. Raises Missed if no answer began."""
+        self.posted += method == "POST"
         limit = self._max_bytes if most_bytes is None else most_bytes
         future = asyncio.get_running_loop().create_future()
         reply = Reply(future, limit=limit, now=time.monotonic(), raw=True, mask=self._mask)

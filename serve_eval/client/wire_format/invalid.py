@@ -39,6 +39,11 @@ class LostStream(InvalidResponse):
     """An empty stream: trtllm-serve 1.2 loses streamed answers that a context server finished."""
 
 
+_SOURCE = re.compile(
+    r"\s*^[ \t]*File \"[^\"\n]*\", line \d+(?:, in [^\n]*)?(?:\n[ \t]+[A-Z]+ /\S*)?", re.MULTILINE
+)
+"""The place in a server's source that FastAPI adds to errors of validation, with the route, and
+that tracebacks have. It says nothing about the request."""
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 
 
@@ -46,7 +51,8 @@ def describe(body: bytes, mask: Mask = str) -> str:
     """Return the masked message of an error body, at most MAX_MESSAGE characters.
 
     Known shapes: {"message": str}, {"error": str}, {"error": {"message": str}}, {"detail": str or
-    list}, the same within a choice, plain text, an HTML page, an empty body.
+    list}, the same within a choice, plain text, an HTML page, an empty body. Places in the server's
+    source are left out.
     """
     text = mask(body.decode("utf-8", "replace").strip())[: 8 * MAX_MESSAGE]
     if not text:
@@ -58,7 +64,8 @@ def describe(body: bytes, mask: Mask = str) -> str:
         if text[:1] == "<":
             title = _TITLE.search(text)
             found = f"an HTML page{f' titled {title.group(1).strip()!r}' if title else ''}"
-    return (mask(found) if found else text)[:MAX_MESSAGE]
+    told = mask(found) if found else text
+    return (_SOURCE.sub("", told).strip() or told)[:MAX_MESSAGE]
 
 
 def _message(value: object) -> str | None:

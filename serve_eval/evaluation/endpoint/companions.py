@@ -7,7 +7,7 @@ of all runs, which would otherwise look like those of other clients.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 from serve_eval.client.client import Client
 from serve_eval.schema import SamplingDefaults
@@ -33,14 +33,23 @@ class Companions:
         """Add the client of a run. It stays after the end of the run."""
         self._clients.append(client)
 
-    def count_others(self, client: Client) -> int:
+    def count_sent(self, client: Client) -> int:
         """Return the requests that the others have sent so far to this client's endpoint."""
+        return sum(one.sent for one in self._others(client))
+
+    def count_counted(self, client: Client) -> int:
+        """Return those of them that the engine has surely counted.
+
+        Those in flight come later, and so may as many of those before: an engine counts a request
+        shortly after its answer.
+        """
+        return sum(max(0, one.sent - 2 * one.attempts.in_flight) for one in self._others(client))
+
+    def _others(self, client: Client) -> Iterator[Client]:
         url = client.endpoint.base_url
-        return sum(
-            one.attempts.sent
-            for one in self._clients
-            if one is not client and one.endpoint.base_url == url
-        )
+        for one in self._clients:
+            if one is not client and one.endpoint.base_url == url:
+                yield one
 
 
 async def _run(probe: Callable[[], Awaitable[SamplingDefaults]]) -> SamplingDefaults:

@@ -30,12 +30,20 @@ SLACK, SLACK_SHARE = 3, 0.01
 shortly after its answer, and the search for hung servers sends some."""
 RESTARTED = "it restarted, or another server answered, during the session"
 UNREAD = "they could not be read at the end of the session"
+MANY = (
+    "several front ends share its address, each with counters of its own (num_serve_frontends: 1"
+    " keeps one)"
+)
+READS = 12
+"""Readings from which several front ends show. The kernel deals connections to them at random: of
+two whose counts differ, this many readings miss it in 13 of 2 ** 12 cases, of more in fewer."""
 
 
 class MeteredServer(NamedTuple):
     """A server whose engine counts: its name, its address, its role and the route of its counters.
 
-    `before` is the reading at the start of the session.
+    `before` is the reading at the start of the session. `many`: its launcher gave it several front
+    ends.
     """
 
     name: str
@@ -43,12 +51,13 @@ class MeteredServer(NamedTuple):
     role: str | None
     route: str
     before: EngineReading
+    many: bool = False
 
 
 class SessionMeter(NamedTuple):
     """The servers that count, and the requests and answers that we had before their readings.
 
-    `companions` are the requests of companions.
+    `companions` are those requests of companions that the readings surely have.
     """
 
     servers: tuple[MeteredServer, ...]
@@ -61,13 +70,15 @@ async def begin(
     endpoint: Endpoint, client: Client, answered: int, companions: Companions
 ) -> SessionMeter | None:
     """Read the counters at the start of a session. None if no server of the endpoint has any."""
+    # Before the readings: an engine counts later what is sent, or under way, while it is read.
+    sent, others = client.sent, companions.count_counted(client)
     found = await asyncio.gather(
         *(_meter(name, url, role, endpoint, client) for name, url, role in list_servers(endpoint))
     )
     servers = tuple(one for one in found if one is not None)
     if not servers:
         return None
-    return SessionMeter(servers, client.attempts.sent, answered, companions.count_others(client))
+    return SessionMeter(servers, sent, answered, others)
 
 
 async def end(
@@ -81,9 +92,9 @@ async def end(
     counts = await asyncio.gather(*(_count(one, endpoint, client) for one in meter.servers))
     return EngineReport(
         servers=tuple(counts),
-        sent=client.attempts.sent - meter.sent,
+        sent=client.sent - meter.sent,
         answered=max(0, answered - meter.answered),
-        companions=companions.count_others(client) - meter.companions,
+        companions=companions.count_sent(client) - meter.companions,
     )
 
 
@@ -103,7 +114,9 @@ async def _meter(
         else:
             return None
         before = await asked.read_engine(route)
-        return None if before is None else MeteredServer(name, url, role, route, before)
+        if before is None:
+            return None
+        return MeteredServer(name, url, role, route, before, _has_front_ends(endpoint, address))
 
     try:
         if (address := normalise_base_url(url)) == endpoint.base_url:
@@ -115,17 +128,45 @@ async def _meter(
 
 
 async def _count(one: MeteredServer, endpoint: Endpoint, client: Client) -> ServerCounts:
+    if one.many:
+        return ServerCounts(server=one.name, url=one.url, role=one.role, lost=MANY)
     try:
         if (address := normalise_base_url(one.url)) == endpoint.base_url:
-            after = await client.read_engine(one.route)
+            after = await _read_last(client, one.route)
         else:
             async with _open(address, endpoint) as other:
-                after = await other.read_engine(one.route)
+                after = await _read_last(other, one.route)
     except (ServeEvalError, OSError, ValueError):
         after = None
+    if isinstance(after, str):
+        return ServerCounts(server=one.name, url=one.url, role=one.role, lost=after)
     counts = None if after is None else engine_metrics.subtract(one.before, after)
     lost = None if counts is not None else UNREAD if after is None else RESTARTED
     return ServerCounts(server=one.name, url=one.url, role=one.role, counts=counts, lost=lost)
+
+
+async def _read_last(client: Client, route: str) -> EngineReading | str | None:
+    """Return the last of some readings, or MANY if they cannot be those of one process.
+
+    vLLM adds the counts of its front ends up itself, so that it is read once.
+    """
+    last = await client.read_engine(route)
+    for _ in range(READS - 1 if route == TRTLLM_ROUTE else 0):
+        before, last = last, await client.read_engine(route)
+        if before is None or last is None:
+            return None
+        if engine_metrics.subtract(before, last) is None:
+            return MANY
+    return last
+
+
+def _has_front_ends(endpoint: Endpoint, address: str) -> bool:
+    """Return True if the launcher gave the server at this address several front ends."""
+    servers = endpoint.info.servers or {}
+    return any(
+        count > 1 and name in servers and normalise_base_url(servers[name]) == address
+        for name, count in (endpoint.info.front_ends or {}).items()
+    )
 
 
 def _open(address: str, endpoint: Endpoint) -> Client:

@@ -20,6 +20,7 @@ from serve_eval.evaluation.storage.records.reply_proofs import (
     doubtful,
     withdraw,
 )
+from serve_eval.processes.core_load import CoreLoad
 from serve_eval.schema import Load
 
 UNPROVABLE = "nothing proves that connections are in step, and one ended"
@@ -68,6 +69,7 @@ class LoadSession:
         self.pace = Automatic(limits) if limits.concurrency == "auto" else Fixed(limits.concurrency)
         self.workers = self.finished = 0
         self.lag_s = self.wall_s = 0.0
+        self._cores = CoreLoad()
         self.starvation = StarvationWatch(time.monotonic, lambda: client.patience.longest_wait_s())
 
     async def watch_starvation(self) -> None:
@@ -196,4 +198,5 @@ class LoadSession:
             met_start=self.client.start.met,
             outages=self.client.liveness.returns,
             away_s=round(self.client.liveness.away_s, 1),
+            cores_busy=None if (busy := self._cores.share()) is None else round(busy, 2),
         )

@@ -118,13 +118,17 @@ def _by_legs(facts: PathFacts) -> ClaimEvidence:
             )
         return leave_open(said, HINT)
     of = f"{legs.generation:,} answers"
-    if legs.context < LEAST_SHARE * legs.generation:
-        return refute(f"context servers took part in {legs.context:,} of {of}", odd=True)
     if legs.moved >= LEAST_SHARE * legs.generation:
         return prove(f"a transfer of the KV cache was reported for {legs.moved:,} of {of}")
     if legs.moved:
         return refute(
             f"a transfer of the KV cache was reported for {legs.moved:,} of {of}", odd=True
+        )
+    if legs.context < LEAST_SHARE * legs.generation:
+        return leave_open(
+            f"reports name a context server for {legs.context:,} of {of}, and no transfer: an"
+            " orchestrator that asks generation servers first leaves the name empty",
+            HINT,
         )
     return leave_open(
         f"servers of both roles took part in {legs.context:,} of {of}, but no report has the time"

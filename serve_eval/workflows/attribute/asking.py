@@ -30,6 +30,7 @@ class Asking:
     """The prompts to ask, and the workers and pairs to ask.
 
     `defaults` says which neutral sampling values the run sent, which every worker gets too.
+    `auth_key_env` names the variable with the key that servers not started by us share.
     """
 
     plan: Plan
@@ -40,6 +41,7 @@ class Asking:
     warnings: tuple[str, ...] = ()
     tasks: tuple[PreparedTask, ...] = ()
     defaults: SamplingDefaults | None = None
+    auth_key_env: str | None = None
 
     @property
     def one_each(self) -> bool:
@@ -48,7 +50,7 @@ class Asking:
 
     @property
     def requests(self) -> int:
-        """The most requests, without retries and the two to each context server for its way."""
+        """The most requests, without retries and the three per context server for its way."""
         return len(self.prompts) * (len(self.workers) + 2 * len(self.pairs))
 
     def cost(self) -> str:
@@ -75,13 +77,16 @@ async def prepare_asking(
     samples: int = SAMPLES,
     with_pairs: bool = True,
     seed: int | None = None,
+    auth_key_env: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Asking:
     """Settle what to ask: a random choice of the run's own prompts, of given or known workers.
 
-    Raises PlanError if no two workers can be compared or no task is suitable, and
-    NotComparableError if the data has changed since the run.
+    Raises PlanError if `auth_key_env` is not set, if no two workers can be compared or no task is
+    suitable, and NotComparableError if the data has changed since the run.
     """
+    if auth_key_env is not None and not environ.get(auth_key_env):
+        raise PlanError(f"--auth-key-env: the variable {auth_key_env} is not set")
     extensions.include(plan.include_path)
     sessions = read_sessions(run)
     endpoint = last_endpoint(plan, sessions)
@@ -113,6 +118,7 @@ async def prepare_asking(
         warnings=tuple(warnings),
         tasks=tuple(able),
         defaults=next((one.sampling_defaults for one in sessions if one.sampling_defaults), None),
+        auth_key_env=auth_key_env,
     )
 
 

@@ -46,6 +46,7 @@ from serve_eval.workflows.attribute.attributed import Attributed
 from serve_eval.workflows.attribute.front_door import describe_front_door
 from serve_eval.workflows.attribute.kv_moved import KvCounts, count_moved
 from serve_eval.workflows.attribute.legs import Handover, ask_pair, find_handover
+from serve_eval.workflows.attribute.pair_signature import ADVICE, REFUSED, find_key
 from serve_eval.workflows.attribute.transfer import judge_transfer
 from serve_eval.workflows.attribute.workers import SERVER, Worker, worker
 
@@ -75,7 +76,9 @@ async def attribute(
     warnings = (*asking.warnings, *list_remarks(alone, in_pairs))
     lost = asked.without_pairs if asking.pairs else None
     if asking.pairs and lost is None and in_pairs.failed and not in_pairs.times:
-        lost = f"no pair of workers answered: {in_pairs.messages[0]}"
+        said = in_pairs.messages[0]
+        lost = f"no pair of workers answered: {said}"
+        lost += f" ({ADVICE})" if REFUSED in said else ""
     of_alone, of_pairs, of_transfer, slow = _judge(asking, alone, in_pairs, at_a_time)
     parts = (of_alone, *(part for part in (of_pairs, of_transfer) if part is not None))
     accused = any(row.accused for part in parts for row in part.rows)
@@ -111,12 +114,14 @@ class _WorkerSession:
     """A session that asks each worker with a separate client, and collects the answers.
 
     `ways` has the way in which each context server hands over; `without_pairs` says why pairs were
-    not asked, or did not work as pairs. `rehearsal`: the stand-in is among the workers.
+    not asked, or did not work as pairs. `rehearsal`: the stand-in is among the workers. `key` is
+    the key that the servers share (None: unknown, or they share none).
     """
 
     asking: Asking
     clients: Mapping[Worker, Client]
     scoring: ScoringProcesses
+    key: str | None = None
     alone: PhaseAnswers = field(default_factory=PhaseAnswers)
     in_pairs: PhaseAnswers = field(default_factory=PhaseAnswers)
     ways: dict[Worker, Handover] = field(default_factory=dict)
@@ -127,8 +132,10 @@ class _WorkerSession:
         """Find out how each context server hands over, with the first prompt."""
         task, sample = self.asking.prompts[0]
         request = request_of(task, sample)
-        for one in dict.fromkeys(context for context, _ in self.asking.pairs):
-            way = await find_handover(self.clients[one], request)
+        partners = dict(reversed(self.asking.pairs))
+        for one, partner in partners.items():
+            clients = self.clients[one], self.clients[partner]
+            way = await find_handover(*clients, request, self.key)
             if isinstance(way, Handover):
                 self.ways[one] = way
             else:
@@ -169,7 +176,10 @@ class _WorkerSession:
         """Ask each pair of a context and a generation server."""
         request, clients = request_of(task, sample), self.clients
         both = await asyncio.gather(
-            *(ask_pair(clients[c], clients[g], request, self.ways[c]) for c, g in self.asking.pairs)
+            *(
+                ask_pair(clients[c], clients[g], request, self.ways[c], self.key)
+                for c, g in self.asking.pairs
+            )
         )
         for (c, g), joined in zip(self.asking.pairs, both, strict=True):
             await self.in_pairs.take(
@@ -195,7 +205,8 @@ async def _ask(
         if asking.defaults is not None:
             for client in clients.values():
                 client.encoder.neutral = to_fields(asking.defaults)
-        session = _WorkerSession(asking=asking, clients=clients, scoring=scoring)
+        key = find_key(asking.endpoint, asking.auth_key_env, environ)
+        session = _WorkerSession(asking=asking, clients=clients, scoring=scoring, key=key)
         session.rehearsal = any([await one.is_stand_in() for one in clients.values()])
         await _PromptGate(asking, at_a_time, "server", notify).ask_all(session.ask_each)
         if asking.pairs:

@@ -20,6 +20,7 @@ from serve_eval.client.client import Client
 from serve_eval.client.wire_format import wire
 from serve_eval.evaluation.engine.thinking import send_to_thinker
 from serve_eval.schema import Failure, FailureKind, Request, Response
+from serve_eval.workflows.attribute.pair_signature import sign
 
 GOES_ON = ("length", "not_finished")
 """Finish reasons of a context server whose answer a generation server has to continue."""
@@ -35,17 +36,23 @@ class Handover(StrEnum):
     VLLM = "kv_transfer_params"
 
 
-async def find_handover(context: Client, request: Request) -> Handover | str:
+async def find_handover(
+    context: Client, generation: Client, request: Request, key: str | None = None
+) -> Handover | str:
     """Return the way in which a context server hands over, or why it does not.
 
-    Sends a request for each way. A server that knows neither field answers both as usual.
+    Sends a request for each way. A server that knows neither field answers both as usual. What it
+    hands over is fetched by the generation server: otherwise it would keep the KV cache until it
+    counts the request as expired, and a later command would take that for a fault.
     """
     seen: list[str] = []
     for way, params in ((Handover.TRTLLM, _trtllm_params()), (Handover.VLLM, VLLM_FIRST)):
         reply = await _first_leg(context, request, way, params)
         if isinstance(reply, Failure):
             seen.append(reply.message)
-        elif _read_handover(reply, way) is not None:
+        elif (handed := _read_handover(reply, way)) is not None:
+            if reply["choices"][0]["finish_reason"] in GOES_ON:
+                await _second_leg(generation, request, way, handed, key)
             return way
         else:
             seen.append(f"no {way} in its answer")
@@ -53,15 +60,16 @@ async def find_handover(context: Client, request: Request) -> Handover | str:
 
 
 async def ask_pair(
-    context: Client, generation: Client, request: Request, way: Handover
+    context: Client, generation: Client, request: Request, way: Handover, key: str | None = None
 ) -> Response | Failure | None:
     """Ask a pair as an orchestrator does, and read its thoughts as those of a single server.
 
-    The latency covers both legs. Returns None if the context server finished the answer.
+    `key` signs the second request. The latency covers both legs. Returns None if the context server
+    finished the answer.
     """
 
     async def send(asked: Request) -> Response | Failure:
-        found = await _ask_both(context, generation, asked, way)
+        found = await _ask_both(context, generation, asked, way, key)
         return _FINISHED if found is None else found
 
     found = await send_to_thinker(generation, request, send=send)
@@ -69,7 +77,7 @@ async def ask_pair(
 
 
 async def _ask_both(
-    context: Client, generation: Client, request: Request, way: Handover
+    context: Client, generation: Client, request: Request, way: Handover, key: str | None
 ) -> Response | Failure | None:
     began = time.monotonic()
     first = await _first_leg(
@@ -84,6 +92,20 @@ async def _ask_both(
     if handed is None:
         message = f"context server: no {way} in its answer"
         return Failure(kind=FailureKind.INVALID_RESPONSE, message=message, status=200)
+    answer = await _second_leg(generation, request, way, handed, key)
+    if isinstance(answer, Failure):
+        return answer
+    return msgspec.structs.replace(answer, latency_s=first_s + answer.latency_s)
+
+
+async def _second_leg(
+    generation: Client,
+    request: Request,
+    way: Handover,
+    handed: Mapping[str, Any],
+    key: str | None,
+) -> Response | Failure:
+    """Let a generation server answer from what a context server handed over."""
     if way is Handover.TRTLLM:
         prompt = "prompt" if isinstance(request.prompt, str) else "prompt_token_ids"
         more: dict[str, object] = {
@@ -92,10 +114,8 @@ async def _ask_both(
         }
     else:
         more = {way: handed["params"]}
-    answer = await generation.send(_with(request, more), once=True)
-    if isinstance(answer, Failure):
-        return answer
-    return msgspec.structs.replace(answer, latency_s=first_s + answer.latency_s)
+    signature = sign(key, handed["params"]) if way is Handover.TRTLLM else {}
+    return await generation.send(_with(request, more), once=True, headers=signature)
 
 
 def _trtllm_params() -> dict[str, object]:

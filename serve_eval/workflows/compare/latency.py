@@ -13,16 +13,21 @@ from serve_eval.stats.lateness import SLOWER, lateness
 
 ALPHA = 0.01
 """Chance of each warning for two endpoints that serve equally well."""
+BUSY = 0.9
+"""Share of the time from which the cores of this machine count as busy throughout."""
 LATE = 3.0
 """A response is late if it takes this many times the median of its side."""
 PARTS = 10
 """Number of parts of a run, in the order of its requests."""
 
 
-def slower(a: TaskAnswers, b: TaskAnswers) -> str | None:
+def slower(a: TaskAnswers, b: TaskAnswers, cores_busy: float | None = None) -> str | None:
     """Return a warning if B takes more than SLOWER times as long as A for most prompts.
 
-    The excess must be beyond chance. Applies to requests that were sent at the same time.
+    The excess must be beyond chance. Applies to requests that were sent at the same time. If the
+    cores of this machine were busy throughout, the line says that it is no evidence: servers that
+    share them, or their client, wait for each other. Of two sound deployments, the one with more
+    processes then takes longer, as a pair of vLLM on two cores does.
     """
     times = [
         (a.latency_s[prompt], b.latency_s[prompt])
@@ -33,9 +38,16 @@ def slower(a: TaskAnswers, b: TaskAnswers) -> str | None:
     if p > ALPHA:
         return None
     medians = [statistics.median(side) for side in zip(*times, strict=True)]
+    took = f"B took {medians[1]:.3g} s per answer and A {medians[0]:.3g} s (medians)"
+    if cores_busy is not None and cores_busy >= BUSY:
+        return (
+            f"busy_cores: {took}, while the cores of this machine were busy for"
+            f" {100 * cores_busy:.0f} % of the time: whatever shares them waits, so that this says"
+            " nothing of B"
+        )
     return (
-        f"slower: B took {medians[1]:.3g} s per answer and A {medians[0]:.3g} s (medians), more"
-        f" than {SLOWER:g} times as long for {longer} of {len(times)} prompts (p = {p:.2g})"
+        f"slower: {took}, more than {SLOWER:g} times as long for {longer} of {len(times)} prompts"
+        f" (p = {p:.2g})"
     )
 
 

@@ -106,6 +106,9 @@ def compare_folders(
     """
     reports = read_report(a), read_report(b)
     second = {side: (folder, read_report(folder)) for side, folder in (again or {}).items()}
+    busy = max(
+        filter(None, (load.cores_busy for one in reports for load in one.loads)), default=None
+    )
     tasks, doubled = [], []
     for task in reports[0].tasks:
         name = task.result.task
@@ -119,7 +122,7 @@ def compare_folders(
         twice = read_twice(sides, second)
         doubled.append((sides, twice))
         seen = looked or Looked()
-        compared = _task(reports[0].plan, sides, rule, twice, show_flips, seen, hidden)
+        compared = _task(reports[0].plan, sides, rule, twice, show_flips, seen, hidden, busy)
         tasks.append(_note_common(compared, common, asked))
     corrected = many_tests.correct([task.verdict for task in tasks], "comparison")
     tasks = [replace(task, verdict=one) for task, one in zip(tasks, corrected, strict=True)]
@@ -214,6 +217,7 @@ def _task(
     show: int,
     looked: Looked,
     hidden: frozenset[Prompt],
+    cores_busy: float | None,
 ) -> ComparedTask:
     a, b = sides
     worse, better = answer_pairs.find_changes(a, b)
@@ -232,7 +236,7 @@ def _task(
             " load"
         )
     elif apart is not None:
-        warnings += filter(None, (slower(a, b), uneven(a, b)))
+        warnings += filter(None, (slower(a, b, cores_busy), uneven(a, b)))
     warnings += filter(None, [more_failures(a, b)])
     listed = tuple(replace(flip, divergence=looked.flips.get((name, flip.id))) for flip in flips)
     exact = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,13 +25,15 @@ TASK = "tool_calls"
 class CheckedAnswer:
     """One answer: its request's kind, its errors, its parts, and its token counts.
 
-    `parts` are reasoning, text, and each call's name and arguments. `chose`: the model may choose
-    whether to call; `wanted`: the label says that it must.
+    `parts` are reasoning, text, and each call's name and arguments, as they came; `meant` has the
+    arguments as JSON in one form, since servers write and escape it in several. `chose`: the model
+    may choose whether to call; `wanted`: the label says that it must.
     """
 
     kind: str
     faults: tuple[CallFault, ...]
     parts: tuple[str, ...]
+    meant: tuple[str, ...]
     called: bool
     reasoned: bool
     chose: bool
@@ -89,14 +92,31 @@ def read_pass(folder: Path, form: ToolForm, load: int, samples: Iterable[Sample]
 def check_answer(sample: Sample, response: Response) -> CheckedAnswer:
     """Return an answer with its errors."""
     expected = read_expectation(sample)
+    shown = (response.reasoning or "", response.text)
     calls = [part for call in response.tool_calls for part in (call.name, call.arguments)]
+    meant = [
+        part
+        for call in response.tool_calls
+        for part in (call.name, write_in_one_form(call.arguments))
+    ]
     return CheckedAnswer(
         kind=sample.metadata[KIND],
         faults=find_faults(sample, response),
-        parts=(response.reasoning or "", response.text, *calls),
+        parts=(*shown, *calls),
+        meant=(*shown, *meant),
         called=bool(response.tool_calls),
         reasoned=bool((response.reasoning or "").strip()),
         chose=expected.auto,
         wanted=expected.wanted == "call",
         usage=response.usage,
     )
+
+
+def write_in_one_form(arguments: str) -> str:
+    """Return JSON with sorted keys, without space and escapes; any other text as it is."""
+    try:
+        return json.dumps(
+            json.loads(arguments), sort_keys=True, ensure_ascii=False, separators=(",", ":")
+        )
+    except (ValueError, RecursionError):
+        return arguments

@@ -74,7 +74,7 @@ def compare_passes(
 
 def is_shorter(one: CheckedAnswer, other: CheckedAnswer) -> bool:
     """Return True if an answer lacks the end of one or more parts of another, and is else equal."""
-    if one.parts == other.parts or len(one.parts) > len(other.parts):
+    if one.meant == other.meant or len(one.parts) > len(other.parts):
         return False
     padded = one.parts + ("",) * (len(other.parts) - len(one.parts))
     return all(b.startswith(a) for a, b in zip(padded, other.parts, strict=True))
@@ -132,7 +132,7 @@ def _differ_in_counts(sides: Sides) -> Sides:
     return [
         s
         for s in sides
-        if s[1].parts == s[2].parts
+        if s[1].meant == s[2].meant
         and s[1].usage.completion_tokens
         and s[2].usage.completion_tokens
         and abs(s[1].usage.shown_tokens - s[2].usage.shown_tokens) > SLACK_TOKENS
@@ -140,6 +140,9 @@ def _differ_in_counts(sides: Sides) -> Sides:
 
 
 def count_unequal(one: Answers, other: Answers) -> tuple[int, int]:
-    """Return how many answers of two passes differ in any part, of how many that both have."""
+    """Return how many answers of two passes differ in any part, of how many that both have.
+
+    Arguments are compared as JSON.
+    """
     both = [prompt for prompt in one if prompt in other]
-    return sum(one[prompt].parts != other[prompt].parts for prompt in both), len(both)
+    return sum(one[prompt].meant != other[prompt].meant for prompt in both), len(both)

@@ -7,9 +7,22 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from serve_eval.client.client import Client
+from serve_eval.client.questions.self_description import VLLM
+from serve_eval.evaluation.endpoint.companions import Companions
+from serve_eval.evaluation.endpoint.engine_counters import begin, end, remarks
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.report.engine import describe_engines
-from serve_eval.schema import Report, Spec
+from serve_eval.schema import (
+    Endpoint,
+    EngineReport,
+    Limits,
+    Report,
+    Request,
+    SamplingParams,
+    ServerInfo,
+    Spec,
+)
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from tests.evaluation.endpoint.test_engine_counters import Engine, N, make_plan
 
@@ -66,3 +79,53 @@ def test_other_clients_are_still_told(tmp_path: Path) -> None:
     assert not _others(a)
     [line] = _others(b)
     assert "the runs of this command sent at most" in line
+
+
+def test_requests_of_a_companion_that_are_under_way_at_a_reading_are_no_other_clients() -> None:
+    """The engine counts them after the reading, and they were sent before it."""
+    busy = 24
+
+    async def story() -> EngineReport:
+        engine = Engine(pause_s=0.3)
+        async with engine.server.serve() as url:
+            endpoint = Endpoint(base_url=url, model="m", info=ServerInfo(server=VLLM))
+            async with Client(endpoint, Limits()) as client, Client(endpoint, Limits()) as other:
+                companions = Companions()
+                for one in (client, other):
+                    companions.join(one)
+                request = Request(
+                    sample_id="1", prompt="Hi", sampling=SamplingParams(max_tokens=64)
+                )
+                under_way = [asyncio.create_task(other.send(request)) for _ in range(busy)]
+                await asyncio.sleep(0.1)
+                meter = await begin(endpoint, client, 0, companions)
+                assert meter is not None
+                await asyncio.gather(*under_way)
+                return await end(meter, endpoint, client, 0, companions)
+
+    report = asyncio.run(story())
+    [server] = report.servers
+    assert server.counts is not None
+    assert server.counts.requests == busy
+    assert report.companions >= busy
+    assert remarks([report]) == []
+
+
+def test_requests_that_keep_no_record_are_sent_too() -> None:
+    """Such are those that count the tokens of answers."""
+
+    async def story() -> EngineReport:
+        engine = Engine()
+        async with engine.server.serve() as url:
+            endpoint = Endpoint(base_url=url, model="m", info=ServerInfo(server=VLLM))
+            async with Client(endpoint, Limits()) as client:
+                meter = await begin(endpoint, client, 0, Companions())
+                assert meter is not None
+                body = b'{"model": "m", "prompt": "Hi", "max_tokens": 64}'
+                for _ in range(12):
+                    await client.exchange("POST", "/v1/completions", body)
+                return await end(meter, endpoint, client, 0, Companions())
+
+    report = asyncio.run(story())
+    assert report.sent == 12
+    assert remarks([report]) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -62,12 +63,13 @@ class Engine:
     answered: int = 0
     restart_at: int | None = None
     readable: bool = True
+    pause_s: float = 0.0
     server: ScriptedServer = field(init=False)
 
     def __post_init__(self) -> None:
         listed = {"id": "m", "object": "model", "owned_by": self.owner}
         self.server = ScriptedServer(
-            self._answer,
+            self._answer_later,
             routes={
                 "/v1/models": json_reply({"object": "list", "data": [listed]}),
                 "/version": version("0.32.0"),
@@ -78,6 +80,10 @@ class Engine:
     @property
     def asked_metrics(self) -> list[HttpRequest]:
         return [one for one in self.server.requests if one.path == "/metrics"]
+
+    async def _answer_later(self, request: HttpRequest) -> Reply:
+        await asyncio.sleep(self.pause_s)
+        return self._answer(request)
 
     def _answer(self, request: HttpRequest) -> Reply:
         if request.max_tokens < 10:
@@ -328,6 +334,13 @@ def test_the_workers_of_trtllm_serve_are_read_where_that_takes_nothing_from_them
         ("generation", EngineCounts(requests=1)),
     ]
     assert remarks([report]) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's counts of Linux are read")
+def test_a_load_says_how_busy_the_cores_of_this_machine_were(tmp_path: Path) -> None:
+    [load] = _run(Engine(), tmp_path / "run").loads
+    assert load.cores_busy is not None
+    assert 0.0 <= load.cores_busy <= 1.0
 
 
 # ------------------------------------------------------------------------------------------------

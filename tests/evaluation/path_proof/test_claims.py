@@ -87,10 +87,13 @@ def test_servers_of_trtllm_tell_too_little_without_reports() -> None:
     )
     assert judge(400, NamedLegs(400, 400, 3))[0] is REFUTED
     assert judge(400, NamedLegs(400, 400, 0))[0] is UNKNOWN
-    assert judge(400, NamedLegs(400, 9, 0)) == (
-        REFUTED,
-        "context servers took part in 9 of 400 answers",
+    assert judge(400, NamedLegs(400, 0, 0)) == (
+        UNKNOWN,
+        "reports name a context server for 0 of 400 answers, and no transfer: an orchestrator that"
+        " asks generation servers first leaves the name empty",
     )
+    assert judge(400, NamedLegs(400, 0, 400))[0] is PROVEN
+    assert judge(400, NamedLegs(400, 0, 3))[0] is REFUTED
 
 
 def test_legs_are_those_of_the_last_attempt() -> None:

@@ -60,6 +60,9 @@ class Servers:
     corrupt: bool = False
     bad_alone: bool = False
     moved: dict[int, int] = field(default_factory=dict)
+    kept: set[int] = field(default_factory=set)
+    """Hand-overs that nobody has fetched. vLLM counts one as expired after a while."""
+    handed: int = 0
 
     def _text(self, body: dict[str, Any]) -> str:
         return self.right.get(prompt_sha256(body["prompt"]), "#### 0")
@@ -70,7 +73,10 @@ class Servers:
         if not asked:
             return answer(self._text(body))
         assert (body["max_tokens"], asked["do_remote_decode"]) == (1, True)
-        handed = {"do_remote_prefill": True, "remote_block_ids": [[1]], "remote_port": 1}
+        self.handed += self.hands_over
+        if self.hands_over:
+            self.kept.add(self.handed)
+        handed = {"do_remote_prefill": True, "remote_block_ids": [[self.handed]], "remote_port": 1}
         more = {"kv_transfer_params": handed if self.hands_over else None}
         return answer(" ", finish="length", body=more)
 
@@ -79,6 +85,9 @@ class Servers:
             body = request.body
             handed = bool(body.get("kv_transfer_params")) and self.takes_over
             self.moved[number] = self.moved.get(number, 0) + 60 * handed
+            if handed:
+                [[block]] = body["kv_transfer_params"]["remote_block_ids"]
+                self.kept.remove(block)
             wrong = self.bad_alone or (handed and self.corrupt)
             return answer("#### 12345" if wrong else self._text(body))
 
@@ -132,6 +141,18 @@ def test_a_sound_pair_is_not_accused(plan: Plan, right: dict[str, str], tmp_path
     assert (_accused(done), done.exit_code, done.warnings) == ([], 0, ())
     assert done.transfer is not None
     assert [(row.bad, row.others_bad, row.answers) for row in done.transfer.rows] == [(2, 2, N)]
+
+
+@pytest.mark.parametrize("decodes", [1, 2])
+def test_every_hand_over_is_fetched(
+    plan: Plan, right: dict[str, str], tmp_path: Path, decodes: int
+) -> None:
+    """One that is not expires, and the next command would blame the context server for it."""
+    servers = Servers(right)
+    done = asked(plan, tmp_path, servers, decodes=decodes)
+    assert servers.handed == N * decodes + 1  # one to find out how it hands over
+    assert servers.kept == set()
+    assert done.requests == N * (1 + decodes + 2 * decodes)
 
 
 def test_a_corrupt_transfer_of_one_pair_is_named(

@@ -40,6 +40,20 @@ def test_more_than_twice_as_long_for_more_than_half_of_the_prompts(
         assert slower(_had(of_b), _had([1.0] * 60)) is None
 
 
+def test_on_busy_cores_a_longer_time_is_no_evidence_against_b() -> None:
+    """A sound pair of vLLM on two cores took up to seven times as long as one server."""
+    one, pair = _had([0.25] * 60), _had([1.82] * 60)
+    for quiet in (None, 0.0, 0.89):
+        said = slower(one, pair, quiet)
+        assert said is not None
+        assert said.startswith("slower: B took 1.82 s per answer and A 0.25 s (medians), more than")
+    said = slower(one, pair, 0.9)
+    assert said is not None
+    assert said.startswith("busy_cores: B took 1.82 s per answer and A 0.25 s (medians), while the")
+    assert said.endswith("so that this says nothing of B")
+    assert slower(one, one, 1.0) is None
+
+
 def test_two_that_are_alike_are_called_slower_no_more_often_than_alpha_says() -> None:
     """The hardest sound case: a ratio whose median is exactly the limit."""
     rng = random.Random(3)

@@ -8,8 +8,8 @@ from typing import Any, cast
 from serve_eval.schema import Failure, FailureKind, Report, ToolForm, Usage
 from serve_eval.scorers._call_faults import CallFault
 from serve_eval.verdicts.exit_code import PASS, UNDECIDED
-from serve_eval.workflows.tools.answers import CheckedAnswer, ToolPass
-from serve_eval.workflows.tools.comparing import find_unthinking, is_shorter
+from serve_eval.workflows.tools.answers import CheckedAnswer, ToolPass, write_in_one_form
+from serve_eval.workflows.tools.comparing import count_unequal, find_unthinking, is_shorter
 from serve_eval.workflows.tools.judging import find_exit_code, judge_passes
 from serve_eval.workflows.tools.remarks import _say_failures
 
@@ -21,6 +21,7 @@ def _answer(
         kind=kind,
         faults=faults,
         parts=parts or ("", "right"),
+        meant=tuple(write_in_one_form(part) for part in parts) or ("", "right"),
         called=len(parts) > 2,
         reasoned=bool(parts and parts[0]),
         chose=True,
@@ -43,6 +44,30 @@ def test_an_answer_is_shorter_only_if_each_part_is_the_beginning_of_the_other() 
     assert not is_shorter(whole, whole)
     assert not is_shorter(_answer("so", "", "f", '{"b"'), whole)
     assert not is_shorter(whole, _answer("so", ""))
+
+
+def test_arguments_are_compared_as_json() -> None:
+    """A stream of trtllm-serve escapes characters, and its whole answers do not."""
+    whole = {"a": _answer("", "", "f", '{"city": "Z\u00fcrich", "n": [1, 2]}')}
+    for same in (r'{"city":"Z\u00fcrich","n":[1,2]}', '{"n": [1, 2], "city": "Z\u00fcrich"}'):
+        assert count_unequal(whole, {"a": _answer("", "", "f", same)}) == (0, 1)
+    for other in ('{"city": "Zurich", "n": [1, 2]}', '{"city": "Z\u00fcrich", "n": [1.0, 2]}', ""):
+        assert count_unequal(whole, {"a": _answer("", "", "f", other)}) == (1, 1)
+    assert write_in_one_form("[" * 100_000) == "[" * 100_000
+
+
+def test_one_call_with_an_empty_text_for_its_arguments_accuses_the_server() -> None:
+    sound = [_answer("", "", "f", "{}")] * 40
+    empty = _answer("", "", "f", "", faults=(CallFault.EMPTY_ARGUMENTS,))
+    passes = [_pass("whole", 1, sound), _pass("stream", 1, [empty, *sound[1:]])]
+    [found] = judge_passes(passes, [], {})
+    assert (found.fault, found.where, found.count, found.p) == (
+        "empty arguments",
+        "in streams",
+        1,
+        None,
+    )
+    assert "clients that parse arguments break" in found.points_to
 
 
 def test_changes_in_both_directions_accuse_nobody_and_in_one_they_do() -> None:
