@@ -33,8 +33,10 @@ _ESCAPE = re.compile(
 _ENTITIES = {"quot": '"', "amp": "&", "lt": "<", "gt": ">", "apos": "'"}
 _PERCENT = re.compile("%[0-9a-f]{2}")
 _ENTITY = re.compile(r"&(?:#|quot;|amp;|lt;|gt;|apos;)")
-_BACKSLASH = re.compile(r"\\(?:u00|x[0-9a-f]{2})")
+_BACKSLASH = re.compile(r"\\x[0-9a-f]{2}")
 _PLAIN = re.compile(r"[A-Za-z0-9_.~-]*")
+_FREQUENT = "etaoinsrhdlucmfpgwybvk-_0123456789jxqz"
+"""Characters of answers in JSON, the most frequent first; digits come with ids and times."""
 _LOWER = {ord(upper): ord(upper) + 32 for upper in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 _Value = TypeVar("_Value")
 
@@ -57,10 +59,9 @@ class Masking:
         self._forms = tuple(
             {form.text: form for secret in long for form in _forms(secret)}.values()
         )
-        self._needles = tuple(
-            dict.fromkeys(window for form in self._forms for _, window in form.windows)
-        )
-        self._raw_needles = tuple(needle.encode().decode("latin-1") for needle in self._needles)
+        needles = dict.fromkeys(window for form in self._forms for _, window in form.windows)
+        raw = (needle.encode().decode("latin-1") for needle in needles)
+        self._needles, self._raw_needles = _with_signs(needles), _with_signs(raw)
         self._escapable = any(not _PLAIN.fullmatch(secret) for secret in long)
 
     def __bool__(self) -> bool:
@@ -99,9 +100,15 @@ class Masking:
         Masks the texts of a JSON body, the JSON in the lines of an event stream, or else the raw
         text. A body without a secret stays the same, byte for byte.
         """
-        # As a text: a search in bytes takes twice as long.
-        if not self._forms or not self._may_hold(body.lower().decode("latin-1"), self._raw_needles):
+        if not self._forms:
             return body
+        low = body.lower().decode("latin-1")  # a search in bytes takes twice as long
+        for sign, needle in self._raw_needles:  # any() takes twice as long
+            if sign in low and needle in low:
+                break
+        else:
+            if not self._may_hold_escaped(low):
+                return body
         content = self._json(body)
         if content is None:
             content = b"\n".join(self._line(line) for line in body.split(b"\n"))
@@ -155,12 +162,11 @@ class Masking:
 
     def _may_hold_secret(self, text: str) -> bool:
         """Return whether a text may hold a secret: a fast check for the texts that do not."""
-        return bool(self._forms) and self._may_hold(_lower(text), self._needles)
-
-    def _may_hold(self, low: str, needles: Iterable[str]) -> bool:
-        """Return whether a text in lower case has one of the needles or an escape."""
-        for needle in needles:  # any() takes twice as long
-            if needle in low:
+        if not self._forms:
+            return False
+        low = _lower(text)
+        for sign, needle in self._needles:
+            if sign in low and needle in low:
                 return True
         return self._may_hold_escaped(low)
 
@@ -169,7 +175,7 @@ class Masking:
         return (
             ("%" in low and _PERCENT.search(low) is not None)
             or ("&" in low and _ENTITY.search(low) is not None)
-            or ("\\" in low and (self._escapable or _BACKSLASH.search(low) is not None))
+            or ("\\" in low and (self._escapable or _holds_backslash(low)))
         )
 
     def _json(self, body: bytes) -> bytes | None:
@@ -203,6 +209,20 @@ class Masking:
             else:
                 apart.append((start, stop))
         return apart
+
+
+def _with_signs(needles: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Return needles with their rarest characters: to look for one takes a tenth of the time."""
+    return tuple((max(needle, key=_rarity), needle) for needle in needles)
+
+
+def _rarity(character: str) -> int:
+    return _FREQUENT.find(character) % (len(_FREQUENT) + 1)  # the last if it is not in the list
+
+
+def _holds_backslash(low: str) -> bool:
+    """Return True for a backslash that escapes a character by its number, as in JSON or Python."""
+    return "\\u00" in low or ("\\x" in low and _BACKSLASH.search(low) is not None)
 
 
 def _forms(secret: str) -> Iterator[_Form]:

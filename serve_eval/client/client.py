@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Literal, Self
@@ -203,7 +203,16 @@ class Client(EndpointReports):
                 try:
                     if self.liveness.closed and not once:
                         await self._wait_for_a_server(wait)
-                    return await self._attempt(request, tries, wait, headers)
+                    over = logprobs.FIELDS[self.logprobs_form] if request.prompt_logprobs else None
+                    # No name here holds the body while the answer is awaited: it may be a video.
+                    return await self._attempt(
+                        request,
+                        self.encoder.encode_at_once(request, stream=tries.stream, over=over)
+                        or await self.encoder.encode(request, stream=tries.stream, over=over),
+                        tries,
+                        wait,
+                        headers,
+                    )
                 except Missed as error:
                     missed = tries.missed = error
                 if not await self._again(missed, tries, wait):
@@ -216,17 +225,21 @@ class Client(EndpointReports):
         finally:
             self.patience.end(wait)
 
-    async def _attempt(
-        self, request: Request, tries: Tries, wait: Wait, headers: Mapping[str, str] | None
-    ) -> Response:
-        over = logprobs.FIELDS[self.logprobs_form] if request.prompt_logprobs else None
+    def _attempt(
+        self,
+        request: Request,
+        body: bytes,
+        tries: Tries,
+        wait: Wait,
+        headers: Mapping[str, str] | None,
+    ) -> Awaitable[Response]:
         head = self._heads[wire.route(request.prompt)]
         if headers:
             head = RequestHead(head.method, head.path, {**head.headers, **headers})
-        return await self.attempts.attempt(
+        return self.attempts.attempt(
             request,
             head,
-            await self.encoder.encode(request, stream=tries.stream, over=over),
+            body,
             wait,
             tries.attempts,
             stream=tries.stream,

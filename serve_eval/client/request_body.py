@@ -5,13 +5,34 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import msgspec
 
 from serve_eval.client.wire_format import wire
 from serve_eval.client.wire_format.neutral_fields import NeutralFields
-from serve_eval.schema import MediaFile, MediaPart, Message, Prompt, Request, SendMedia, TextPart
+from serve_eval.schema import (
+    MediaFile,
+    MediaPart,
+    Message,
+    Prompt,
+    Request,
+    SamplingParams,
+    SendMedia,
+    TextPart,
+)
 from serve_eval.schema.media import inline, link
+
+_quote = msgspec.json.Encoder().encode
+
+
+class _Kind(NamedTuple):
+    """What decides the fields of a request for a text other than its prompt, by identity."""
+
+    sampling: SamplingParams
+    extra: Mapping[str, object]
+    neutral: NeutralFields
+    stream: bool
 
 
 class RequestEncoder:
@@ -23,6 +44,9 @@ class RequestEncoder:
     def __init__(self, model: str, max_tokens_field: str, send_media: SendMedia) -> None:
         self._model, self._max_tokens_field, self._send_media = model, max_tokens_field, send_media
         self.neutral = NeutralFields()
+        self._kind: _Kind | None = None
+        self._seen_twice = False
+        self._around: tuple[bytes, bytes] | None = None
 
     async def encode(
         self, request: Request, *, stream: bool = False, over: Mapping[str, object] | None = None
@@ -31,11 +55,48 @@ class RequestEncoder:
 
         Media files are read in a thread. Raises DatasetError if one is missing or has changed.
         """
-        if not has_files(request.prompt):
-            return self._encode(request, stream, over)
+        body = self.encode_at_once(request, stream=stream, over=over)
+        if body is not None:
+            return body
         return await asyncio.to_thread(
             lambda: self._encode(put_media(request, self._send_media), stream, over)
         )
+
+    def encode_at_once(
+        self, request: Request, *, stream: bool = False, over: Mapping[str, object] | None = None
+    ) -> bytes | None:
+        """Return the JSON body of a request, or None if media files have to be read for it."""
+        prompt = request.prompt
+        if not isinstance(prompt, str):
+            return None if has_files(prompt) else self._encode(request, stream, over)
+        if over is not None or request.prompt_logprobs:
+            return self._encode(request, stream, over)
+        kind = self._kind
+        if (
+            kind is not None
+            and kind.sampling is request.sampling
+            and kind.extra is request.extra
+            and kind.neutral is self.neutral
+            and kind.stream is stream
+        ):
+            if not self._seen_twice:
+                self._seen_twice, self._around = True, self._find_around(request, stream)
+            if self._around is not None:
+                before, behind = self._around
+                return before + _quote(prompt) + behind
+        else:
+            self._kind = _Kind(request.sampling, request.extra, self.neutral, stream)
+            self._seen_twice, self._around = False, None
+        return self._encode(request, stream, None)
+
+    def _find_around(self, request: Request, stream: bool) -> tuple[bytes, bytes] | None:
+        """Return the JSON before and behind the prompt, or None if a field replaces the first ones.
+
+        Requests of a task mostly differ in their prompts only.
+        """
+        before = b'{"model":' + _quote(self._model) + b',"prompt":'
+        whole = self._encode(msgspec.structs.replace(request, prompt=""), stream, None)
+        return (before, whole[len(before) + 2 :]) if whole.startswith(before + b'""') else None
 
     def _encode(self, request: Request, stream: bool, over: Mapping[str, object] | None) -> bytes:
         return wire.encode(

@@ -146,12 +146,13 @@ class TrafficCounter:
             self._ttft.add(result.ttft_s, times)
         if result.tpot_s is not None:
             self._tpot.add(result.tpot_s, times)
-        self._prompt_tokens += times * result.usage.prompt_tokens
-        self._completion_tokens += times * result.usage.completion_tokens
-        if result.usage.cached_tokens is not None:
-            self._cached = (self._cached or 0) + times * result.usage.cached_tokens
-        if result.tokens_per_step and result.usage.completion_tokens:
-            self._steps.add(result.usage.completion_tokens, result.tokens_per_step, times)
+        usage = result.usage
+        self._prompt_tokens += times * usage.prompt_tokens
+        self._completion_tokens += times * usage.completion_tokens
+        if usage.cached_tokens is not None:
+            self._cached = (self._cached or 0) + times * usage.cached_tokens
+        if result.tokens_per_step and usage.completion_tokens:
+            self._steps.add(usage.completion_tokens, result.tokens_per_step, times)
         if result.system_fingerprint is not UNSET and result.attempts:
             given = result.attempts[-1]
             self._fingerprints.add(result.system_fingerprint, given.start_s, given.end_s, times)

@@ -97,7 +97,7 @@ class RequestHead:
 
 
 class Transport(Protocol):
-    """Carries requests to one endpoint. Only `send` runs for every request."""
+    """Carries requests to one endpoint. Only `send` or `send_on_idle` runs for every request."""
 
     ledger: StepLedger
 
@@ -110,6 +110,11 @@ class Transport(Protocol):
 
     def prepare(self, head: RequestHead) -> None:
         """Do the work that all requests with this head share."""
+
+    def send_on_idle(
+        self, head: RequestHead, body: bytes | None, reply: Reply, request_id: str
+    ) -> Channel | None:
+        """Send a request as `send` does, or return None if no idle connection is usable."""
 
     def send(
         self,

@@ -229,8 +229,10 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
 
         Probably a stop string fired too early.
         """
-        ended = self.finish_reason in ("stop", "stop_sequence") and not self.thoughts_ended
-        return ended and bool(self.reasoning) and not self.text.strip() and not self.tool_calls
+        if not self.reasoning or self.thoughts_ended:
+            return False
+        ended = self.finish_reason in ("stop", "stop_sequence")
+        return ended and not self.text.strip() and not self.tool_calls
 
 
 class Failure(Struct, frozen=True, kw_only=True, gc=False):

@@ -20,8 +20,10 @@ from serve_eval.scorers._numbers import find_first_number, find_last_number
 STRICT = "strict-match"
 FLEXIBLE = "flexible-extract"
 
+_MARK = "#### "
 _STRICT = re.compile(r"#### (\-?[0-9\.\,]+)")
 _FLEXIBLE = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
+_CHARACTERS = "-$0123456789.,"
 _RUN = re.compile(r"[-$0-9.,]+")
 """Every match of _FLEXIBLE is within such a run, so only the last runs need to be searched."""
 _TAILS = 32, 200
@@ -82,8 +84,9 @@ def number_of(expected: object) -> float | None:
 
 def extract_strict(text: str) -> str | None:
     """Return the number after the first `#### ` that a number follows; None if there is none."""
-    match = _STRICT.search(text)
-    return match.group(1).strip() if match else None
+    start = text.find(_MARK)  # takes a fraction of the time of the expression
+    match = _STRICT.search(text, start) if start >= 0 else None
+    return match.group(1) if match else None
 
 
 def extract_last_strict(text: str) -> str | None:
@@ -94,6 +97,9 @@ def extract_last_strict(text: str) -> str | None:
 
 def extract_flexible(text: str) -> str | None:
     """Return the last number of the text, in any form; None if there is none."""
+    last = text[len(text.rstrip(_CHARACTERS)) :]  # most answers end in their number
+    if last.isdigit():
+        return last
     for tail in (*_TAILS, len(text)):
         start = max(0, len(text) - tail)
         for run in reversed(list(_RUN.finditer(text, start))):
@@ -107,8 +113,10 @@ def extract_flexible(text: str) -> str | None:
 
 def normalise(text: str) -> str:
     """Return the form in which an extracted number and a target are compared."""
+    if text.isdecimal():
+        return text
     text = text.replace(",", "").replace("$", "")
-    text = text[text.rfind("#### ") + 5 :] if "#### " in text else text
+    text = text[text.rfind(_MARK) + len(_MARK) :] if _MARK in text else text
     if text.endswith("."):
         text = text[:-1]
     elif text.endswith(".\n"):

@@ -85,3 +85,9 @@ def test_recorded_answers_score_as_lm_eval_scored_them(shared: Path, name: str) 
         for extract, key in ((extract_strict, "strict"), (extract_flexible, "flexible")):
             answer = extract(row["output"])
             assert (answer is not None and normalise(answer) == gold) == row[key], row["idx"]
+
+
+@given(st.text(alphabet="0123456789-$.,# \nAb١²", max_size=30))
+def test_a_number_in_digits_is_its_own_normal_form(text: str) -> None:
+    plain = re.sub(r"(?s).*#### ", "", re.sub(r"[,$]", "", text))
+    assert normalise(text) == re.sub(r"\.(\n?)\Z", r"\1", plain).lower()

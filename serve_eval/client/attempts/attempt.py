@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from serve_eval.client.attempts.liveness import LivenessGuard
 from serve_eval.client.attempts.outcome import Missed, OutcomeReader
@@ -158,8 +158,10 @@ class AttemptSender:
         if self._in_flight > self.max_in_flight:
             self.max_in_flight = self._in_flight
         try:
-            channel = await self._transport.send(
-                head, body, reply, request_id=this.request_id, fresh=fresh or alone
+            name = this.request_id
+            idle = None if fresh or alone else self._transport.send_on_idle(head, body, reply, name)
+            channel = idle or await self._transport.send(
+                head, body, reply, request_id=name, fresh=True
             )
             del body  # it may hold a video; the answer is awaited without it
             this.channel, this.used = channel, channel.turns > 0
@@ -253,9 +255,11 @@ class AttemptSender:
         self._in_flight -= 1
         if reply.pause_s is not None:
             self._pause(reply.pause_s)
-        # An answer needs a proof if its connection was used before and it did not name its request.
-        doubtful = channel is not None and this.failure is None and this.used and not this.named
-        servers, timing = reply.servers, reply.timing
+        connection = turn = 0
+        if channel is not None and this.failure is None and this.used and not this.named:
+            # It needs a proof: its connection was used before, and it did not name its request.
+            connection, turn = channel.number, channel.turns + 1
+        servers, timing = reply.servers, reply.timing if self._wants_timing else None
         if servers is not None:
             self.saw_servers = True
             servers = self._masking.value(servers) if self._masking else servers
@@ -269,11 +273,11 @@ class AttemptSender:
                 status=this.status or reply.status or None,
                 request_id=this.request_id,
                 streamed=this.streamed,
-                connection=channel.number if doubtful and channel is not None else 0,
-                turn=channel.turns + 1 if doubtful and channel is not None else 0,
+                connection=connection,
+                turn=turn,
                 timing=timing,
                 servers=servers,
-                lost=_judge_loss(this),
+                lost=UNSET if this.failure is None else _judge_loss(this),
             )
         )
         if channel is None:
@@ -290,10 +294,8 @@ class AttemptSender:
         self._transport.give_up(channel, reply, unwanted=this.unwanted)
 
 
-def _judge_loss(this: AttemptUnderWay) -> LostAnswer | UnsetType:
-    """Return whether an attempt that gave no answer may have lost one; UNSET for an answer."""
-    if this.failure is None:
-        return UNSET
+def _judge_loss(this: AttemptUnderWay) -> LostAnswer:
+    """Return whether an attempt that gave no answer may have lost one."""
     nothing = this.channel is None or this.early
     return LostAnswer.NOTHING if nothing else LostAnswer.ANSWER
 

@@ -92,7 +92,8 @@ class Patience:
     def expect_no_more(self, wait: Wait, now: float) -> None:
         """Note that the expected reply came or is no longer expected."""
         if (reply := wait.reply) is not None:
-            self._expecting, wait.reply = self._expecting - 1, None
+            self._expecting -= 1
+            wait.reply = None
             self._hear(reply, now)
 
     def heard_at(self) -> float:

@@ -189,7 +189,7 @@ class Http1Connection(asyncio.Protocol):
         self._head_size += len(name) + len(value)
         name = name.lower()
         if name in HEAD_FIELDS:
-            repeated = name in SERVER_FIELDS and name in self._head
+            repeated = name in self._head and name in SERVER_FIELDS
             self._head[name] = "" if repeated else value.decode("latin-1")
 
     def on_headers_complete(self) -> None:

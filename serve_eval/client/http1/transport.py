@@ -81,6 +81,14 @@ class Http1Transport:
     def prepare(self, head: RequestHead) -> None:
         self._prepared[head] = self._encode(head)
 
+    def send_on_idle(
+        self, head: RequestHead, body: bytes | None, reply: Reply, request_id: str
+    ) -> Http1Connection | None:
+        connection = self._take_idle()
+        if connection is not None:
+            connection.send(self._whole(head, body, request_id), reply)
+        return connection
+
     async def send(
         self,
         head: RequestHead,
@@ -94,11 +102,16 @@ class Http1Transport:
         if connection is None:
             connection = await self._open()
             reply.expect(time.monotonic())
+        connection.send(self._whole(head, body, request_id), reply)
+        return connection
+
+    def _whole(self, head: RequestHead, body: bytes | None, request_id: str | None) -> bytes:
+        """Return a request as it is written."""
         lines = self._prepared.get(head) or self._encode(head)
         named = b"" if request_id is None else b"%b%b\r\n" % (_ID_FIELD, request_id.encode())
-        length = b"" if body is None else b"Content-Length: %d\r\n" % len(body)
-        connection.send(b"%b%b%b\r\n%b" % (lines, named, length, body or b""), reply)
-        return connection
+        if body is None:
+            return b"%b%b\r\n" % (lines, named)
+        return b"%b%bContent-Length: %d\r\n\r\n%b" % (lines, named, len(body), body)
 
     def _encode(self, head: RequestHead) -> bytes:
         """Return the request line and headers of a request for a path of the target."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import UNSET
 
 from serve_eval.client.wire_format.thinking import leaves_thinking_open, split_thinking
@@ -30,10 +31,10 @@ def response(
     attempt, `first_at` and `last_at` those of a stream's first and last token, all in seconds of
     one clock.
     """
-    prompt = request.prompt
-    text, thoughts = split_thinking(
-        said.text, opened=isinstance(prompt, str) and leaves_thinking_open(prompt)
-    )
+    text, prompt = said.text, request.prompt
+    opened, thoughts = isinstance(prompt, str) and leaves_thinking_open(prompt), None
+    if opened or "<" in text:  # no tag is in most texts
+        text, thoughts = split_thinking(text, opened=opened)
     thoughts_ended = thoughts is not None and thoughts is not said.text
     for stop in request.sampling.stop:
         if stop in text:
@@ -48,11 +49,10 @@ def response(
         tokens = usage.completion_tokens if said.reasoning else usage.shown_tokens
         if tokens > 1:
             tpot_s = microseconds((last_at - first_at) / (tokens - 1))
-    return Response(
+    found = Response(
         text=text,
         finish_reason=said.finish_reason,
         reasoning=reasoning or None,
-        refusal=said.refusal,
         stop_reason=said.stop_reason,
         thoughts_ended=thoughts_ended,
         usage=said.usage,
@@ -61,10 +61,23 @@ def response(
         tpot_s=tpot_s,
         attempts=attempts,
         tokens_per_step=said.tokens_per_step,
-        prompt_logprobs=said.prompt_logprobs,
-        tool_calls=said.tool_calls,
-        call_faults=said.call_faults or UNSET,
         answer_id=said.id,
         system_fingerprint=said.fingerprint or UNSET,
         server_finish=said.server_finish or UNSET,
+    )
+    rare = said.tool_calls or said.call_faults or said.prompt_logprobs is not None
+    return _add_rare(found, said) if rare or said.refusal is not None else found
+
+
+def _add_rare(found: Response, said: Said) -> Response:
+    """Return a response with what few answers have.
+
+    In one call, CPython would pass more than 15 arguments by name, and build a dictionary of them.
+    """
+    return msgspec.structs.replace(
+        found,
+        refusal=said.refusal,
+        prompt_logprobs=said.prompt_logprobs,
+        tool_calls=said.tool_calls,
+        call_faults=said.call_faults or UNSET,
     )

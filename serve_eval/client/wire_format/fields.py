@@ -51,15 +51,16 @@ def usage(told: object) -> Usage:
 
 def _read_usage(told: WireUsage) -> Usage:
     prompt, completion = told.prompt_tokens, told.completion_tokens
-    details, thoughts = told.prompt_tokens_details, told.completion_tokens_details
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    if type(cached) is not int or not 0 <= cached < 2**53:
-        cached = None
-    hidden = told.reasoning_tokens
-    if isinstance(thoughts, dict):
-        hidden = thoughts.get("reasoning_tokens") or hidden
     if not (type(prompt) is int and type(completion) is int and prompt >= 0 and completion >= 0):
         prompt, completion = _count(prompt), _count(completion)
+    details, thoughts = told.prompt_tokens_details, told.completion_tokens_details
+    hidden, cached = told.reasoning_tokens, None
+    if isinstance(details, dict):
+        cached = details.get("cached_tokens")
+        if type(cached) is not int or not 0 <= cached < 2**53:
+            cached = None
+    if isinstance(thoughts, dict):
+        hidden = thoughts.get("reasoning_tokens") or hidden
     if hidden:
         return Usage(
             prompt_tokens=prompt,

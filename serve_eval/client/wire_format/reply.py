@@ -47,6 +47,9 @@ HEAD_FIELDS = frozenset(
 """The header fields that a transport passes on, in lower case; of SERVER_FIELDS, a repeated one as
 an empty one."""
 
+_USUAL, _JSON = frozenset({b"content-type", b"content-length", _REQUEST_ID}), "application/json"
+"""The fields of most heads, and the type of most bodies."""
+
 
 class TooLarge(Exception):
     """The answer exceeds the size limit."""
@@ -156,25 +159,35 @@ class Reply:
 
     def begin(self, status: int, head: Mapping[bytes, str]) -> None:
         """Take the status and the HEAD_FIELDS of the head."""
-        self.status, self.content_type, self.retry_after = (
-            status,
-            head.get(b"content-type", ""),
-            head.get(RETRY_AFTER),
-        )
+        self.status, self._heard_at = status, self.read_at
+        self.content_type = content_type = head.get(b"content-type", "")
+        self.request_id = head.get(_REQUEST_ID)
+        self.until_close = b"content-length" not in head
+        if (status >= 300 or not _USUAL.issuperset(head)) and not self._take_rare(status, head):
+            return
+        if (
+            content_type != _JSON
+            and not self._raw
+            and status < 300
+            and content_type[: len(EVENT_STREAM)].lower() == EVENT_STREAM
+        ):
+            self.stream = StreamedAnswer(BehindDone() if self._metrics else None)
+
+    def _take_rare(self, status: int, head: Mapping[bytes, str]) -> bool:
+        """Take an error status, and fields that few heads have. Return False if the reply fails."""
+        self.retry_after = head.get(RETRY_AFTER)
         if status == 429 or not REMAINING.isdisjoint(head):
             self.pause_s = read_pause(status, head)
             if status == 429 and self.pause_s is not None:
                 self.retry_after = f"{self.pause_s:.3f}"
-        self.request_id, self._heard_at = head.get(_REQUEST_ID), self.read_at
-        self.until_close = not (
-            b"content-length" in head or "chunked" in head.get(b"transfer-encoding", "").lower()
-        )
         if self._metrics:
             self.told = head.get(_TIMING), head.get(_STAMPS)
         if CONTEXT_FIELD in head or GENERATION_FIELD in head:
             self.servers = read_servers(head)
         self.starting = status == 503 and head.get(STATE_HEADER, "").strip().lower() == STARTING
         coding = head.get(b"transfer-encoding", "").strip().lower()
+        if "chunked" in coding:
+            self.until_close = False
         if coding not in ("", "identity", "chunked"):
             # The end of such a body is unknown: waiting for it would last until a time limit.
             self.fail(
@@ -182,15 +195,10 @@ class Reply:
                     f"a body in the transfer encoding {coding[:40]!r}, which was not requested"
                 )
             )
-            return
+            return False
         if b"content-encoding" in head:
             self._unpack_from(head[b"content-encoding"].strip().lower().removeprefix("identity"))
-        if (
-            not self._raw
-            and status < 300
-            and self.content_type[: len(EVENT_STREAM)].lower() == EVENT_STREAM
-        ):
-            self.stream = StreamedAnswer(BehindDone() if self._metrics else None)
+        return True
 
     def _unpack_from(self, encoding: str) -> None:
         try:

@@ -30,4 +30,5 @@ def split_thinking(text: str, *, opened: bool = False) -> tuple[str, str | None]
 
 def leaves_thinking_open(prompt: str) -> bool:
     """Return True if a prompt ends with an open <think>, as some chat templates do."""
-    return prompt.rstrip().endswith(OPEN)
+    last = prompt[-1:]
+    return (last == ">" or last.isspace()) and prompt.rstrip().endswith(OPEN)

@@ -115,11 +115,10 @@ def decode(body: bytes, content_type: str) -> Said:
             f"not an OpenAI answer ({content_type or 'no content type'})", body
         ) from error
     choice = _choose(parsed, body)
-    message = choice.message
+    message, stop, told = choice.message, choice.stop_reason, choice.avg_decoded_tokens_per_iter
     text = choice.text if message is None else message.content
-    calls = ToolCalls()
-    if message is not None and message.tool_calls:
-        calls.add(message.tool_calls)
+    told_calls = None if message is None else message.tool_calls
+    calls = _collect(told_calls) if told_calls or not text else None
     answered = bool(text or calls)
     _refuse(parsed, choice, body, answered=answered)
     reason = choice.finish_reason
@@ -133,22 +132,23 @@ def decode(body: bytes, content_type: str) -> Said:
         id=fields.answer_id(parsed.id),
         text=text or "",
         finish_reason=reason if reason == "stop" else read_finish_reason(reason),
-        stop_reason=fields.stop_string(choice.stop_reason),
+        stop_reason=None if stop is None else fields.stop_string(stop),
         usage=fields.usage(usage),
-        tokens_per_step=fields.tokens_per_step(choice.avg_decoded_tokens_per_iter),
+        tokens_per_step=None if told is None else fields.tokens_per_step(told),
         fingerprint=fields.fingerprint(parsed.system_fingerprint),
     )
-    if said.finish_reason != reason:
+    if reason != "stop" and said.finish_reason != reason:
         said.server_finish = reason
     if message is not None:
         said.reasoning, said.refusal = (
             message.reasoning_content or message.reasoning,
             message.refusal,
         )
-    if not answered:
-        _find_said(said, calls, body)
-    if calls:
-        said.tool_calls, said.call_faults = calls.whole(), calls.faults()
+    if calls is not None:
+        if not answered:
+            _find_said(said, calls, body)
+        if calls:
+            said.tool_calls, said.call_faults = calls.whole(), calls.faults()
     return said
 
 
@@ -160,12 +160,21 @@ def parse(body: bytes) -> WholeBody:
         return odd_bodies.mend(body)
 
 
+def _collect(told: object) -> ToolCalls:
+    calls = ToolCalls()
+    calls.add(told)
+    return calls
+
+
 def _choose(parsed: WholeBody, body: bytes) -> WireChoice:
-    if not parsed.choices:
+    choices = parsed.choices
+    if choices and len(choices) == 1 and not choices[0].index:  # in nearly every answer
+        return choices[0]
+    if not choices:
         refuse_error(parsed, body, answered=False)
         refuse_signs(body)
         raise InvalidResponse("no choices in the answer", body)
-    return first_choice(parsed.choices, body)
+    return first_choice(choices, body)
 
 
 def _refuse(parsed: WholeBody, choice: WireChoice, body: bytes, *, answered: bool) -> None:
@@ -174,8 +183,8 @@ def _refuse(parsed: WholeBody, choice: WireChoice, body: bytes, *, answered: boo
         refuse_error(parsed, body, answered=answered)
     if parsed.status is not None or parsed.code is not None:
         refuse_status(parsed.status, parsed.code, body)
-    message = choice.message
-    if choice.error is not None or not message or message.error is not None:
+    said = choice.delta if choice.message is None else choice.message
+    if choice.error is not None or (said is not None and said.error is not None):
         refuse_choice_error(choice, body, answered=answered)
     if not answered:
         refuse_signs(body)

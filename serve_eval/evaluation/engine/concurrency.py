@@ -27,8 +27,9 @@ def is_overloaded(result: Response | Failure) -> bool:
 
 
 class Fixed:
-    """A fixed number of requests in flight."""
+    """A fixed number of requests in flight, which results do not change."""
 
+    adapts = False
     steps: tuple[ConcurrencyStep, ...] = ()
 
     def __init__(self, limit: int) -> None:
@@ -44,6 +45,8 @@ class Automatic:
     `note_result` takes every result with the time since the start in seconds. The first results
     after a change do not count, because they were sent under the old number.
     """
+
+    adapts = True
 
     def __init__(self, limits: Limits, most: int = MOST) -> None:
         self._most, self._slow_s = most, limits.stall_timeout_s / 2

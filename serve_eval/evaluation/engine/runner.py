@@ -156,11 +156,15 @@ class _Round:
         finally:
             lane.asking.discard(me)
         lane.keep(sample, result)
-        await accumulator.take_result(i, result, sample)
+        if accumulator.scores_here:
+            accumulator.add(i, result, None, sample)
+        else:
+            await accumulator.take_result(i, result, sample)
         self._count(lane, me)
         if watch is not None and number is not None:
             watch.see(number, result)
-        pace.note_result(result, self._clock() + self._offset)
+        if pace.adapts:
+            pace.note_result(result, self._clock() + self._offset)
         if session.workers < pace.limit:
             self._start_workers()
 

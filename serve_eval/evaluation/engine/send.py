@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -22,17 +25,17 @@ from serve_eval.schema import (
 from serve_eval.scorers.likelihood import continuation, is_likeliest
 
 
-async def send(
+def send(
     client: Client, task: Task, sample: Sample, *, alone: bool = False
-) -> Response | Failure:
+) -> Coroutine[Any, Any, Response | Failure]:
     """Return the response to a sample, or its failure. Never raises for errors of a request.
 
     `alone`: each request has a connection of its own.
     """
     request = request_of(task, sample)
     if not sample.choices:
-        return await send_to_thinker(client, request, alone=alone)
-    return await _send_choices(client, task, sample, request, alone=alone)
+        return send_to_thinker(client, request, alone=alone)
+    return _send_choices(client, task, sample, request, alone=alone)
 
 
 async def _send_choices(

@@ -96,9 +96,11 @@ async def _send_without_stops(client: Client, request: Request, send: Send) -> R
 
 def _ends_in_thoughts(result: Response) -> bool:
     """Return True if an answer ended of itself within thoughts that it shows or counts."""
-    hidden = bool(result.usage.reasoning_tokens) and result.finish_reason in _STOPPED
-    empty = not result.text.strip() and not result.tool_calls
-    return result.stopped_in_reasoning or (hidden and empty and not result.thoughts_ended)
+    if result.stopped_in_reasoning:
+        return True
+    if not result.usage.reasoning_tokens or result.finish_reason not in _STOPPED:
+        return False
+    return not (result.text.strip() or result.tool_calls or result.thoughts_ended)
 
 
 def _may_be_thoughts(request: Request, result: Response) -> bool:

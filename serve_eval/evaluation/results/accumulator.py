@@ -70,6 +70,24 @@ def _repetitive(text: str) -> bool:
     return len(text) >= _TAIL and text.count(text[-_LOOP:], len(text) - _TAIL) >= _TIMES
 
 
+def _record(
+    sample: Sample, response: Response, score: Score, mode: str | None, cut: Cut | None
+) -> ScoreRecord:
+    """Return the line of a score in the file of scores."""
+    return ScoreRecord(
+        id=sample.id,
+        outcome=score.outcome,
+        value=score.value,
+        answer=score.answer,
+        target=sample.target,
+        truncated=response.truncated,
+        parts=score.parts,
+        mode=UNSET if mode is None else mode,
+        group=sample.group or UNSET,
+        cut=UNSET if cut is None else cut,
+    )
+
+
 class ScoreAccumulator(SampleTable):
     """Score every response once, from the endpoint or from the journal, and keep the result.
 
@@ -98,6 +116,9 @@ class ScoreAccumulator(SampleTable):
         self._counts_only = (task.program is not None and executions is None) or (
             task.questions is not None and judgements is None
         )
+        self._looks_up = not self._counts_only and (
+            executions is not None or judgements is not None
+        )
         self._scores = scores
         self._apart = None if self._counts_only else apart
         self._being_scored: dict[int, Response] = {}
@@ -111,6 +132,11 @@ class ScoreAccumulator(SampleTable):
         )
         self._sum = 0.0
         self.forgot = False
+
+    @property
+    def scores_here(self) -> bool:
+        """True if no other process computes scores, so that `add` never waits."""
+        return self._apart is None
 
     async def take_result(
         self, i: int, result: Response | Failure, sample: Sample | None = None
@@ -153,12 +179,14 @@ class ScoreAccumulator(SampleTable):
             self.flags[i] |= LOST[find_lost(result.attempts)]
         if sample is None:
             sample = self.samples[i]
-        if isinstance(result, Response) and not self._counts_only:
+        if self._looks_up and isinstance(result, Response):
             result = self._look_up(sample, result)
         if isinstance(result, Failure):
             self._take_failure(i, sample, result)
             return
-        graded = self._remember(sample, self._grade(sample, result, graded))
+        graded = self._grade(sample, result, graded)
+        if self.task.remember is not None:
+            graded = self._remember(sample, graded)
         if isinstance(graded, Unfinished):
             self._scorer_errors.note(i, sample, graded)
             self._fail(i, FailureKind.SCORER_ERROR, retryable=False)
@@ -198,19 +226,12 @@ class ScoreAccumulator(SampleTable):
         self, i: int, sample: Sample, response: Response, score: Score, mode: str | None
     ) -> None:
         """Count a scored answer in every column and keep its score."""
-        self.set_failure(i, 0)
+        if self.failures[i]:
+            self.set_failure(i, 0)
         self.outcomes[i] = OUTCOME_CODES[score.outcome]
-        self.flags[i] |= (
-            response.truncated * TRUNCATED
-            | response.stopped_in_reasoning * STOPPED_IN_REASONING
-            | _repetitive(response.text) * REPETITIVE
-        )
         cut = _find_cut(self.task, sample, response, score)
-        self.flags[i] |= 0 if cut is None else CUT_FLAGS[cut]
-        if response.looping:
-            self.flags[i] |= LOOPING
-        elif response.unlisted_finish and self._finishes.note(i, response.finish_reason):
-            self.flags[i] |= UNLISTED_FINISH
+        if flags := self._find_flags(i, response, cut):
+            self.flags[i] |= flags
         if response.attempts:
             self.started[i], self.ended[i] = (
                 response.attempts[0].start_s,
@@ -230,33 +251,23 @@ class ScoreAccumulator(SampleTable):
         self._sum += score.value
         if mode is not None:
             self._count_mode(i, mode)
-        if not self._counts_only:
-            self._keep_score(sample, response, score, mode, cut)
+        if self._scores is not None and not self._counts_only:
+            self._scores.write(_record(sample, response, score, mode, cut))
 
-    def _keep_score(
-        self,
-        sample: Sample,
-        response: Response,
-        score: Score,
-        mode: str | None,
-        cut: Cut | None,
-    ) -> None:
-        """Pass a score to the file of scores."""
-        if self._scores is not None:
-            self._scores.write(
-                ScoreRecord(
-                    id=sample.id,
-                    outcome=score.outcome,
-                    value=score.value,
-                    answer=score.answer,
-                    target=sample.target,
-                    truncated=response.truncated,
-                    parts=score.parts,
-                    mode=UNSET if mode is None else mode,
-                    group=sample.group or UNSET,
-                    cut=UNSET if cut is None else cut,
-                )
-            )
+    def _find_flags(self, i: int, response: Response, cut: Cut | None) -> int:
+        """Return the flags of an answer. Notes the finish reason of one that is not listed."""
+        flags = 0 if cut is None else CUT_FLAGS[cut]
+        if response.truncated:
+            flags |= TRUNCATED
+        if response.stopped_in_reasoning:
+            flags |= STOPPED_IN_REASONING
+        if _repetitive(response.text):
+            flags |= REPETITIVE
+        if response.looping:
+            flags |= LOOPING
+        elif response.unlisted_finish and self._finishes.note(i, response.finish_reason):
+            flags |= UNLISTED_FINISH
+        return flags
 
     def forget(self, i: int, response: Response) -> None:
         """Remove the answer to sample `i`, as if it had never come.

@@ -28,7 +28,6 @@ from serve_eval.schema import DataRoots, Metric, Outcome, Response, Sample, Scor
 T = TypeVar("T")
 Grade = tuple[Score, str | None]
 """A score with the way in which the answer failed (None: it did not, or the task does not say)."""
-_FLOATS, _TEXTS = frozenset({float}), frozenset({str})
 _REPEAT = re.compile(r"#\d+$")
 
 
@@ -38,12 +37,13 @@ def score_response(task: Task, sample: Sample, response: Response) -> Score:
     Without text or tool call, most scorers have nothing to read, and the outcome says why. Where
     lower is better, no score is known beforehand to be the worst, so that the scorer is asked.
     """
-    said = (
-        response.prompt_logprobs is not None
-        or response.choice_logprobs is not None
+    text = response.text
+    if (
+        (text and not text.isspace())
         or response.tool_calls
-    )
-    if response.text.strip() or said:
+        or response.prompt_logprobs is not None
+        or response.choice_logprobs is not None
+    ):
         return task.score(sample, response)
     if response.refusal or response.finish_reason == "content_filter":
         outcome = Outcome.REFUSED
@@ -69,12 +69,8 @@ def grade(task: Task, sample: Sample, response: Response) -> Grade:
         and type(score.outcome) is Outcome
         and (score.answer is None or type(score.answer) is str)
         and isinstance(score.parts, dict)
-        and _FLOATS.issuperset(map(type, score.parts.values()))
-        and _TEXTS.issuperset(map(type, score.parts))
-        and "".join(
-            score.parts
-        ).isprintable()  # false for half of a surrogate pair, which cannot be written
-        and _is_within(score, metric)
+        and _are_sound(score.parts)
+        and _is_within(score.value, metric)
     ):
         score = check_score(score, "score()", metric.lo, metric.hi)
     if task.failure_mode is None or score.outcome is Outcome.CORRECT:
@@ -110,16 +106,24 @@ async def grade_answer(
     return await asyncio.wrap_future(apart(sample, response))
 
 
-def _is_within(score: Score, metric: Metric) -> bool:
-    """Return True if the value is in the metric's range and the parts are finite."""
-    lo, hi, value = metric.lo, metric.hi, score.value
-    for part in score.parts.values():
+def _are_sound(parts: dict[str, float]) -> bool:
+    """Return True if all names are texts that can be written, and all values finite numbers."""
+    for name, part in parts.items():
+        # Half of a surrogate pair, which cannot be written, is not printable.
+        if type(name) is not str or type(part) is not float or not name.isprintable():
+            return False
         if part - part != 0.0:
             return False
+    return True
+
+
+def _is_within(value: float, metric: Metric) -> bool:
+    """Return True if a value is in the metric's range, where NaN and the infinities never are."""
+    lo, hi = metric.lo, metric.hi
     return (
         (lo is None or lo - SLACK <= value)
         and (hi is None or value <= hi + SLACK)
-        and value - value == 0.0  # NaN and the infinities are outside every range
+        and value - value == 0.0
     )
 
 
