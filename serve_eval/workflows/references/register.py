@@ -259,7 +259,9 @@ def _register(
             hi=bounds[1],
             keys=keys,
             runs=runs,
-            answers=answers,
+            answers=None
+            if answers is None
+            else replace(answers, cut_by_run=tuple(run.cut for run in scored)),
             parts=join_parts(task, scored),
         )
         sha256 = reference_samples.write(references_dir / place, scores)
