@@ -97,9 +97,9 @@ def _build_task(spec: Spec, where: str, *, checked: bool = False) -> tuple[Task,
     make = registry.load(TASKS, spec.name, checked=checked)
     if spec.options.get("max_tokens") == "auto":
         raise PlanError(
-            f"{where}.max_tokens: auto is a word of the flag `run --max-tokens` alone:"
+            f"{where}.max_tokens: auto is a word of the command line of serve-eval run alone:"
             " it depends on earlier runs, and this limit is part of a protocol",
-            hint="Give the number that `serve-eval run --max-tokens auto` names.",
+            hint="Give a number, such as the one that a run with the word named.",
         )
     given = registry.check_options(make, spec.options, where, also=OPTIONS)
     own = registry.options_of(make)
