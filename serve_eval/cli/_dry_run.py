@@ -212,7 +212,7 @@ def _text(
     from serve_eval.report.summary.figures import count
 
     lines = ["plan:", *_indent(yaml_source.dump(msgspec.to_builtins(to_file(plan))))]
-    lines += describe_preset(plan.preset)
+    lines += describe_preset(plan)
     if plan.preset is not None and not plan.preset.taken:
         lines.append(NOT_TAKEN)
     lines += launch_lines(commands, files)

@@ -60,6 +60,7 @@ class TakenPromptOptions:
             "Start the endpoint with this launcher; see serve-eval list launchers.", metavar="NAME"
         ),
     ] = None
+    server_defaults: shared.ServerDefaultsOption = None
     settings: shared.Set = None
     allow_code_execution: shared.AllowCodeExecution = None
     include_path: shared.IncludePath = None

@@ -216,13 +216,15 @@ def _other_launches(work: Sequence[TaskRun], plan: Plan) -> list[str]:
 
 
 def _other_defaults(work: Sequence[TaskRun], found: SamplingDefaults | None) -> list[str]:
-    """Return a line per own reference taken at a server that added other sampling fields."""
+    """Return a line per reference whose servers added, or may have added, other fields."""
     lines = []
     for w in work:
-        runs = None if w.prepared.reference is None else w.prepared.reference.runs
-        told = None if runs is None else compare_with_reference(found, runs, w.prepared.task)
-        if told:
-            lines.append(f"{w.prepared.task.name}: {told}")
+        reference = w.prepared.reference
+        if reference is None:
+            continue
+        other = compare_with_reference(found, reference, w.prepared.task)
+        if other is not None:
+            lines.append(f"{w.prepared.task.name}: {other.told}")
     return lines
 
 

@@ -31,6 +31,7 @@ from serve_eval.evaluation.steps.judge_answers import judge_answers
 from serve_eval.evaluation.steps.note_cut_off import note_cut_off
 from serve_eval.evaluation.steps.nothing_asked import warn_of_old_answers
 from serve_eval.evaluation.steps.open_tasks import open_tasks, replay_tasks, score_again, stop_early
+from serve_eval.evaluation.steps.refuse_sampling import refuse_other_sampling
 from serve_eval.evaluation.steps.report_run import report_run, save_report
 from serve_eval.evaluation.steps.run_answers import run_answers
 from serve_eval.evaluation.steps.use_endpoint import (
@@ -123,6 +124,7 @@ async def evaluate(
                     await note_endpoint(session, client)
                     await ask_again(session, client)
         else:
+            refuse_other_sampling(session)
             warn_of_old_answers(session)
         session.check_journals()
         await run_answers(session)
@@ -156,6 +158,7 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False, asked: bool 
         session.seeds = order_seed.read_seeds(session.folder, saved)
         stop_early(session, asking=False)
         session.endpoint = last_endpoint(saved, session.noted.read())
+        refuse_other_sampling(session)
         return report_run(session, strict=strict, asked=asked)
 
 

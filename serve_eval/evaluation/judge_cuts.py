@@ -32,6 +32,7 @@ def add_cut_effect(
 
     def judge_theirs() -> Verdict:
         assert better is not None
+        assert better.reference is not None
         runs = task_run.accumulator.runs()
         pairs, _ = pairing.with_reference(task, dataset, reference, runs, cuts_right=True)
         return judge(result, pairs, against=better.reference)
@@ -41,8 +42,9 @@ def add_cut_effect(
         result,
         own=judge_own if right is not None and result.cut_value is not None else None,
         reference_cut=None if better is None else better.cut,
-        theirs=judge_theirs if better is not None and better.cut else None,
+        reference_answers=None if better is None else better.answers,
+        theirs=judge_theirs if better is not None and better.reference and better.cut else None,
         reference_name="the reference"
         if better is None or better.runs == 1
-        else "the reference's first run",
+        else f"the reference's {better.runs} runs",
     )

@@ -14,29 +14,27 @@ from typing import Any
 
 from serve_eval.errors import (
     DatasetError,
-    NotComparableError,
     PlanError,
     ReferenceFileError,
     SandboxError,
     ServeEvalError,
 )
 from serve_eval.evaluation.plan.applicable_reference import (
-    SEED,
     ApplicableReference,
     explain_refusal,
     find_applicable,
     reference_directories,
 )
 from serve_eval.evaluation.plan.chosen_samples import SampleChoice
-from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
 from serve_eval.evaluation.plan.data_roots import DATASET, find_roots
+from serve_eval.evaluation.plan.lacking_reference import LackingReference, find_lacking, may_lack
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.request_size import check_sizes
 from serve_eval.evaluation.plan.shard import ShardPart, list_places, shard_fingerprint
 from serve_eval.evaluation.plan.shared_texts import warn_of_shared_texts
 from serve_eval.evaluation.plan.task_rule import choose_rule
 from serve_eval.plugins import registry
-from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, fingerprint
+from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, SERVER_ADDS, fingerprint
 from serve_eval.protocol.shared import build_task, usual_task
 from serve_eval.schema import Dataset, Hypothesis, Plan, Reference, Shard, Spec, Task
 from serve_eval.stats.classic import num_samples_for
@@ -54,14 +52,6 @@ MOST_ASKED = 10_000_000
 _OTHER_DATA_HINT = (
     "Get the whole set, use your own references, or compare anyway with --allow-mismatch"
     f" {DATASET}."
-)
-_NO_ROW_HINT = (
-    "Give the --model and the specification of a registered row, or pass your own rows with"
-    " --references-dir."
-)
-_NO_VERDICT_HINT = (
-    " To print the value without a verdict: --allow-missing-reference, or for all tasks"
-    f" --no-reference. {HOW_TO_TAKE}:"
 )
 
 
@@ -82,7 +72,12 @@ def prepare(plan: Plan) -> list[PreparedTask]:
             lost.append(error)
             applicable.append(ApplicableReference())
     problems += _find_unknown_fields(plan, [task for _, task in built], applicable)
-    problems += [*_find_lacking(plan, built, applicable), *lost]
+    lacking = [
+        LackingReference(spec.name, task.name, one.why, one.refused)
+        for (spec, task), one in zip(built, applicable, strict=True)
+        if one.why is not None and task.control_of is None
+    ]
+    problems += [*find_lacking(plan, lacking), *lost]
     prepared, choice = [], SampleChoice(plan)
     for (spec, task), reference in zip(built, applicable, strict=True):
         try:
@@ -118,48 +113,6 @@ def _find_unsafe(plan: Plan, tasks: Sequence[Task]) -> list[ServeEvalError]:
             hint="On a machine that you can afford to lose, pass --allow-code-execution.",
         )
     ]
-
-
-def _may_lack(plan: Plan) -> bool:
-    """Return True if a task may be asked without a reference."""
-    return plan.no_reference or plan.allow_missing_reference or plan.integration_test
-
-
-def _find_lacking(
-    plan: Plan, built: Sequence[tuple[Spec, Task]], found: Sequence[ApplicableReference]
-) -> list[ServeEvalError]:
-    """Return an error for the tasks without a reference that applies, with what to do."""
-    pairs = zip(built, found, strict=True)
-    lacking = [
-        (spec, task, one)
-        for (spec, task), one in pairs
-        if one.why is not None and task.control_of is None
-    ]
-    if not lacking or _may_lack(plan):
-        return []
-    refused = list(dict.fromkeys(name for _, _, one in lacking for name in one.refused))
-    hints = [_explain_mismatch(refused)] if refused else []
-    hints += [_NO_ROW_HINT] if any(not one.refused for _, _, one in lacking) else []
-    take = write_take_command(plan, [spec.name for spec, _, _ in lacking])
-    return [
-        NotComparableError(
-            "\n".join(f"{task.name}: {one.why}" for _, task, one in lacking),
-            hint=f"{' '.join(hints)}{_NO_VERDICT_HINT}\n  {take}",
-        )
-    ]
-
-
-def _explain_mismatch(fields: Sequence[str]) -> str:
-    """Return how to compare although these fields of the protocol differ."""
-    flags = " ".join(f"--allow-mismatch {name}" for name in fields)
-    seed = (
-        " A seed is a draw, not a protocol: a reference that is taken without one judges runs of"
-        " any seed."
-    )
-    return (
-        f"To compare anyway: {flags}, or in a plan: allow_mismatch: [{', '.join(fields)}]."
-        f"{seed if SEED in fields else ''}"
-    )
 
 
 def join_errors(problems: Sequence[ServeEvalError]) -> ServeEvalError:
@@ -202,7 +155,9 @@ def _find_unknown_fields(
     references = [one.found for one in applicable if one.found is not None]
     recorded = {name for found in references for name in found.protocol or ()}
     own = {name for task in tasks for name in (*task.protocol, *task.reference_fields)}
-    known = sorted({DATASET, *recorded, *own, *((SCORER_OPTIONS,) if CASES in own else ())})
+    known = sorted(
+        {DATASET, SERVER_ADDS, *recorded, *own, *((SCORER_OPTIONS,) if CASES in own else ())}
+    )
     problems = [
         f"allow_mismatch: unknown protocol field {name!r}.{registry.nearest(name, known)}"
         for name in plan.allow_mismatch
@@ -233,7 +188,7 @@ def _prepare(
     if registered is None:
         hypothesis = replace(hypothesis, num_samples=len(full.samples))
     if found is not None and (deviation := explain_refusal(plan, task, full, found)):
-        if not _may_lack(plan):
+        if not may_lack(plan):
             raise DatasetError(deviation, hint=_OTHER_DATA_HINT)
         found, why, protocol = None, deviation, None
     if plan.no_reference and found is not None:

@@ -20,6 +20,9 @@ KEY_BYTES = 6
 SCORER_OPTIONS = "scorer_options"
 """Field of the options that scorers of cases have. `samples` depends on them too, so that results
 of earlier versions, which lack the field, are still comparable."""
+SERVER_ADDS = "server_adds"
+"""Field with the sampling fields that the server adds and that nothing replaces. It is present only
+if there are some, and known only once the endpoint is probed."""
 CASES = "cases"
 """Field of a reference with the number of cases and a checksum of their expected values."""
 

@@ -95,6 +95,12 @@ def bare_task(spec: Spec) -> Task:
 def _build_task(spec: Spec, where: str, *, checked: bool = False) -> tuple[Task, dict[str, Any]]:
     """Return the task with its own options, and the shared options."""
     make = registry.load(TASKS, spec.name, checked=checked)
+    if spec.options.get("max_tokens") == "auto":
+        raise PlanError(
+            f"{where}.max_tokens: auto is a word of the command line of serve-eval run alone:"
+            " it depends on earlier runs, and this limit is part of a protocol",
+            hint="Give a number, such as the one that a run with the word named.",
+        )
     given = registry.check_options(make, spec.options, where, also=OPTIONS)
     own = registry.options_of(make)
     task: Task = make(**{name: value for name, value in given.items() if name in own})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from serve_eval.protocol.presets import describe_options
 from serve_eval.schema import (
@@ -16,6 +16,7 @@ from serve_eval.schema import (
     ModelPreset,
     PairedComparison,
     PathFinding,
+    Plan,
     Report,
     TaskReport,
     TaskResult,
@@ -50,16 +51,47 @@ def acceptance(told: Acceptance, check: AcceptanceCheck | None) -> str:
     return "; ".join(said)
 
 
-def describe_preset(preset: ModelPreset | None) -> list[str]:
-    """Return the line about the preset of a plan: its source, and the values that it offers."""
+def describe_preset(plan: Plan) -> list[str]:
+    """Return the line about the preset of a plan: its source, and the values that it offers.
+
+    Those of the plan that tasks are asked with instead come last.
+    """
+    preset = plan.preset
     if preset is None or not preset.taken:
         return []
     named = [f"preset {preset.name}"] if preset.name else []
     named += [f"effort {preset.effort}"] if preset.effort else []
     return [
         f"{', '.join(named)} (table of {preset.table}; {preset.source}, read {preset.read}):"
-        f" {describe_options(preset.values) or 'nothing to send'}"
+        f" {describe_options(preset.values) or 'nothing to send'}{_name_overriding(plan, preset)}"
     ]
+
+
+def _name_overriding(plan: Plan, preset: ModelPreset) -> str:
+    """Return the values that a plan has in the place of those of its preset, with their tasks."""
+    tasks_of: dict[str, list[str]] = {}
+    for task in plan.tasks:
+        if words := describe_options(_list_overriding(preset.values, task.options)):
+            tasks_of.setdefault(words, []).append(task.name)
+    several = len(plan.tasks) > 1
+    told = [
+        f"{words} ({', '.join(tasks)})" if several else words for words, tasks in tasks_of.items()
+    ]
+    return f"; overridden by {'; '.join(told)}" if told else ""
+
+
+def _list_overriding(offered: Mapping[str, object], own: Mapping[str, object]) -> dict[str, object]:
+    """Return the own options that differ from those offered by the same name, at any depth."""
+    found: dict[str, object] = {}
+    for name, value in offered.items():
+        if name not in own or own[name] == value:
+            continue
+        there = own[name]
+        if isinstance(value, Mapping) and isinstance(there, Mapping):
+            there = _list_overriding(value, there)
+        if there != {}:
+            found[name] = there
+    return found
 
 
 def describe_efforts(report: Report) -> list[str]:

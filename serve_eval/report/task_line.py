@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING
 
 from serve_eval.evaluation.results.degradation import what
 from serve_eval.report.attribution import accusations
+from serve_eval.report.counted_causes import MANY, list_counted
 from serve_eval.report.one_line import OneLine, describe_drop
 from serve_eval.report.summary import figures
 from serve_eval.report.summary.summary_task import SummaryTask
 from serve_eval.schema import (
     NOT_PROVEN,
     Attribution,
-    Cut,
     Degradation,
-    Outcome,
     TaskResult,
     Verdict,
     VerdictOutcome,
@@ -28,8 +27,6 @@ from serve_eval.verdicts import repaired
 if TYPE_CHECKING:
     from serve_eval.schema import ComparedTask
 
-MANY = 0.05
-"""Share of the samples from which an ending is a likely cause of a bad value."""
 BROKEN = (
     Reason.TOO_MANY_MISSING.value,
     Reason.MISSING_RESULTS.value,
@@ -50,16 +47,18 @@ def make_task_line(
     found: str = "",
     attribution: Attribution | None = None,
     degradations: Sequence[Degradation] = (),
+    before: TaskResult | None = None,
 ) -> OneLine:
     """Return the line about a task.
 
-    `found` is what a diagnosis says is the likeliest cause, if one was made.
+    `found` is what a diagnosis says is the likeliest cause, if one was made. `before` is the result
+    of the other side of a comparison.
     """
     verdict, result = task.verdict, task.result
     asked = verdict.outcome not in (VerdictOutcome.UNSUPPORTED, VerdictOutcome.ERROR)
     failed = verdict.outcome is VerdictOutcome.FAIL
     why = () if failed else sort_reasons(verdict.reasons)[:1]
-    known = (*why, *filter(None, (found,)), *_list_causes(result, attribution, degradations))
+    known = (*why, *filter(None, (found,)), *_list_causes(task, attribution, degradations, before))
     return OneLine(
         outcome=verdict.outcome.value,
         about=" ".join(filter(None, (result.task, model))),
@@ -95,7 +94,9 @@ def make_compared_line(task: ComparedTask, model: str | None, found: str = "") -
     summary = SummaryTask(
         result=task.b, verdict=task.verdict, names=("B", "A"), default_rule="paired"
     )
-    line = make_task_line(summary, model, found=found, attribution=task.attributions[1])
+    line = make_task_line(
+        summary, model, found=found, attribution=task.attributions[1], before=task.a
+    )
     lost = task.a.failed or task.a.doubted
     more = f"; A: {task.a.failed} failed, {task.a.doubted} repaired" if lost else ""
     return replace(line, counts=f"{line.counts}{more}")
@@ -156,9 +157,13 @@ def find_change(task: SummaryTask) -> tuple[float | None, tuple[float, float] | 
 
 
 def _list_causes(
-    result: TaskResult, attribution: Attribution | None, degradations: Sequence[Degradation]
+    task: SummaryTask,
+    attribution: Attribution | None,
+    degradations: Sequence[Degradation],
+    before: TaskResult | None,
 ) -> Iterator[str]:
     """Yield what the report itself knows of causes, the most telling first."""
+    result, verdict = task.result, task.verdict
     if attribution is not None:
         yield from accusations(attribution)
     for one in degradations:
@@ -168,16 +173,4 @@ def _list_causes(
     if result.failures and result.failed > MANY * planned:
         kinds = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in result.failures.items())
         yield f"no answer: {kinds}"
-    counts = {
-        "cut off at max_tokens": result.cut.get(Cut.MAX_TOKENS, 0),
-        "cut off by the server's window": result.cut.get(Cut.WINDOW, 0),
-        "cut off by a stop string": result.cut.get(Cut.STOP_STRING, 0),
-        "ended within the reasoning": result.stopped_in_reasoning,
-        "looping": result.looping,
-        "empty": result.outcomes.get(Outcome.EMPTY, 0),
-        "unreadable": result.unparsed,
-        "repaired, so that their first answers are unknown": result.doubted,
-    }
-    most = max(counts, key=lambda name: counts[name])
-    if counts[most] > MANY * planned:
-        yield f"{counts[most]} of {result.planned} answers {most}"
+    yield from list_counted(result, verdict, before)

@@ -70,7 +70,7 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
         f" {report.endpoint.base_url or 'no request was sent'}",
     )
     servers = (f"{kind}: {what}" for kind, what in describe(report.endpoint.info).items())
-    for line in (*servers, *lines.describe_preset(report.plan.preset)):
+    for line in (*servers, *lines.describe_preset(report.plan)):
         say(console, line)
     console.print(*fit_tables(_COLUMNS, list(map(_cells, report.tasks)), console.width), sep="\n\n")
     for task in report.tasks:

@@ -194,15 +194,17 @@ class CutEffect:
     """The change that answers could make which were cut off.
 
     `cut` answers of this run were. If all of them were right, the value is `value` and the rule
-    says `outcome`. If instead the `reference_cut` ones of the reference were right, the reference
-    is `reference_value` and the rule says `reference_outcome`. None: not known, or answers can be
-    partly right.
+    says `outcome`. If instead the `reference_cut` of the `reference_answers` of all its runs were
+    right, the reference is `reference_value` and the rule says `reference_outcome`. None: not
+    known, or answers can be partly right. If the cuts of its later runs are not known, both numbers
+    are those of the first one.
     """
 
     cut: int
     value: float | None
     outcome: VerdictOutcome | None
     reference_cut: int | None = None
+    reference_answers: int | None = None
     reference_value: float | None = None
     reference_outcome: VerdictOutcome | None = None
 

@@ -60,12 +60,16 @@ class FoundSlice:
 
 
 def choose(strength: FloatArray, passing: BoolArray) -> int | None:
-    """Return the first of the passing slices that is about as strong as the strongest of them."""
+    """Return the first of the passing slices that is about as strong as the strongest of them.
+
+    None if no slice passes, or if none loses more than its share of the prompts.
+    """
     import numpy
 
     if not passing.any():
         return None
-    best = float(strength[passing].max())
+    if (best := float(strength[passing].max())) <= 0.0:
+        return None
     return int(numpy.flatnonzero(passing & (strength >= AS_GOOD * best))[0])
 
 

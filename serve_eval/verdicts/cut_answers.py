@@ -44,13 +44,14 @@ def add_effect(
     *,
     own: Callable[[], Verdict] | None,
     reference_cut: int | None,
+    reference_answers: int | None,
     theirs: Callable[[], Verdict] | None,
     reference_name: str = "the reference",
 ) -> Verdict:
     """Return the verdict with what cut answers could change, and a warning if they could turn it.
 
     `own` judges with the cut answers of this run right, `theirs` with those of the reference (None:
-    this says nothing). `reference_cut` counts the latter (None: not known).
+    this says nothing). `reference_cut` counts the latter, of `reference_answers` (None: not known).
     """
     if not result.cut and not reference_cut:
         return verdict
@@ -61,6 +62,7 @@ def add_effect(
         value=None if best is None else best.evaluated,
         outcome=None if best is None else best.outcome,
         reference_cut=reference_cut,
+        reference_answers=reference_answers,
         reference_value=None if worst is None else worst.reference,
         reference_outcome=None if worst is None else worst.outcome,
     )

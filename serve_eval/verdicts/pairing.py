@@ -134,8 +134,8 @@ def with_reference(
     before = [[run[place] for place in places] for run in stored.runs]
     if cuts_right and stored.answers is not None:
         best = stored.hi if higher else stored.lo
-        cut = stored.answers.take(places).cut
-        before[0] = [best if one else score for one, score in zip(cut, before[0], strict=True)]
+        cuts = stored.answers.take(places).list_cuts(len(before)) or ()
+        before = lift_cuts(before, cuts, best) if cuts else before
     lo, hi = stored.lo, stored.hi
     now = [[reference_samples.as_stored(score, lo, hi) for score in run] for run in runs]
     try:
@@ -146,6 +146,16 @@ def with_reference(
     if keys is not None:
         return pairs, None  # The groups of prompts that were not asked are not known.
     return replace(pairs, reference_effect=effect_of([list(run) for run in stored.runs])), None
+
+
+def lift_cuts(
+    runs: Sequence[Sequence[float]], cuts: Sequence[Sequence[bool]], best: float
+) -> list[list[float]]:
+    """Return the scores of runs with the best one for every answer that was cut off."""
+    return [
+        [best if is_cut else score for is_cut, score in zip(cut, run, strict=True)]
+        for cut, run in zip(cuts, runs, strict=True)
+    ]
 
 
 def explain_unpaired(task: Task, reference: Reference) -> str | None:

@@ -1,4 +1,4 @@
-"""Lengths of a reference's answers and their signs of damage, as its file of scores keeps them."""
+"""Lengths, cuts and signs of damage of a reference's answers, as its file of scores keeps them."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class PackedAnswers(msgspec.Struct, frozen=True):
     looping: str
     shared: str
     scripts: list[str] = []
+    cut_by_run: list[str] = []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,8 @@ class StoredAnswers:
 
     `lengths` are tokens if the server counted them (`counted`), else characters. An answer is `cut`
     at max_tokens, `looping` if it repeats itself to its end, and `shared` if the same long text
-    answers another prompt. `scripts` are those of the letters in all answers.
+    answers another prompt. `scripts` are those of the letters in all answers. `cut_by_run` has the
+    answers of every run, the first too, that anything cut off (empty: an older file).
     """
 
     counted: bool
@@ -38,6 +40,7 @@ class StoredAnswers:
     looping: tuple[bool, ...]
     shared: tuple[bool, ...]
     scripts: frozenset[str]
+    cut_by_run: tuple[tuple[bool, ...], ...] = ()
 
     def take(self, places: Sequence[int]) -> StoredAnswers:
         """Return the answers to the prompts at these places."""
@@ -47,7 +50,14 @@ class StoredAnswers:
             cut=tuple(self.cut[i] for i in places),
             looping=tuple(self.looping[i] for i in places),
             shared=tuple(self.shared[i] for i in places),
+            cut_by_run=tuple(tuple(run[i] for i in places) for run in self.cut_by_run),
         )
+
+    def list_cuts(self, runs: int) -> tuple[tuple[bool, ...], ...] | None:
+        """Return the cut answers of all runs, None if those of some are not known."""
+        if len(self.cut_by_run) == runs:
+            return self.cut_by_run
+        return (self.cut,) if runs == 1 else None
 
 
 def pack(answers: StoredAnswers) -> PackedAnswers:
@@ -60,6 +70,7 @@ def pack(answers: StoredAnswers) -> PackedAnswers:
         looping=_pack_bits(answers.looping),
         shared=_pack_bits(answers.shared),
         scripts=sorted(answers.scripts),
+        cut_by_run=list(map(_pack_bits, answers.cut_by_run)),
     )
 
 
@@ -75,6 +86,7 @@ def unpack(packed: PackedAnswers, n: int) -> StoredAnswers:
         looping=_unpack_bits(packed.looping, n),
         shared=_unpack_bits(packed.shared, n),
         scripts=frozenset(packed.scripts),
+        cut_by_run=tuple(_unpack_bits(run, n) for run in packed.cut_by_run),
     )
 
 

@@ -12,18 +12,23 @@ from serve_eval.verdicts import pairing
 
 @dataclass(frozen=True, slots=True)
 class CutsRight:
-    """A reference of `runs` runs, if the `cut` answers that were cut in its first were right."""
+    """A reference as it was if the `cut` ones of its `answers` had been right, of `runs` runs.
 
-    reference: Reference
+    If it is not known which answers of later runs were cut, `reference` is None, and `cut` and
+    `answers` are those of the first run.
+    """
+
+    reference: Reference | None
     cut: int
+    answers: int
     runs: int
 
 
 def with_cuts_right(task: Task, dataset: Dataset, reference: Reference) -> CutsRight | None:
-    """Return the reference as it was if no answer of its first run had been cut off.
+    """Return the reference as it was if no answer of its runs had been cut off.
 
-    None if that is not known: only the first run has a sign for each answer. None as well if
-    answers can be partly right, or if the task wants a token or two.
+    None without signs of its answers. None as well if answers can be partly right, or if the task
+    wants a token or two.
     """
     if task.aggregation is not MEAN or task.sampling.max_tokens <= FEW_TOKENS:
         return None
@@ -34,7 +39,13 @@ def with_cuts_right(task: Task, dataset: Dataset, reference: Reference) -> CutsR
     runs, lo, hi = found
     if any(score not in (lo, hi) for run in runs for score in run):
         return None
+    if (cuts := answers.list_cuts(len(runs))) is None:
+        return CutsRight(None, sum(answers.cut), len(answers.cut), len(runs))
     best = hi if pairing.is_higher_better(task.metric, reference) else lo
-    gain = math.fsum(best - score for cut, score in zip(answers.cut, runs[0], strict=True) if cut)
-    value = reference.value + task.metric.scale * gain / (len(runs[0]) * len(runs))
-    return CutsRight(replace(reference, value=value), sum(answers.cut), len(runs))
+    before, after = (
+        math.fsum(score for run in one for score in run)
+        for one in (runs, pairing.lift_cuts(runs, cuts, best))
+    )
+    asked = len(runs) * len(runs[0])
+    value = reference.value + task.metric.scale * (after - before) / asked
+    return CutsRight(replace(reference, value=value), sum(map(sum, cuts)), asked, len(runs))

@@ -132,7 +132,7 @@ def test_a_pass_that_cut_answers_of_the_reference_could_turn_says_so(
     assert (verdict["outcome"], verdict["cut"]["reference_outcome"]) == ("PASS", "FAIL")
     assert (verdict["cut"]["reference_cut"], verdict["cut"]["reference_value"]) == (14, 100.0)
     assert "this PASS could be FAIL if the 14 cut answers of the reference were right" in said
-    assert "reference: 14 cut, 100.0 if they were right" in said
+    assert "reference: 14 of 40 cut, 100.0 if they were right" in said
 
 
 def test_a_comparison_knows_the_cut_answers_of_both_sides(
@@ -144,7 +144,7 @@ def test_a_comparison_knows_the_cut_answers_of_both_sides(
     said = " ".join(done.stdout.split())
     assert done.returncode == 1, done.stderr
     assert "this FAIL could be PASS if the 14 cut answers were right and the value 95.00" in said
-    assert "A: 2 cut, 95.0 if they were right" in said
+    assert "A: 2 of 40 cut, 95.0 if they were right" in said
     told = json.loads((tmp_path / "c/comparison.json").read_text())["tasks"][0]["verdict"]["cut"]
     assert (told["cut"], told["reference_cut"]) == (14, 2)
 

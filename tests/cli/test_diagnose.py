@@ -48,7 +48,7 @@ def test_a_diagnosis_is_printed_and_is_no_verdict(red: Path) -> None:
     told = json.loads(serve_eval("diagnose", red, "--json").stdout)
     [run] = told["runs"]
     assert run["findings"][0]["rule"] == "truncated"
-    assert run["findings"][0]["explains"] == run["tasks"][0]["wrong"]
+    assert 0 < run["findings"][0]["explains"] < run["tasks"][0]["wrong"]  # some were wrong before
 
 
 def test_a_folder_that_is_none_is_a_usage_error(tmp_path: Path) -> None:

@@ -190,6 +190,7 @@ def test_a_command_is_not_broken_on_a_terminal() -> None:
         {"launcher": {"name": "trtllm", "model": "/m", "tp": 2, "extra_args": ["--a b", "1"]}},
         {"tasks": [{"passkey_short": {"system_prompt": "Be brief: 'x'.", "sentences": 3}}]},
         {"allow_hub": True, "limits": {"concurrency": 8}, "base_url": "http://[::1]:9/v1"},
+        {"server_defaults": "keep", "base_url": "host:8000"},
         {"reference_model": "r", "dataset_root": "/data sets", "base_url": "https://h/v1"},
     ],
 )

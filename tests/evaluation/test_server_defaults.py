@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.schema import Comparison, Limits, Plan, Report, Spec, VerificationOutcome
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.story import diagnose
-from serve_eval.workflows.references.register import register
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
 from serve_eval.workflows.verify.verify import verify
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, serve
@@ -207,25 +205,3 @@ def test_verify_calls_no_server_identical_that_adds_a_penalty(
     assert (f"{DIFFER}: b adds repetition_penalty" in side.why) == bool(adds)
     assert known.sampling_defaults is not None
     assert any("may add top_k" in line for line in found.warnings) == (not adds)
-
-
-def test_a_reference_names_what_its_server_added(tmp_path: Path) -> None:
-    adds = {"repetition_penalty": 1.3}
-
-    async def again(policy: str) -> Report:
-        async with _served(adds) as (url,):
-            plan = replace(
-                _plan(url, limit=None, num_samples=12, server_defaults=policy),
-                no_reference=False,
-                references_dir=str(tmp_path / "references"),
-            )
-            return await evaluate(plan, tmp_path / f"run {policy}", environ={})
-
-    asyncio.run(
-        _evaluate(adds, tmp_path / "kept", limit=None, num_samples=12, server_defaults="keep")
-    )
-    register([tmp_path / "kept"], tmp_path / "references", wanted=1)
-    assert not any(DIFFER in line for line in asyncio.run(again("keep")).warnings)
-    named = [line for line in asyncio.run(again("neutral")).warnings if DIFFER in line]
-    assert len(named) == 1
-    assert "the reference's added repetition_penalty" in named[0]

@@ -311,3 +311,9 @@ def test_the_draws_of_many_prompts_are_held_in_parts() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 60e6, f"{peak / 1e6:.0f} MB"
+
+
+def test_slices_that_lose_less_than_their_share_are_no_concentration() -> None:
+    """Fails if the strongest of slices below 0 must be as strong as a part of itself."""
+    assert choose(numpy.array([-2.0, -1.0]), numpy.array([True, True])) is None
+    assert choose(numpy.array([-2.0, 1.0]), numpy.array([True, True])) == 1

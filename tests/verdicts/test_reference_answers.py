@@ -35,6 +35,7 @@ def answers(draw: st.DrawFn) -> StoredAnswers:
         looping=draw(flags),
         shared=draw(flags),
         scripts=draw(st.frozensets(st.sampled_from(["LATIN", "HAN", "GREEK"]))),
+        cut_by_run=draw(st.lists(flags, max_size=3).map(tuple)),
     )
 
 
@@ -49,6 +50,15 @@ def test_the_form_is_that_of_files_which_are_there() -> None:
     assert (b64decode(packed.cut), b64decode(packed.looping)) == (b"\x05\x01", b"\x80\x00")
     assert (packed.unit, packed.scripts) == ("tokens", ["GREEK", "LATIN"])
     assert pack(replace(NINE, counted=False)).unit == "characters"
+
+
+def test_the_cuts_of_all_runs_are_known_or_none_are() -> None:
+    other = tuple(not one for one in NINE.cut)
+    known = replace(NINE, cut_by_run=(NINE.cut, other, NINE.cut))
+    assert known.list_cuts(3) == (NINE.cut, other, NINE.cut)
+    assert known.take([7, 0]).cut_by_run == ((False, True), (True, False), (False, True))
+    assert NINE.list_cuts(1) == (NINE.cut,)  # a file of one run, of before they were kept
+    assert NINE.list_cuts(3) is None
 
 
 def test_the_answers_to_some_prompts_are_taken_in_their_order() -> None:

@@ -91,6 +91,8 @@ def _flags(plan: Plan) -> Iterator[str]:
     yield from (_flag(one) for one in ("allow_hub", "allow_code_execution") if getattr(plan, one))
     yield from _list_changed(plan.accuracy_spec, AccuracySpec())
     yield from _list_options(plan)
+    if plan.server_defaults != "neutral":
+        yield from ("--server-defaults", plan.server_defaults)
     yield from _list_changed(plan.connection, Connection())
     if plan.limits.concurrency not in (Limits().concurrency, "auto"):
         yield from ("--concurrency", str(plan.limits.concurrency))

@@ -20,6 +20,7 @@ from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.session_log import log_endpoint
 from serve_eval.evaluation.steps.ask_again import wants_again
 from serve_eval.evaluation.steps.open_tasks import open_again
+from serve_eval.evaluation.steps.refuse_sampling import refuse_other_sampling
 from serve_eval.evaluation.steps.settle_defaults import settle_defaults
 from serve_eval.evaluation.storage import server_logs
 from serve_eval.evaluation.task_run import TaskRun
@@ -67,7 +68,10 @@ async def open_endpoint(
 
 
 async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
-    """Probe the endpoint and note the result in the folder. Return the tasks that it can do."""
+    """Probe the endpoint and note the result in the folder. Return the tasks that it can do.
+
+    Raises NotComparableError if references were taken with other sampling fields.
+    """
     prepared = [w.prepared for w in session.tasks]
     found, lacking = await probe(client, [w.prepared for w in session.tasks if w.unfinished])
     endpoint = session.endpoint.with_info(**await client.describe())
@@ -94,6 +98,7 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
         },
     )
     log_endpoint(session.log, endpoint, found, defaults)
+    refuse_other_sampling(session)
     session.hidden_retries = (
         await client.count_hidden_retries() if endpoint.info.version is not None else {}
     )

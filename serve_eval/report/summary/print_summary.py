@@ -130,7 +130,7 @@ def describe_run(report: Report, out_dir: Path) -> Iterable[Row]:
         yield "", "INTEGRATION TEST: ONE SAMPLE PER TASK, NOTHING WAS JUDGED"
     for load in report.loads[-1:]:
         yield "speed", _describe_load(load, report)
-    for line in lines.describe_preset(report.plan.preset):
+    for line in lines.describe_preset(report.plan):
         yield "preset", line.removeprefix("preset ")
     spec = spec_text(report.plan.accuracy_spec)
     where = report.endpoint.base_url or "no request was sent"

@@ -12,6 +12,7 @@ from serve_eval.report.summary.breakdown import describe_breakdown
 from serve_eval.report.summary.summary_task import SummaryTask
 from serve_eval.report.terminal import SHOWN_ERRORS, tell_how_to_score_again
 from serve_eval.schema import (
+    CutEffect,
     EarlyStop,
     Metric,
     Outcome,
@@ -85,13 +86,21 @@ def describe_cuts(task: SummaryTask) -> Iterator[Row]:
         said.append(f"{result.cut_answers:,} of {asked:,}: {cut_answers.describe_kinds(result)}")
         said += filter(None, [figures.describe_bound(task)])
     if effect is not None and effect.reference_cut:
-        theirs = f"{task.names[1]}: {effect.reference_cut:,} cut"
-        if effect.reference_value is not None:
-            value = figures.figure(effect.reference_value, result.metric)
-            theirs += f", {value} if {'it was' if effect.reference_cut == 1 else 'they were'} right"
-        said.append(theirs)
+        said.append(f"{task.names[1]}: {_describe_reference_cuts(effect, task)}")
     if said:
         yield "cut", "; ".join(said)
+
+
+def _describe_reference_cuts(effect: CutEffect, task: SummaryTask) -> str:
+    """Return how many answers of the reference were cut, and its value if they were right."""
+    whose, result = task.names[1], task.result
+    cut = effect.reference_cut or 0
+    of = "" if effect.reference_answers is None else f" of {effect.reference_answers:,}"
+    told = f"{cut:,}{of} cut"
+    if effect.reference_value is None:
+        return told if whose != "reference" else f"{told} in its first run, the others not known"
+    value = figures.figure(effect.reference_value, result.metric)
+    return f"{told}, {value} if {'it was' if cut == 1 else 'they were'} right"
 
 
 _EXAMPLES = (VerdictOutcome.FAIL, VerdictOutcome.NO_REFERENCE)

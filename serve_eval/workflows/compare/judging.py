@@ -115,6 +115,7 @@ def _judge_sides(
             replace(after, cut=after.cut or ({Cut.MAX_TOKENS: cut[1]} if cut[1] else {})),
             own=None if right[1] is None or not cut[1] else partial(judge_right, a, right[1]),
             reference_cut=cut[0],
+            reference_answers=sum(map(len, a.lines)),
             theirs=None if right[0] is None or not cut[0] else partial(judge_right, right[0], b),
             reference_name="A",
         )

@@ -10,9 +10,10 @@ from serve_eval.schema import Response
 from serve_eval.stats.hypergeometric import no_worse
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.other_model import is_like_another
+from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.even_loss import TRANSFER
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, TaskEvidence
-from serve_eval.workflows.diagnose.finding import ALPHA, WEIGHTS, Finding
+from serve_eval.workflows.diagnose.finding import ALPHA, WEIGHTS, Finding, count_turned
 from serve_eval.workflows.diagnose.first_tokens import find_first_difference, find_place
 from serve_eval.workflows.diagnose.paired_answers import ComparedAnswers, make_finding
 
@@ -40,11 +41,10 @@ def find_cuts(both: ComparedAnswers) -> Iterator[Finding]:
     side, counts, p = more
     if both.worse == 1 - side:  # answers of the sound side may well be longer
         return
-    shown = [
-        pair[side]
-        for pair, cut in zip(both.pairs, cuts, strict=True)
-        if cut[side] and not cut[1 - side]
+    new = [
+        pair for pair, cut in zip(both.pairs, cuts, strict=True) if cut[side] and not cut[1 - side]
     ]
+    shown = [pair[side] for pair in new]
     loops = sum(one.response is not None and is_loop(one.response.text) for one in shown)
     told = (
         f"{'AB'[side]} cuts {counts[side]} of {len(cuts)} answers at max_tokens where"
@@ -59,7 +59,7 @@ def find_cuts(both: ComparedAnswers) -> Iterator[Finding]:
         both.next[side],
         shown,
         p,
-        explains=sum(one.lost for one in shown) if side else None,
+        explains=_count_explained(both, new, side),
     )
 
 
@@ -97,14 +97,16 @@ def find_lengths(both: ComparedAnswers) -> Iterator[Finding]:
         early = means[short] < EARLY * means[1 - short]
         does = "stops early" if early else "gives shorter answers"
     than = "shorter" if side == short else "longer"
+    shown = [pair for (pair, _), less in zip(whole, shorter, strict=True) if less]
     yield make_finding(
         both,
         "lengths",
         f"{'AB'[side]} {does}: {means[side]:.1f} {unit} in the mean, and {'AB'[1 - side]}"
         f" {means[1 - side]:.1f}; {than} in {sum(shorter)} of {len(lengths)} prompts",
         (*both.next[side], "compare stop strings, eos_token and generation_config of both"),
-        [pair[side] for (pair, _), less in zip(whole, shorter, strict=True) if less],
+        [pair[side] for pair in shown],
         p,
+        explains=_count_explained(both, shown, side),
     )
 
 
@@ -134,7 +136,30 @@ def find_signs(both: ComparedAnswers) -> Iterator[Finding]:
             both.next[side],
             [pair[side] for pair, one in zip(both.pairs, marks, strict=True) if one[side]],
             p,
+            explains=_count_explained(
+                both,
+                [
+                    pair
+                    for pair, one in zip(both.pairs, marks, strict=True)
+                    if one[side] and not one[1 - side]
+                ],
+                side,
+            ),
         )
+
+
+def _count_explained(
+    both: ComparedAnswers, shown: Sequence[tuple[AskedSample, AskedSample]], side: int
+) -> int | None:
+    """Return how many more of these answers are wrong on a side alone than on the other alone.
+
+    None for A, whose lost answers are not counted.
+    """
+    only = [
+        sum(a.lost and not b.lost for a, b in shown),
+        sum(b.lost and not a.lost for a, b in shown),
+    ]
+    return count_turned(both.b, only[1], only[0]) if side else None
 
 
 def _length(response: Response, counted: bool) -> int:

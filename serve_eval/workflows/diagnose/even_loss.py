@@ -23,11 +23,11 @@ OTHER_LAUNCH = "other launcher options than the reference's"
 def find_even_loss(
     run: Evidence, found: Iterable[Finding], data: Data, *, differs: bool
 ) -> Iterator[Finding]:
-    """Yield a finding for each task that failed and that no finding is about.
+    """Yield a finding for each task that failed and of which no finding explains an answer.
 
     `differs`: the launcher options differ from those of the reference, which is named first.
     """
-    about = {one.task for one in found}
+    about = {one.task for one in found if one.explains != 0}
     for task in run.tasks:
         if task.outcome is VerdictOutcome.FAIL and not about & {None, task.name}:
             yield from _describe(run, task, data, differs)

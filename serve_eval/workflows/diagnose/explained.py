@@ -53,10 +53,11 @@ def is_explained(
     """Return True if `found` explains nearly all answers of a task that `fell`.
 
     These have a lower score than before; without a reference, they are wrong or missing. A missing
-    answer is explained by its message. Signs of damage explain answers only if `by_signs`. Answers
-    of rules without a sign per answer are compared with all lost ones of the task, by number.
+    answer is explained by its message. A finding about a sign that as many answers of the reference
+    have explains none. Signs of damage explain answers only if `by_signs`. Answers of rules without
+    a sign per answer are compared with all lost ones of the task, by number.
     """
-    own = [one for one in found if one.task in (None, task.name)]
+    own = [one for one in found if one.task in (None, task.name) and one.explains != 0]
     own = [one for one in own if by_signs or one.rule not in SIGNS]
     if any(one.rule in WHOLE for one in own):
         return True

@@ -30,6 +30,7 @@ EXTRACTORS = (
 )
 """Sub-scores that read the same answer in two ways. Other sub-scores, such as the share of valid
 JSON, measure something else."""
+_READ = (Outcome.WRONG, Outcome.UNPARSED, Outcome.PARTIAL)
 _TAIL = 80
 """Characters at the end of an answer that are searched for its conclusion."""
 _LONGEST = 40
@@ -41,11 +42,7 @@ def find_stated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
     Truncated answers are left out, because they have no conclusion.
     """
-    bad = [
-        one
-        for one in _whole(task.texts)
-        if one.bad and one.outcome in (Outcome.WRONG, Outcome.UNPARSED, Outcome.PARTIAL)
-    ]
+    bad = [one for one in _whole(task.texts) if one.bad and one.outcome in _READ]
     shown = [one for one in bad if _states(one, task)]
     if len(shown) < STATED_SHARE * len(bad) or not matters(task, shown):
         return
@@ -128,6 +125,20 @@ def extractors(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
             " content"
         )
         yield about(task, "extractors", told, _filters(run, task, loose), better, of=len(both), p=p)
+
+
+def is_stated(task: TaskEvidence, one: AskedSample) -> bool:
+    """Return True for a whole answer that is scored as wrong and states the target."""
+    return bool(_whole([one])) and one.outcome in _READ and _states(one, task)
+
+
+def differs_by_extractor(task: TaskEvidence, one: AskedSample) -> bool:
+    """Return True for a whole answer that is right by one extractor and wrong by another."""
+    parts = {} if one.line is None or not _whole([one]) else one.line.parts
+    return any(
+        {strict, loose} <= parts.keys() and parts[strict] != parts[loose]
+        for strict, loose in EXTRACTORS
+    )
 
 
 def _whole(asked: Sequence[AskedSample]) -> list[AskedSample]:

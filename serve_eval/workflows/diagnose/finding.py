@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from serve_eval.shell_words import quote_word
 from serve_eval.stats.hypergeometric import no_worse
+from serve_eval.stats.mcnemar import mcnemar
 
 if TYPE_CHECKING:
     from serve_eval.workflows.diagnose.asked import AskedSample
@@ -174,6 +175,16 @@ def worse(
     least = None if task.passes else _RED if task.red else _UNJUDGED
     overwhelming = least is not None and sum(asked.lost for asked in shown) >= least * len(shown)
     return p if overwhelming and len(others) < _FEW and len(shown) >= _MANY else None
+
+
+def count_turned(task: TaskEvidence, turned: int, back: int) -> int:
+    """Return how many more answers turned wrong than right, or 0 if chance may explain it.
+
+    A group of answers explains no loss where as many of them turned right.
+    """
+    if turned <= back or mcnemar(turned, back).p_exact > ALPHA * task.share:
+        return 0
+    return turned - back
 
 
 def larger_share(

@@ -13,6 +13,8 @@ from serve_eval.verdicts.references import describe_difference
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding
 
+MISSING = "missing"
+"""The rule about a verdict that only missing answers leave open."""
 _MOST_ERRORS = 3
 """Number of scorer errors that are reported, the most frequent first."""
 
@@ -99,7 +101,7 @@ def find_missing(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
             f" {threshold:.3f}"
         )
     yield Finding(
-        rule="missing",
+        rule=MISSING,
         told=told,
         change=(run.resume,),
         count=result.failed,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,23 +15,11 @@ from serve_eval.schema import Comparison, SuiteRow
 from serve_eval.workflows.diagnose import (
     answer_counts,
     between,
-    course,
-    cut,
-    endings,
-    even_loss,
-    extraction,
-    foreign,
     paired_answers,
     prompt_counts,
-    repaired,
     server_defaults,
-    setting,
     sides,
     slicing,
-    template,
-    unanswered,
-    unfinished,
-    unlike,
 )
 from serve_eval.workflows.diagnose.breakdown import Breakdown, break_down
 from serve_eval.workflows.diagnose.ended import describe_unstarted
@@ -44,51 +32,12 @@ from serve_eval.workflows.diagnose.headings import (
     rank_run,
 )
 from serve_eval.workflows.diagnose.read_folder import ReadFolder, read_folder
+from serve_eval.workflows.diagnose.run_rules import findings
 from serve_eval.workflows.diagnose.setting import find_threshold
-from serve_eval.workflows.diagnose.slice_data import Data, read_data
 from serve_eval.workflows.diagnose.verified import describe_verified
 from serve_eval.workflows.diagnose.worse_side import drop_sound
 
 SCHEMA_VERSION = 1
-
-TASK_RULES: tuple[Callable[[Evidence, TaskEvidence], Iterable[Finding]], ...] = (
-    unanswered.failures,
-    repaired.find_repaired,
-    cut.find_truncated,
-    cut.find_unclosed_reasoning,
-    cut.find_stopped_in_reasoning,
-    cut.stop_string,
-    cut.empty,
-    endings.find_misfiled,
-    endings.find_looping,
-    endings.find_unlisted,
-    template.template_marks,
-    template.find_end_tokens,
-    template.run_on,
-    template.find_doubled_bos,
-    extraction.find_stated,
-    extraction.extractors,
-    extraction.unreadable,
-    course.worker,
-    course.slow_worker,
-    course.drift,
-    course.concurrency,
-    course.find_retried,
-    server_defaults.find_added,
-    setting.protocol,
-    setting.data,
-    setting.find_unsupported,
-    setting.too_few,
-    setting.find_missing,
-    setting.find_unscored,
-)
-RUN_RULES: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
-    unanswered.server_errors,
-    foreign.foreign_answers,
-    course.find_hidden_retries,
-    setting.other_model,
-    setting.first_token_only,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,46 +167,10 @@ def find_between(
     return (*found, *between.find_even_losses(pairs, told))
 
 
-def findings(evidence: Evidence, *, alone: bool = True) -> tuple[Finding, ...]:
-    """Return the findings of all rules about one run.
-
-    A run that is not `alone` is compared with another one, not with its reference.
-    """
-    found = [finding for of_run in RUN_RULES for finding in of_run(evidence)]
-    found += [
-        finding
-        for rule in TASK_RULES
-        for task in evidence.tasks
-        for finding in rule(evidence, task)
-    ]
-    data: Data = {}
-    if alone and any(task.lost or _has_answers(task) for task in evidence.tasks):
-        data = read_data(evidence)
-        found += [
-            one for task in evidence.tasks for one in unlike.find_unlike(evidence, task, data)
-        ]
-        found += slicing.find_slices(evidence, found, data)
-    # An option that differs is known, and what answers look like is only its effect.
-    first = list(setting.other_launch(evidence)) if alone else []
-    even = (
-        list(even_loss.find_even_loss(evidence, found, data, differs=bool(first))) if alone else []
-    )
-    if first and even:  # nothing else explains the loss, so the difference is the likeliest cause
-        first = [replace(one, leads=True, rather=even_loss.OTHER_LAUNCH) for one in first]
-    ended = unfinished.find_unfinished(evidence)
-    return (*ended, *first, *order_findings((*found, *even)))
-
-
-def _has_answers(task: TaskEvidence) -> bool:
-    """Return True if the reference of a task may describe its answers."""
-    reference = None if task.report is None else task.report.reference
-    return reference is not None and reference.runs is not None
-
-
 def _diagnose(
     label: str, evidence: Evidence, other: Evidence | None, more: Sequence[Finding]
 ) -> DiagnosedRun:
-    found = findings(evidence, alone=other is None)
+    found = findings(evidence, other, "B" if label == "A" else "A")
     for task in () if other is None else other.tasks:
         found = tuple(between.drop_contradicted(found, task))
     named = {one.task for one in found if one.rule == "worker"}

@@ -54,7 +54,7 @@ def find_end_tokens(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     A server ends an answer at the first one (MLPerf's test TEST06 allows one).
     """
     answers = task.texts
-    shown = [one for one in answers if one.response and len(_END.findall(one.response.text)) > 1]
+    shown = [one for one in answers if one.response and has_several_ends(one.response.text)]
     if len(shown) < max(LEAST_ENDED, END_SHARE * len(answers)):
         return
     told = f"{len(shown)} of {len(answers)} answers contain several end tokens: generation goes on"
@@ -120,6 +120,11 @@ def _chat(task: TaskEvidence) -> bool:
 def marks(text: str) -> list[str]:
     """Return the template marks in a text."""
     return _MARK.findall(text)
+
+
+def has_several_ends(text: str) -> bool:
+    """Return True if a text contains several end tokens."""
+    return len(_END.findall(text)) > 1
 
 
 def goes_on(text: str, *, chat: bool) -> bool:

@@ -31,6 +31,13 @@ MOST_GROUPS = 5
 """Number of kinds of failures that are reported for a task, the most frequent first."""
 MANY_LATER = 10
 """Later requests that have to be answered before a failure is attributed to its prompts."""
+RULES = frozenset(
+    (
+        *("refused", "failed", "wrapped_400", "time_limit", "timeout", "worker_gone"),
+        *("these_prompts", "server_errors"),
+    )
+)
+"""Rules about answers that are missing, named by their causes."""
 QUOTED = 200
 """Number of characters quoted from a server's message."""
 

@@ -19,8 +19,8 @@ from serve_eval.verdicts.reference_answers import StoredAnswers
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.breakdown import describe_verify
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.finding import Finding, ids
-from serve_eval.workflows.diagnose.slice_data import Data
+from serve_eval.workflows.diagnose.finding import Finding, count_turned, ids
+from serve_eval.workflows.diagnose.slice_data import Data, pair_with_reference
 
 UNLIKE = 0.0005
 """Probability that the rule reports a healthy run, all its tests and tasks together."""
@@ -46,7 +46,7 @@ def find_unlike(run: Evidence, task: TaskEvidence, data: Data) -> Iterator[Findi
     if len(responses) < LEAST:
         return
     before = stored.take([places[one.id] for one in asked])
-    level = UNLIKE * task.share / TESTS
+    level, lost = UNLIKE * task.share / TESTS, _find_lost_before(task, data)
     for sign in _mark(before, responses):
         only = sum(b and not a for a, b in zip(sign.old, sign.new, strict=True))
         back = sum(a and not b for a, b in zip(sign.old, sign.new, strict=True))
@@ -55,8 +55,31 @@ def find_unlike(run: Evidence, task: TaskEvidence, data: Data) -> Iterator[Findi
             told = f"{sum(sign.new)} of {len(asked)} answers {sign.words}"
             told += f", and {sum(sign.old)} of the reference's"
             shown = [one for one, is_so in zip(asked, sign.new, strict=True) if is_so]
-            yield _report(run, task, told, shown, len(asked), p)
-    yield from _find_lengths(run, task, asked, responses, before, level)
+            turned = [
+                one
+                for one, was_so, is_so in zip(asked, sign.old, sign.new, strict=True)
+                if is_so and not was_so
+            ]
+            explains = _count_explained(task, turned, lost)
+            yield _report(run, task, told, shown, len(asked), p, explains)
+    yield from _find_lengths(run, task, asked, responses, before, level, lost)
+
+
+def _find_lost_before(task: TaskEvidence, data: Data) -> frozenset[str]:
+    """Return the prompts that the first run of the reference answered wrong."""
+    scores = pair_with_reference(task, data)
+    if scores is None:
+        return frozenset()
+    right, _ = scores.rights()
+    return frozenset(
+        one.id for one, was_right in zip(scores.asked, right, strict=True) if not was_right
+    )
+
+
+def _count_explained(task: TaskEvidence, shown: Sequence[AskedSample], lost: frozenset[str]) -> int:
+    """Return how many more answers with a new sign turned wrong than right."""
+    turned = sum(one.lost and one.id not in lost for one in shown)
+    return count_turned(task, turned, sum(not one.lost and one.id in lost for one in shown))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +116,7 @@ def _find_lengths(
     responses: Sequence[Response],
     before: StoredAnswers,
     level: float,
+    lost: frozenset[str],
 ) -> Iterator[Finding]:
     """Yield a finding if whole answers are longer or shorter by a tenth of the mean or more."""
     counts = [one.usage.completion_tokens if before.counted else len(one.text) for one in responses]
@@ -118,11 +142,17 @@ def _find_lengths(
         f"answers are {word} than the reference's: {new_mean:.1f} {unit} in the mean instead of"
         f" {old_mean:.1f}; {word} in {len(shown)} of {len(whole)} prompts"
     )
-    yield _report(run, task, told, shown, len(whole), p)
+    yield _report(run, task, told, shown, len(whole), p, _count_explained(task, shown, lost))
 
 
 def _report(
-    run: Evidence, task: TaskEvidence, told: str, shown: Sequence[AskedSample], of: int, p: float
+    run: Evidence,
+    task: TaskEvidence,
+    told: str,
+    shown: Sequence[AskedSample],
+    of: int,
+    p: float,
+    explains: int,
 ) -> Finding:
     return Finding(
         rule="unlike",
@@ -133,7 +163,7 @@ def _report(
         ),
         count=len(shown),
         of=of,
-        explains=sum(one.lost for one in shown),
+        explains=explains,
         lost=len(task.lost),
         task=task.name,
         samples=ids(shown),

@@ -11,24 +11,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.capabilities.sampling import list_kept
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import journal, run_folder
 from serve_eval.evaluation.storage.differences import differences
 from serve_eval.evaluation.storage.file_names import samples_file
 from serve_eval.evaluation.storage.records.reply_proofs import keep_standing, run_proofs
-from serve_eval.evaluation.storage.sessions import read_defaults, read_sessions
+from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.evaluation.trust import to_read
 from serve_eval.plugins.scope import with_scope
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.shared import usual_task
-from serve_eval.schema import Plan, Task, is_rehearsal
+from serve_eval.schema import Plan, is_rehearsal
 from serve_eval.verdicts import few_samples, reference_samples, references
 from serve_eval.verdicts.one_draw import describe_equal_runs, describe_one_seed
 from serve_eval.verdicts.reference_answers import StoredAnswers
 from serve_eval.verdicts.reference_samples import SampleScores
-from serve_eval.workflows.references.deployments import find_version, list_deployments
+from serve_eval.workflows.references.deployments import (
+    find_version,
+    list_added,
+    list_deployments,
+)
 from serve_eval.workflows.references.distinct_seeds import leave_distinct_seeds
 from serve_eval.workflows.references.entries import make_folder, write_entry
 from serve_eval.workflows.references.first_answers import count_equal, describe_answers
@@ -93,6 +96,7 @@ def register(
     drawn = [_find_one_draw(p, alike, chosen) for p in prepared]
     endpoint = find_version(chosen[0])
     deployments = list_deployments(chosen, plans)
+    added = [list_added(chosen, p.task) for p in prepared]
     make_folder(references_dir)
     written = []
     for i, p in enumerate(prepared):
@@ -111,6 +115,7 @@ def register(
                 reason,
                 wanted,
                 drawn[i],
+                added[i],
             )
         )
     return written
@@ -193,14 +198,6 @@ def _read_answers(run: Path, prepared: Sequence[PreparedTask]) -> list[StoredAns
     ]
 
 
-def _list_added(runs: Sequence[Path], task: Task) -> list[str] | None:
-    """Return the sampling fields that the servers of runs added, None if one was not probed."""
-    found = [read_defaults(run) for run in runs]
-    if None in found:
-        return None
-    return sorted({name for one in found for name in list_kept(one, task)})
-
-
 def _find_one_draw(
     prepared: PreparedTask, plans: Sequence[Plan], chosen: Sequence[Path]
 ) -> list[str]:
@@ -235,6 +232,7 @@ def _register(
     reason: str | None,
     wanted: int,
     drawn: Sequence[str],
+    added: Sequence[str] | None,
 ) -> Registered:
     task, metric, model = prepared.task, prepared.task.metric, plan.reference_model or plan.model
     assert model is not None
@@ -261,7 +259,9 @@ def _register(
             hi=bounds[1],
             keys=keys,
             runs=runs,
-            answers=answers,
+            answers=None
+            if answers is None
+            else replace(answers, cut_by_run=tuple(run.cut for run in scored)),
             parts=join_parts(task, scored),
         )
         sha256 = reference_samples.write(references_dir / place, scores)
@@ -271,7 +271,6 @@ def _register(
         if (v := getattr(plan.accuracy_spec, k)) not in (None, "auto")
     }
     effect = effect_of_runs(runs)
-    added = _list_added(chosen, task)
     told = {
         "endpoint": endpoint,
         "hardware": hardware,

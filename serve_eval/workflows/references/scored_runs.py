@@ -30,13 +30,15 @@ from serve_eval.workflows.references.distinct_seeds import with_seed
 class ScoredRun(NamedTuple):
     """The scores of a run per sample, its value in points, and the parts that its value sums up.
 
-    The first answers to `doubted` of the samples are unknown.
+    The first answers to `doubted` of the samples are unknown. `cut` says of each answer whether
+    anything cut it off.
     """
 
     scores: array[float]
     value: float
     parts: Sequence[array[float]]
     doubted: int = 0
+    cut: tuple[bool, ...] = ()
 
 
 def read_scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[list[ScoredRun]]:
@@ -105,7 +107,11 @@ def _list_runs(accumulator: ScoreAccumulator) -> list[ScoredRun]:
     doubted = [0] * accumulator.repeats
     for place in accumulator.list_doubted():
         doubted[place // n] += 1
-    rows = zip(accumulator.runs(), accumulator.run_values(), parts, doubted, strict=True)
+    cut = [[False] * n for _ in doubted]
+    for place in accumulator.list_cut():
+        cut[place // n][place % n] = True
+    cuts = map(tuple, cut)
+    rows = zip(accumulator.runs(), accumulator.run_values(), parts, doubted, cuts, strict=True)
     return [ScoredRun(*row) for row in rows]
 
 

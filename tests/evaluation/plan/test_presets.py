@@ -13,6 +13,7 @@ from serve_eval.evaluation.plan.presets import settle_preset
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.protocol.presets import read_presets
+from serve_eval.report.lines import describe_preset
 from serve_eval.schema import Plan
 
 QWEN3 = "Qwen/Qwen3-8B"
@@ -169,3 +170,25 @@ def test_a_plan_with_the_values_of_a_preset_takes_no_other(settings: dict[str, s
     saved = to_file(_plan({"preset": "auto"}))
     with pytest.raises(PlanError, match="have the values of qwen3-thinking already"):
         resolve(saved, settings, {})
+
+
+def test_the_line_about_a_preset_names_what_is_sent_in_the_place_of_its_values() -> None:
+    [line] = describe_preset(_plan({"preset": "auto"}))
+    assert "max_tokens 32768" in line
+    assert "overridden" not in line
+    [line] = describe_preset(_plan({"preset": "auto"}, choices={"max_tokens": 128}))
+    assert line.endswith("min_p 0; overridden by max_tokens 128")
+    tasks = [{"gsm8k": {"extra_body": {"top_k": 5}}}, {"aime": {"temperature": None}}]
+    [line] = describe_preset(_plan({"preset": "auto", "tasks": tasks}))
+    assert line.endswith("; overridden by top_k 5 (gsm8k); temperature None (aime)")
+    assert describe_preset(_plan()) == []
+
+
+@pytest.mark.parametrize(
+    "file",
+    [{"protocol": {"max_tokens": "auto"}}, {"tasks": [{"gsm8k": {"max_tokens": "auto"}}]}],
+)
+def test_a_plan_holds_a_number_of_tokens(file: dict[str, Any]) -> None:
+    with pytest.raises(PlanError, match="auto is a word of the command line") as bad:
+        _plan(file)
+    assert "Give a number" in str(bad.value) + bad.value.hint

@@ -15,7 +15,8 @@ from serve_eval.schema import Attempt, Failure, FailureKind, Outcome, Plan, Resp
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding
-from serve_eval.workflows.diagnose.story import diagnose, findings
+from serve_eval.workflows.diagnose.run_rules import findings
+from serve_eval.workflows.diagnose.story import diagnose
 
 ID, FOLDER = "a b;'$(id)", Path("my runs/it's")
 

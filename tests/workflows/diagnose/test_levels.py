@@ -21,7 +21,7 @@ from serve_eval.workflows.diagnose.levels import (
     sum_comparison_levels,
     sum_levels,
 )
-from serve_eval.workflows.diagnose.story import findings
+from serve_eval.workflows.diagnose.run_rules import findings
 from tests.workflows.diagnose.test_pure import healthy
 
 TEXT = (Path(__file__).parents[3] / "docs" / "diagnosis.md").read_text()

@@ -21,7 +21,7 @@ from serve_eval.workflows.diagnose.finding import (
     list_leading,
     order_findings,
 )
-from serve_eval.workflows.diagnose.story import findings
+from serve_eval.workflows.diagnose.run_rules import findings
 from serve_eval.workflows.diagnose.unanswered import _time_limit
 
 

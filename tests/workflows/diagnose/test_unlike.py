@@ -14,7 +14,7 @@ from serve_eval.verdicts import reference_samples
 from serve_eval.verdicts.reference_answers import StoredAnswers, pack, unpack
 from serve_eval.workflows.diagnose.evidence import read
 from serve_eval.workflows.diagnose.finding import Finding
-from serve_eval.workflows.diagnose.story import findings
+from serve_eval.workflows.diagnose.run_rules import findings
 from serve_eval.workflows.references.register import register
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer
 

@@ -18,7 +18,7 @@ from serve_eval.evaluation.storage.reports.canary_files import read_canary_log
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Limits, Plan, Spec
 from serve_eval.workflows.diagnose.evidence import read
-from serve_eval.workflows.diagnose.story import findings
+from serve_eval.workflows.diagnose.run_rules import findings
 from serve_eval.workflows.invariants.canaries.story import check_canaries
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer
 from tests.workflows.invariants.canary_server import Exchange, copier

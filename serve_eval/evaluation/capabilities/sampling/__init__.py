@@ -6,9 +6,12 @@ at temperature 0 are not greedy and two deployments differ although no option di
 
 from __future__ import annotations
 
+from serve_eval.evaluation.capabilities.sampling.against_reference import (
+    OtherSampling,
+    compare_with_reference,
+)
 from serve_eval.evaluation.capabilities.sampling.probing import probe_defaults
 from serve_eval.evaluation.capabilities.sampling.sending import (
-    SERVER_ADDS,
     choose_sent,
     join_routes,
     list_kept,
@@ -19,7 +22,6 @@ from serve_eval.evaluation.capabilities.sampling.sending import (
 from serve_eval.evaluation.capabilities.sampling.server_log import put_logged, read_logged
 from serve_eval.evaluation.capabilities.sampling.words import (
     compare_defaults,
-    compare_with_reference,
     describe_added,
     describe_defaults,
     list_different_kept,
@@ -28,7 +30,7 @@ from serve_eval.evaluation.capabilities.sampling.words import (
 )
 
 __all__ = [
-    "SERVER_ADDS",
+    "OtherSampling",
     "choose_sent",
     "compare_defaults",
     "compare_with_reference",

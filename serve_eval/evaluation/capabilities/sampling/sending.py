@@ -7,13 +7,9 @@ from collections.abc import Mapping
 import msgspec
 
 from serve_eval.client.wire_format.neutral_fields import NeutralField, NeutralFields
-from serve_eval.protocol.fingerprint import canonical
+from serve_eval.protocol.fingerprint import SERVER_ADDS, canonical
 from serve_eval.protocol.sampling_fields import OF_OPTIONS, ROWS
 from serve_eval.schema import SamplingDefault, SamplingDefaults, ServerDefaults, Task, TaskReport
-
-SERVER_ADDS = "server_adds"
-"""Field of a fingerprint with the sampling fields that the server adds and that nothing replaces.
-It is present only if there are some."""
 
 
 _WORST = ("refused", "ignored", "unknown", "heeded")

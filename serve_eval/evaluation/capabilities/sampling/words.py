@@ -10,7 +10,7 @@ from serve_eval.evaluation.capabilities.sampling.sending import (
     read_kept,
 )
 from serve_eval.protocol.sampling_fields import ROWS
-from serve_eval.schema import ReferenceRuns, Report, SamplingDefault, SamplingDefaults, Task
+from serve_eval.schema import Report, SamplingDefault, SamplingDefaults, Task
 
 DIFFER = "the servers' sampling defaults differ"
 """The beginning of every sentence about two servers."""
@@ -134,26 +134,3 @@ def list_different_kept(a: Report, b: Report) -> list[str]:
     return [
         name for name in find_different(a.sampling_defaults, b.sampling_defaults) if name in kept
     ]
-
-
-def compare_with_reference(found: SamplingDefaults | None, runs: ReferenceRuns, task: Task) -> str:
-    """Return a sentence if a reference's servers added other fields than decide this run.
-
-    An older reference does not say. It stays comparable, and only a server that adds something
-    which this run replaces is named: the reference's may have added it too.
-    """
-    if found is None:
-        return ""
-    here = list_kept(found, task)
-    if runs.server_adds is not None:
-        if {*here} == {*runs.server_adds}:
-            return ""
-        then, now = (", ".join(one) or "nothing" for one in (runs.server_adds, here))
-        return f"{DIFFER}: the reference's added {then} to these requests, and this one {now}"
-    replaced = [one for one in list_replaced(found, task) if one not in here]
-    if not replaced:
-        return ""
-    return (
-        f"this run replaces {', '.join(replaced)}, which the server adds; the reference is older"
-        " than the probe for it: if its server added the same, compare with --server-defaults keep"
-    )

@@ -1,0 +1,69 @@
+"""Refuse tasks that no reference may judge, with what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from serve_eval.errors import NotComparableError
+from serve_eval.evaluation.plan.applicable_reference import SEED
+from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
+from serve_eval.schema import Plan
+
+_NO_ROW_HINT = (
+    "Give the --model and the specification of a registered row, or pass your own rows with"
+    " --references-dir."
+)
+_NO_VERDICT_HINT = (
+    " To print the value without a verdict: --allow-missing-reference, or for all tasks"
+    f" --no-reference. {HOW_TO_TAKE}:"
+)
+
+
+class LackingReference(NamedTuple):
+    """A task that no reference may judge, and why.
+
+    `spec` is its name in the plan, and `refused` names the fields of the protocol that are the
+    reason. `hint` says what else mends them.
+    """
+
+    spec: str
+    task: str
+    why: str
+    refused: tuple[str, ...] = ()
+    hint: str = ""
+
+
+def may_lack(plan: Plan) -> bool:
+    """Return True if a task may be asked without a reference."""
+    return plan.no_reference or plan.allow_missing_reference or plan.integration_test
+
+
+def find_lacking(plan: Plan, lacking: Sequence[LackingReference]) -> list[NotComparableError]:
+    """Return an error for the tasks without a reference that applies, unless they may lack one."""
+    if not lacking or may_lack(plan):
+        return []
+    refused = list(dict.fromkeys(name for one in lacking for name in one.refused))
+    hints = [*dict.fromkeys(one.hint for one in lacking if one.hint)]
+    hints += [_explain_mismatch(refused)] if refused else []
+    hints += [_NO_ROW_HINT] if any(not one.refused for one in lacking) else []
+    take = write_take_command(plan, [one.spec for one in lacking])
+    return [
+        NotComparableError(
+            "\n".join(f"{one.task}: {one.why}" for one in lacking),
+            hint=f"{' '.join(hints)}{_NO_VERDICT_HINT}\n  {take}",
+        )
+    ]
+
+
+def _explain_mismatch(fields: Sequence[str]) -> str:
+    """Return how to compare although these fields of the protocol differ."""
+    flags = " ".join(f"--allow-mismatch {name}" for name in fields)
+    seed = (
+        " A seed is a draw, not a protocol: a reference that is taken without one judges runs of"
+        " any seed."
+    )
+    return (
+        f"To compare anyway: {flags}, or in a plan: allow_mismatch: [{', '.join(fields)}]."
+        f"{seed if SEED in fields else ''}"
+    )

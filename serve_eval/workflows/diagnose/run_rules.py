@@ -1,0 +1,127 @@
+"""Apply all rules about one run, alone or as a side of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from serve_eval.workflows.diagnose import (
+    course,
+    cut,
+    endings,
+    even_loss,
+    extraction,
+    foreign,
+    repaired,
+    server_defaults,
+    setting,
+    slicing,
+    surplus,
+    template,
+    unanswered,
+    unfinished,
+    unlike,
+)
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.finding import Finding, order_findings
+from serve_eval.workflows.diagnose.slice_data import Data, read_data
+
+TASK_RULES: tuple[Callable[[Evidence, TaskEvidence], Iterable[Finding]], ...] = (
+    unanswered.failures,
+    repaired.find_repaired,
+    cut.find_truncated,
+    cut.find_unclosed_reasoning,
+    cut.find_stopped_in_reasoning,
+    cut.stop_string,
+    cut.empty,
+    endings.find_misfiled,
+    endings.find_looping,
+    endings.find_unlisted,
+    template.template_marks,
+    template.find_end_tokens,
+    template.run_on,
+    template.find_doubled_bos,
+    extraction.find_stated,
+    extraction.extractors,
+    extraction.unreadable,
+    course.worker,
+    course.slow_worker,
+    course.drift,
+    course.concurrency,
+    course.find_retried,
+    server_defaults.find_added,
+    setting.protocol,
+    setting.data,
+    setting.find_unsupported,
+    setting.too_few,
+    setting.find_missing,
+    setting.find_unscored,
+)
+RUN_RULES: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
+    unanswered.server_errors,
+    foreign.foreign_answers,
+    course.find_hidden_retries,
+    setting.other_model,
+    setting.first_token_only,
+)
+
+
+def findings(
+    evidence: Evidence, other: Evidence | None = None, name: str = ""
+) -> tuple[Finding, ...]:
+    """Return the findings of all rules about one run.
+
+    A run with an `other` side, of that `name`, is compared with it, not with its reference.
+    """
+    alone = other is None
+    found = [finding for of_run in RUN_RULES for finding in of_run(evidence)]
+    found += [
+        finding
+        for rule in TASK_RULES
+        for task in evidence.tasks
+        for finding in rule(evidence, task)
+    ]
+    data: Data = {}
+    searched = alone and any(task.lost or _has_answers(task) for task in evidence.tasks)
+    if searched:
+        data = read_data(evidence)
+    found = _keep_surplus(evidence, found, data, other, name)
+    if searched:
+        found += [
+            one for task in evidence.tasks for one in unlike.find_unlike(evidence, task, data)
+        ]
+        found += slicing.find_slices(evidence, found, data)
+    # An option that differs is known, and what answers look like is only its effect.
+    first = list(setting.other_launch(evidence)) if alone else []
+    even = (
+        list(even_loss.find_even_loss(evidence, found, data, differs=bool(first))) if alone else []
+    )
+    if first and even:  # nothing else explains the loss, so the difference is the likeliest cause
+        first = [replace(one, leads=True, rather=even_loss.OTHER_LAUNCH) for one in first]
+    ended = unfinished.find_unfinished(evidence)
+    return (*ended, *first, *order_findings((*found, *even)))
+
+
+def _has_answers(task: TaskEvidence) -> bool:
+    """Return True if the reference of a task may describe its answers."""
+    reference = None if task.report is None else task.report.reference
+    return reference is not None and reference.runs is not None
+
+
+def _keep_surplus(
+    evidence: Evidence,
+    found: Sequence[Finding],
+    data: Data,
+    other: Evidence | None,
+    name: str,
+) -> list[Finding]:
+    """Return findings that explain only what the reference, or the other side, lacks."""
+    there = {} if other is None else {task.name: task for task in other.tasks}
+    kept = list(found)
+    for task in evidence.tasks:
+        if other is None:
+            before = surplus.read_reference(task, data)
+        else:
+            before = surplus.read_side(name, there[task.name]) if task.name in there else None
+        kept = surplus.keep_surplus(kept, task, before)
+    return kept
