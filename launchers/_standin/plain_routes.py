@@ -62,7 +62,7 @@ class PlainRoutes:
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def mounted(flavour: Flavour, handler: Handler) -> Iterator[tuple[str, Handler]]:
+def route_metrics(flavour: Flavour, handler: Handler) -> Iterator[tuple[str, Handler]]:
     """Yield the routes of the metrics. Main mounts an application, whose path ends in a slash."""
     path = "/prometheus/metrics"
     if flavour != "main":

@@ -111,7 +111,7 @@ class Replies:
             and request.tools
             and request.tool_choice != "none"
         )
-        named = _named_tool(request) if self.main else None
+        named = _find_named_tool(request) if self.main else None
         if named is not None and not self.faults.ignores_choice:
             return force_call(output, named, self.faults)
         return parse_answer(
@@ -202,7 +202,7 @@ class Replies:
             yield chunk, count
 
 
-def _named_tool(request: Request) -> Mapping[str, Any] | None:
+def _find_named_tool(request: Request) -> Mapping[str, Any] | None:
     """Return the tool that a request wants to be called."""
     choice = request.tool_choice if isinstance(request, ChatCompletionRequest) else None
     if choice is None or isinstance(choice, str):

@@ -34,7 +34,7 @@ from serve_eval.launchers._standin.generation import (
 from serve_eval.launchers._standin.options import Flavour
 from serve_eval.launchers._standin.parsing import Invalid, is_object, parse
 from serve_eval.launchers._standin.perf import Performed
-from serve_eval.launchers._standin.plain_routes import PlainRoutes, mounted
+from serve_eval.launchers._standin.plain_routes import PlainRoutes, route_metrics
 from serve_eval.launchers._standin.prompts import Reading
 from serve_eval.launchers._standin.replies import Replies
 from serve_eval.launchers._standin.serving import application, log
@@ -71,7 +71,9 @@ def create(
         ("POST", "/v1/chat/completions", worker.chat),
     ]
     if config.args.get("return_perf_metrics"):
-        routes += [("GET", path, handler) for path, handler in mounted(flavour, worker.prometheus)]
+        routes += [
+            ("GET", path, handler) for path, handler in route_metrics(flavour, worker.prometheus)
+        ]
     if flavour == "main":
         routes.append(("POST", "/_internal/tokenize", plain.tokenize))
         routes.append(("GET", "/openapi.json", plain.openapi))

@@ -100,6 +100,7 @@ def _add_cut_effect(
         results[0],
         own=None if own is None else lambda: judge([own, other], result=right),
         reference_cut=results[1].cut_answers,
+        reference_answers=results[1].scored,
         theirs=None if theirs is None else lambda: judge([control, theirs]),
         reference_name=both[1].prepared.task.name,
     )

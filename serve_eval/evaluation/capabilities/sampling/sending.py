@@ -11,7 +11,6 @@ from serve_eval.protocol.fingerprint import SERVER_ADDS, canonical
 from serve_eval.protocol.sampling_fields import OF_OPTIONS, ROWS
 from serve_eval.schema import SamplingDefault, SamplingDefaults, ServerDefaults, Task, TaskReport
 
-
 _WORST = ("refused", "ignored", "unknown", "heeded")
 """Ways of handling a value, that first which decides for two routes together."""
 
