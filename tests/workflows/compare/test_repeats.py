@@ -18,6 +18,7 @@ from serve_eval.report.summary import rows_of
 from serve_eval.schema import ComparedTask, Comparison, LaunchContext, Plan, Spec
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.rows import describe_task, summarise_compared
+from serve_eval.workflows.diagnose.story import diagnose
 
 RULES = CompareRules(rule=Spec(name="paired"), again=200)
 N = 40
@@ -131,3 +132,22 @@ def test_without_seeds_all_repeats_show_the_noise(
     said = f"{N} prompts, 3 answers of A and 3 of B to each: two of A differ in"
     assert _rows(task)["noise"].startswith(said)
     assert not (tmp_path / "out" / "again").exists()
+    _check_even_loss(tmp_path / "out", named=more)
+
+
+def _check_even_loss(out: Path, *, named: bool) -> None:
+    """Check that a loss of B without a place is named, with the counts of all answers."""
+    a, b = (read_task(out / side, read_report(out / side), "word_problems") for side in "ab")
+    changes = [
+        b.lines[run][prompt].value - line.value
+        for run in range(len(a.lines))
+        for prompt, line in a.lines[run].items()
+    ]
+    fell, rose = sum(one < 0 for one in changes), sum(one > 0 for one in changes)
+    told = [one.told for one in diagnose(out).between if one.rule == "even_loss"]
+    assert len(told) == named
+    for line in told:
+        assert line.startswith(
+            f"B has {fell} answers wrong that A has right, and {rose} the other way round of"
+            f" {len(changes)} pairs; "
+        )
