@@ -30,7 +30,11 @@ def describe_repeats(result: TaskResult) -> str:
         between = f" ({low:.1f} to {high:.1f})" if high - low >= SHOWN_WIDTH else ""
         said.append(f"pass@{last} = {told.pass_at[last]:.1f}{between}")
     if told.majority is not None:
-        said.append(f"maj@{last} = {_number(told.majority, result.metric, 1)}")
+        of = ""
+        if told.voted is not None and told.asked is not None:
+            few = told.voted * told.repeats < told.asked
+            of = f" of {told.voted} prompts" if few else ""
+        said.append(f"maj@{last} = {_number(told.majority, result.metric, 1)}{of}")
     asked = max(1, result.planned - result.spared)
     said.append(f"unanswered {_percent(result.unanswered / asked)}")
     said.append(f"cut {result.cut_answers or result.truncated:,} of {asked:,}")
