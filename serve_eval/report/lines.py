@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from serve_eval.protocol.presets import describe_options
+from serve_eval.report import repeats
 from serve_eval.schema import (
     Acceptance,
     AcceptanceCheck,
@@ -159,7 +160,7 @@ def describe_paired(paired: PairedComparison) -> str:
     if paired.groups is not None:
         said[0] += f" in {paired.groups} groups"
     if paired.down is not None:
-        said.append(f"{paired.down} turned wrong, {paired.up} turned right")
+        said.append(repeats.count_turned(paired))
     if paired.p is not None:
         null = ", against any build of equal accuracy" if paired.method == "permutation" else ""
         said.append(f"p {p_text(paired.p)} one-sided ({paired.method}{null})")
@@ -186,12 +187,16 @@ def p_text(p: float) -> str:
     return f"{p:.4f}" if p >= 0.0001 else "< .0001"
 
 
-def anchors_text(told: AnchorComparison) -> str:
-    """Return the line about the test of the prompts that were always right."""
+def anchors_text(told: AnchorComparison, candidate_runs: int) -> str:
+    """Return the line about the test of the prompts that were always right.
+
+    Of several answers of the candidate, it counts the first ones; p is that of all.
+    """
+    now = "now" if candidate_runs == 1 else "now by their first answers"
     p = "" if told.p is None else f"; p {p_text(told.p)} if the endpoint is unchanged"
     return (
         f"{told.anchors} prompts were right in every reference run except the last;"
-        f" {told.candidate_lost} of them are wrong now, {told.reference_lost} were wrong in that"
+        f" {told.candidate_lost} of them are wrong {now}, {told.reference_lost} were wrong in that"
         f" last run{p}"
     )
 

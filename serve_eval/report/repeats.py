@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from serve_eval.schema import Metric, Stability, TaskResult
+from serve_eval.schema import Metric, PairedComparison, Stability, TaskResult
 
 POINTS = 100.0
 """Scale of a metric whose values are points out of 100."""
@@ -30,7 +30,11 @@ def describe_repeats(result: TaskResult) -> str:
         between = f" ({low:.1f} to {high:.1f})" if high - low >= SHOWN_WIDTH else ""
         said.append(f"pass@{last} = {told.pass_at[last]:.1f}{between}")
     if told.majority is not None:
-        said.append(f"maj@{last} = {_number(told.majority, result.metric, 1)}")
+        of = ""
+        if told.voted is not None and told.asked is not None:
+            few = told.voted * told.repeats < told.asked
+            of = f" of {told.voted} prompts" if few else ""
+        said.append(f"maj@{last} = {_number(told.majority, result.metric, 1)}{of}")
     asked = max(1, result.planned - result.spared)
     said.append(f"unanswered {_percent(result.unanswered / asked)}")
     said.append(f"cut {result.cut_answers or result.truncated:,} of {asked:,}")
@@ -107,3 +111,19 @@ def _coverage(told: Stability) -> str:
         f" from {told.answered} of {told.asked} answers (in brackets: with all missing ones wrong,"
         " and right)"
     )
+
+
+def count_turned(paired: PairedComparison) -> str:
+    """Return how many answers turned wrong or right, and among how many with several to a prompt.
+
+    A file of an earlier version does not say among how many: its counts are of the first answers.
+    """
+    said = f"{paired.down} turned wrong, {paired.up} turned right"
+    runs = paired.reference_runs, paired.candidate_runs
+    if max(runs) == 1:
+        return said
+    if paired.answer_pairs is None:
+        return f"{said}, of the first answers"
+    of = f"{said} of {paired.answer_pairs} pairs of answers"
+    least = "the first" if min(runs) == 1 else f"the first {min(runs)}"
+    return of if runs[0] == runs[1] else f"{of}, {least} of {max(runs)} repeats"

@@ -230,7 +230,8 @@ def _decision(verdict: Verdict) -> Iterator[str]:
     if verdict.paired is not None:
         yield f"paired: {lines.describe_paired(verdict.paired)}"
         if verdict.paired.anchors is not None:
-            yield f"anchors: {lines.anchors_text(verdict.paired.anchors)}"
+            runs = verdict.paired.candidate_runs
+            yield f"anchors: {lines.anchors_text(verdict.paired.anchors, runs)}"
     yield from verdict.reasons
     for warning in verdict.warnings:
         yield f"warning: {warning}"

@@ -151,17 +151,23 @@ class TokenEquality:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """Agreement of two answers to each of `prompts` prompts.
+    """Agreement of two answers to each of `prompts` prompts, or of `pairs` pairs of answers.
 
     Answers are `identical` to the character, have the `same_answer` in other words, or are
     `different`. Without an extracted answer two texts count as the same if they have the same
-    score.
+    score. `pairs` is None if each prompt has one pair.
     """
 
     prompts: int
     identical: int
     same_answer: int
     different: int
+    pairs: int | None = None
+
+    @property
+    def counted(self) -> int:
+        """Number of pairs of answers."""
+        return self.prompts if self.pairs is None else self.pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +186,11 @@ class SelfFlips:
     `p` is that of "the other endpoint's answers are like its own second ones" (one-sided, mid-p,
     corrected for the two measures). `measure` names the measure that decided it; "": nothing
     differed, or an older file. `more`: p is at most `alpha`.
+
+    `repeats`, if any, are the numbers of answers of the endpoint and of the other one, which are
+    all compared: `own` and `own_texts` count pairs of the endpoint's answers, `other` and
+    `other_texts` pairs of one of either, `only_other` prompts with other scores only across.
+    Prompts are farther or nearer in the mean; p is that of `stats.own_repeats`.
     """
 
     endpoint: str
@@ -199,21 +210,35 @@ class SelfFlips:
     other_texts: int | None = None
     text_farther: int | None = None
     text_nearer: int | None = None
+    repeats: tuple[int, int] | None = None
+
+    @property
+    def own_pairs(self) -> int:
+        """Number of pairs of two own answers."""
+        times = 2 if self.repeats is None else self.repeats[0]
+        return self.prompts * times * (times - 1) // 2
+
+    @property
+    def other_pairs(self) -> int:
+        """Number of pairs of an answer of the endpoint and one of the other."""
+        return self.prompts * (1 if self.repeats is None else self.repeats[0] * self.repeats[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedTask:
     """One task, answered by A and by B.
 
-    `verdict` is that of B with A as the reference. `worse` and `better` count the prompts whose
-    score fell and rose from A's first run to B's; `flips` are some of them, the worse ones first.
-    `itself` is None if neither endpoint answered twice. `apart_s` is the median time between the
+    `verdict` is that of B with A as the reference. `worse` and `better` count the answers whose
+    score fell and rose from A to B, repeat by repeat, among the pairs of `agreement`; `flips` are
+    some of them, the worse ones first: their ids have the number of a repeat after the first.
+    `itself` is None if no answers show how an endpoint differs from itself, and `unmeasured` says
+    why if repeats do not. `apart_s` is the median time between the
     two requests for a prompt in seconds: requests far apart may have met different load.
     `attributions` show for either side which of its workers gave the bad answers (None: not known).
 
-    `own` is the agreement of A with its second answers, and that of B (None: asked once). `places`
-    is about the examined flips (None: too few) and `text_places` about all texts (None: none
-    differs). Older files have none of the three. `exact` exists under the rule `tokens`.
+    `own` is the agreement of A with its second answers or of its repeats, and that of B (None: not
+    known). `places` is about the examined flips (None: too few) and `text_places` about all texts
+    (None: none differs). Older files lack all three. `exact` exists under the rule `tokens`.
     """
 
     task: str
@@ -232,6 +257,7 @@ class ComparedTask:
     own: tuple[Agreement | None, Agreement | None] = (None, None)
     places: DivergencePlaces | None = None
     text_places: TextPlaces | None = None
+    unmeasured: str = ""
     exact: TokenEquality | None = None
 
 

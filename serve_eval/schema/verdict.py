@@ -35,11 +35,12 @@ class PairedComparison:
 
     Values are in points; negative is worse. `difference` is the mean over the complete pairs, `p`
     that of "no drop"; a drop beyond `lower` is excluded at 1 - `alpha` (None: none is). `down` and
-    `up` count changes from right to wrong and from wrong to right against the reference's first
-    run, if answers are right or wrong. `interval` is the two-sided one of the difference with 95 %
-    confidence (None: nothing is excluded). `margin` is the drop that matters. `finding` is PASS,
-    SMALL_DROP (proven, and excluded from reaching the margin), FAIL or INCONCLUSIVE, with its
-    reasons.
+    `up` count changes from right to wrong and from wrong to right in `answer_pairs` pairs of
+    answers, if answers are right or wrong: each run is paired with the reference's run of the same
+    number (None: an older file, which counts the first runs alone). `interval` is the two-sided one
+    of the difference with 95 % confidence (None: nothing is excluded). `margin` is the drop that
+    matters. `finding` is PASS, SMALL_DROP (proven, and excluded from reaching the margin), FAIL or
+    INCONCLUSIVE, with its reasons.
 
     `cochran_q` with its `cochran_p` tests whether the runs of a side differ as a whole (None: no
     side has several); `inflation` is the resulting factor on every standard error, 1 if they do
@@ -76,6 +77,7 @@ class PairedComparison:
     interval: tuple[float, float] | None = None
     groups: int | None = None
     design_effect: float = 1.0
+    answer_pairs: int | None = None
 
 
 class VerdictOutcome(StrEnum):

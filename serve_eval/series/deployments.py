@@ -198,7 +198,7 @@ def _name_attribute(name: str, value: str | None) -> str:
 
 def _rank(name: str) -> int:
     """Return 0 for the name of the run, 1 for what the user declared, and more for the rest."""
-    late = (LAUNCHER, ENDPOINT, SERVER, IMAGE)
+    late = ("preset", LAUNCHER, ENDPOINT, SERVER, IMAGE)
     if name.startswith(f"{LAUNCHER}."):
         return 2 + len(late)
     if name == BEGAN:

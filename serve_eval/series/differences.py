@@ -18,6 +18,7 @@ from serve_eval.report.results_table.cell import describe_run_effect
 from serve_eval.report.results_table.content import RUN
 from serve_eval.schema import MEAN
 from serve_eval.series.draws import MatchedDraws, match_draws, pool
+from serve_eval.series.efforts import drop_settings
 from serve_eval.series.pooled_seeds import find_worst, join_runs
 from serve_eval.series.stars import add_stars
 
@@ -59,6 +60,8 @@ def compare_rows(table: ResultsTable, baseline: str = "") -> ResultsTable:
         f"paired with {name}, each prompt with itself; negative is worse; 95 % intervals,"
         f" two-sided; {tests} {'test' if tests == 1 else 'tests'} by Holm, two-sided"
     )
+    if any(n > 1 for column in table.columns for n in column.repeats):
+        note += "; with repeats on both sides, an interval is of these prompts alone"
     kept = [i for i, _ in enumerate(table.columns) if any(row.cells[i] for row in rows)]
     return replace(
         table,
@@ -236,7 +239,9 @@ def _explain_run_effect(pairs: Pairs, names: tuple[str, str]) -> str:
 
 
 def _read(task: str, run: str) -> TaskAnswers:
-    return read_task(Path(run), read_report(Path(run)), task)
+    report = read_report(Path(run))
+    answers = read_task(Path(run), report, task)
+    return replace(answers, task=drop_settings(answers.task, report.plan))
 
 
 def _average(answers: TaskAnswers) -> float:

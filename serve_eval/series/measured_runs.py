@@ -33,6 +33,7 @@ from serve_eval.series.deployments import (
     name_of_model,
     without_seeds,
 )
+from serve_eval.series.efforts import describe_effort, drop_planned, leave_effort_out
 from serve_eval.series.joined_folders import join_folders
 from serve_eval.series.planned_tasks import PlannedTask, list_planned
 from serve_eval.series.read_runs import UNFINISHED, FinishedRun, explain_no_run, search_runs
@@ -251,13 +252,17 @@ def _describe(run: FinishedRun, suite: _Suite | None) -> MeasuredRun:
         if known is not None:
             own, label = known.attributes, known.task_label
             asked = {task.result.task for task in run.report.tasks}
-            planned = list_planned(run.folder, known.plan) if judged.keys() - asked else {}
+            if judged.keys() - asked:
+                planned = drop_planned(list_planned(run.folder, known.plan), run.report.plan)
     return MeasuredRun(
         folder=run.folder,
         model=name_of_model(run.report),
-        attributes=describe_deployment(run.report.plan, run.report.endpoint, own),
+        attributes={
+            **describe_effort(run.report.plan),
+            **describe_deployment(run.report.plan, run.report.endpoint, own),
+        },
         began=run.began,
-        report=run.report,
+        report=leave_effort_out(run.report),
         judged=judged,
         planned=planned,
         outside=outside,
@@ -286,11 +291,14 @@ def _list_lost(place: Path, suite: _Suite) -> list[MeasuredRun]:
         MeasuredRun(
             folder=place / SUITE_RUNS / run.name,
             model=run.plan.model or UNNAMED,
-            attributes=describe_deployment(run.plan, None, run.attributes),
+            attributes={
+                **describe_effort(run.plan),
+                **describe_deployment(run.plan, None, run.attributes),
+            },
             began=began,
             report=None,
             judged=_pick(suite.report, run.name),
-            planned=list_planned(place / SUITE_RUNS / run.name, run.plan),
+            planned=drop_planned(list_planned(place / SUITE_RUNS / run.name, run.plan), run.plan),
             error=lost[run.name],
             answers=say_answers(place / SUITE_RUNS / run.name),
             task_label=run.task_label,

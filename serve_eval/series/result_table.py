@@ -26,6 +26,7 @@ from serve_eval.series.asked_alike import (
 from serve_eval.series.cells import make_cell
 from serve_eval.series.corrected import correct_cells, describe_rules
 from serve_eval.series.deployments import SEED, choose_shown
+from serve_eval.series.efforts import explain_efforts
 from serve_eval.series.equal_seeds import explain_equal_seeds
 from serve_eval.series.lost_tasks import find_column, list_lost, make_column, make_lost_cell
 from serve_eval.series.measured_runs import MeasuredRun, read_measured
@@ -112,6 +113,7 @@ def tabulate(runs: Sequence[MeasuredRun], notes: Sequence[str] = ()) -> ResultsT
         differing=_list_apart(columns),
         notes=(
             *_explain(runs),
+            *explain_efforts([run.report.plan for run in runs if run.report]),
             *_explain_scorers(headings, columns),
             *_explain_repeats(headings, repeats),
             *_explain_one_draw(headings, runs),

@@ -49,10 +49,11 @@ class Pairs:
     `clusters` are numbers 0, 1, ... of groups whose prompts may fail together; None: each prompt is
     independent. `span` is the width of the metric's range. `binary`: each difference is -1, 0 or 1
     from one run per side without weights or clusters, so that McNemar's test applies. `down` and
-    `up` count right-to-wrong and wrong-to-right between the first run of either side; None if
-    scores are not binary. `reference` and `candidate` are the scores as given, one row per run, NaN
-    if missing; `bad` and `good` are the ends of the metric's range. `reference_effect` is the
-    effect of whole runs over all prompts of the reference, if these are only some of them.
+    `up` count right-to-wrong and wrong-to-right in `answer_pairs` pairs of answers, run by run of
+    both sides; None if scores are not binary. `reference` and `candidate` are the scores as given,
+    one row per run, NaN if missing; `bad` and `good` are the ends of the metric's range.
+    `reference_effect` is the effect of whole runs over all prompts of the reference, if these are
+    only some of them.
     """
 
     reference: FloatArray
@@ -68,6 +69,7 @@ class Pairs:
     binary: bool
     down: int | None
     up: int | None
+    answer_pairs: int | None = None
     reference_effect: RunEffect | None = None
     far_ends: bool = False
 
@@ -188,7 +190,8 @@ def pair(
     zero_or_one = (
         not far_ends and (lo, hi) == (0.0, 1.0) and _binary(reference) and _binary(candidate)
     )
-    first = sign * (candidate[0] - reference[0])
+    runs = min(len(reference), len(candidate))
+    changes = sign * (candidate[:runs] - reference[:runs])
     single = len(reference) == 1 and len(candidate) == 1
     return Pairs(
         reference=reference,
@@ -202,8 +205,9 @@ def pair(
         clusters=codes,
         span=hi - lo,
         binary=zero_or_one and single and not weighted and codes is None,
-        down=int(numpy.count_nonzero(first < 0.0)) if zero_or_one else None,
-        up=int(numpy.count_nonzero(first > 0.0)) if zero_or_one else None,
+        down=int(numpy.count_nonzero(changes < 0.0)) if zero_or_one else None,
+        up=int(numpy.count_nonzero(changes > 0.0)) if zero_or_one else None,
+        answer_pairs=int(numpy.count_nonzero(~numpy.isnan(changes))) if zero_or_one else None,
         far_ends=far_ends,
     )
 

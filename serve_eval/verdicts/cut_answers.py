@@ -117,15 +117,22 @@ def _were(n: int) -> str:
 
 
 def describe_bound(result: TaskResult, figure: Callable[[float], str]) -> str:
-    """Return the value if the cut answers were right, or "" if that is the value as it is shown."""
+    """Return the value if the cut answers were right, or "" if that is the value as it is shown.
+
+    If answers are missing too, it is the upper end of the bounds, with these right as well.
+    """
     bound, value = result.cut_value, result.value
     if result.failed and result.cut_bounds is not None and result.bounds is not None:
         best = result.metric.higher_is_better
         bound, value = result.cut_bounds[best], result.bounds[best]
     if bound is None or value is None or figure(bound) == figure(value):
         return ""
-    cut = result.cut_answers
-    return f"{figure(bound)} if the {_count(cut)} {_were(cut)} right"
+    if result.failed and result.cut_bounds is not None:
+        return (
+            f"{figure(bound)} if the {_count(result.cut_answers)} and the {result.failed:,} missing"
+            " were right"
+        )
+    return f"{figure(bound)} if the {_count(result.cut_answers)} {_were(result.cut_answers)} right"
 
 
 def are_many(result: TaskResult) -> bool:

@@ -29,14 +29,16 @@ def describe_one_draw(stability: Stability | None) -> str | None:
 def describe_one_seed(runs: int, seed: int | None, temperature: float | None) -> str | None:
     """Return why the runs of a reference are one draw by their seed; None if they may be several.
 
-    At temperature 0 nothing is drawn, so that equal runs are no fault.
+    `runs` counts run folders: the repeats of one run have seeds of their own. At temperature 0
+    nothing is drawn, so that equal runs are no fault.
     """
     if runs < 2 or seed is None or temperature == 0:
         return None
     return (
         f"one_draw: each of the {runs} runs has sampling seed {seed}: they are no independent"
         " draws, and the reference looks more stable than it is; take it without a seed"
-        " (--sampling-seed, protocol.seed, TASK.seed)"
+        " (--sampling-seed, protocol.seed, TASK.seed), or from one run with --repeats, which have"
+        " seeds of their own"
     )
 
 

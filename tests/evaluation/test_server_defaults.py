@@ -13,12 +13,21 @@ from typing import Any
 import pytest
 
 from serve_eval.evaluation.capabilities.sampling.questions import PROMPT
-from serve_eval.evaluation.capabilities.sampling.words import DIFFER
+from serve_eval.evaluation.capabilities.sampling.words import DIFFER, advise
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.launchers._embedded.server import create_app
 from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers.embedded import WEIGHTS
-from serve_eval.schema import Comparison, Limits, Plan, Report, Spec, VerificationOutcome
+from serve_eval.schema import (
+    Comparison,
+    Limits,
+    Plan,
+    Report,
+    SamplingDefault,
+    SamplingDefaults,
+    Spec,
+    VerificationOutcome,
+)
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.story import diagnose
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
@@ -206,3 +215,49 @@ def test_verify_calls_no_server_identical_that_adds_a_penalty(
     assert (f"{DIFFER}: b adds repetition_penalty" in side.why) == bool(adds)
     assert known.sampling_defaults is not None
     assert any("may add top_k" in line for line in found.warnings) == (not adds)
+
+
+def test_a_temperature_that_the_plan_leaves_out_is_named_with_the_way_to_set_it(
+    tmp_path: Path,
+) -> None:
+    """Neutral values were in force: they leave the temperature to the task, which sets null."""
+
+    async def main() -> Comparison:
+        async with _served({}, {"repetition_penalty": 1.3, "temperature": 0.6}) as urls:
+            plans = [_plan(url, limit=12) for url in urls]
+            task = Spec(name="word_problems", options={"temperature": None})
+            a, b = (CompareSide(plan=replace(plan, tasks=(task,))) for plan in plans)
+            rules = CompareRules(rule=Spec(name="paired"), again=0)
+            return await compare(a, b, rules, tmp_path, environ={})
+
+    found = asyncio.run(main())
+    [differ] = [line for line in found.warnings if DIFFER in line]
+    assert "the answers below do not differ by repetition_penalty" in differ
+    [left] = [line for line in found.warnings if line.startswith("the plan leaves temperature")]
+    assert "--set word_problems.temperature=VALUE" in left
+
+
+SERVED = [
+    SamplingDefault(name="temperature", sent_as="temperature", obedience="heeded", adds=True),
+    SamplingDefault(name="top_k", sent_as="top_k", obedience="heeded", adds=True),
+    SamplingDefault(name="min_p", sent_as="min_p", obedience="ignored", adds=True, neutral=0.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("names", "policy", "said"),
+    [
+        (["temperature"], "neutral", ["the task leaves it to the server (null)"]),
+        (["temperature"], "keep", ["the task leaves it to the server (null)"]),
+        (["min_p"], "neutral", ["no value of a request replaces it, so change the server"]),
+        (["min_p"], "keep", ["--server-defaults neutral replaces it"]),
+        (["top_k"], "neutral", ["set it in `extra_body` of the task"]),
+        (["temperature", "min_p"], "neutral", ["temperature: the task", "min_p: no value"]),
+    ],
+)
+def test_the_advice_about_a_field_is_the_way_that_replaces_it(
+    names: list[str], policy: Any, said: list[str]
+) -> None:
+    ways = advise(names, SamplingDefaults(fields=tuple(SERVED), policy=policy))
+    assert len(ways) == len(said)
+    assert all(words in way for words, way in zip(said, ways, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ import pytest
 from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.report.page.questions import tabulate_questions
 from serve_eval.report.pictures.questions import draw_questions
-from serve_eval.report.repeats import describe_agreement, describe_repeats
+from serve_eval.report.repeats import count_turned, describe_agreement, describe_repeats
 from serve_eval.report.samples.by_question import sort_questions
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import Cut, Metric, Outcome, Stability, TaskResult
+from serve_eval.verdicts.cut_answers import describe_bound
 
 STABILITY = Stability(
     repeats=16,
@@ -71,9 +73,9 @@ RESULT = TaskResult(
         ),
         (
             {"failed": 5, "scored": 475, "bounds": (78.0, 79.04)},
-            {"pass_bounds": {"16": (90.0, 93.333)}, "se": 0.96, "se_runs": 0.004},
+            {"pass_bounds": {"16": (90.0, 93.333)}, "se": 0.96, "se_runs": 0.004, "voted": 29},
             "avg@16 = 78.96 (78.0 to 79.0) ± .96 (SE by question; ± .00 over runs), pass@16 = 93.3"
-            " (90.0 to 93.3), maj@16 = 86.7, unanswered 3.1 %, cut 4 of 480",
+            " (90.0 to 93.3), maj@16 = 86.7 of 29 prompts, unanswered 3.1 %, cut 4 of 480",
         ),
         (
             {"metric": Metric(name="words", lo=None, hi=None, scale=1.0), "value": 1.23456},
@@ -87,6 +89,35 @@ def test_the_line_has_what_people_publish(
 ) -> None:
     result = replace(RESULT, **fields, stability=replace(STABILITY, **told))
     assert describe_repeats(result) == line
+
+
+def test_the_bound_of_cut_answers_says_if_missing_ones_are_right_in_it_too() -> None:
+    cut = replace(RESULT, cut_value=79.8, cut_bounds=(79.8, 79.8))
+    assert describe_bound(cut, "{:.1f}".format) == "79.8 if the 4 cut answers were right"
+    lacking = replace(cut, failed=12, scored=468, bounds=(77.0, 79.5), cut_bounds=(77.8, 80.3))
+    said = describe_bound(lacking, "{:.1f}".format)
+    assert said == "80.3 if the 4 cut answers and the 12 missing were right"
+
+
+@pytest.mark.parametrize(
+    ("runs", "pairs", "said"),
+    [
+        ((1, 1), 100, "7 turned wrong, 5 turned right"),
+        ((2, 2), 200, "7 turned wrong, 5 turned right of 200 pairs of answers"),
+        (
+            (4, 1),
+            100,
+            "7 turned wrong, 5 turned right of 100 pairs of answers, the first of 4 repeats",
+        ),
+        ((2, 2), None, "7 turned wrong, 5 turned right, of the first answers"),
+    ],
+)
+def test_what_turned_says_of_how_many_answers(
+    runs: tuple[int, int], pairs: int | None, said: str
+) -> None:
+    numbers = {"reference_runs": runs[0], "candidate_runs": runs[1], "answer_pairs": pairs}
+    found = SimpleNamespace(down=7, up=5, **numbers)
+    assert count_turned(found) == said  # type: ignore[arg-type]
 
 
 def test_the_agreement_has_pass_at_fewer_answers_and_ties() -> None:

@@ -213,16 +213,16 @@ def another_answer(one: ScoreRecord, other: ScoreRecord) -> bool:
     return one.answer != other.answer
 
 
-def flips(a: TaskAnswers, b: TaskAnswers, prompts: Sequence[str]) -> list[Flip]:
-    """Return these prompts with the answers of A and B."""
-    both = texts(a, prompts), texts(b, prompts)
+def flips(a: TaskAnswers, b: TaskAnswers, prompts: Sequence[str], run: int = 0) -> list[Flip]:
+    """Return these prompts with the answers of A and B in one run of both."""
+    both = texts(a, prompts, run), texts(b, prompts, run)
     found = []
     for prompt in prompts:
-        one, other = a.lines[0][prompt], b.lines[0][prompt]
+        one, other = a.lines[run][prompt], b.lines[run][prompt]
         said = both[0].get(prompt, ""), both[1].get(prompt, "")
         found.append(
             Flip(
-                id=prompt,
+                id=f"{prompt}#{run + 1}" if run else prompt,
                 scores=(one.value, other.value),
                 answers=(one.answer, other.answer),
                 target=one.target,
@@ -248,12 +248,19 @@ def texts(answers: TaskAnswers, prompts: Iterable[str], run: int = 0) -> dict[st
 
 def read_responses(answers: TaskAnswers, run: int = 0) -> Iterator[tuple[str, Response]]:
     """Yield the prompts of one run with their answers, scored or not. Raises RunFolderError."""
-    run, file = run % len(answers.lines), samples_file(answers.folder, answers.task.result.task)
+    run %= len(answers.lines)
+    for repeat, prompt, response in read_all_responses(answers):
+        if repeat == run:
+            yield prompt, response
+
+
+def read_all_responses(answers: TaskAnswers) -> Iterator[tuple[int, str, Response]]:
+    """Yield the run, the prompt and the answer, scored or not. Raises RunFolderError."""
+    file = samples_file(answers.folder, answers.task.result.task)
     try:
         for record in journal.read(file):
-            repeat, prompt = _place(record.id, len(answers.lines))
-            if record.response is not None and repeat == run:
-                yield prompt, record.response
+            if record.response is not None:
+                yield *_place(record.id, len(answers.lines)), record.response
     except OSError as error:
         raise RunFolderError(
             f"{file} cannot be read: {error}",

@@ -9,6 +9,9 @@ def evidence(found: SelfFlips) -> str:
     """Return how far the other endpoint is from the first answers, by the deciding measure."""
     one, other = ("B", "A") if found.endpoint == "A" else ("A", "B")
     p = f"p = {found.p:.2g}"
+    if found.repeats is not None:
+        by = f", by {found.measure}" if found.measure else ""
+        return f"{describe_repeated(found)} ({p}{by})"
     if found.measure == "text":
         line = (
             f"{one}'s texts differ from {other}'s first texts in {found.other_texts} of"
@@ -30,6 +33,30 @@ def evidence(found: SelfFlips) -> str:
             f" {found.score_nearer}"
         )
     return f"{line} ({p})"
+
+
+def describe_repeated(found: SelfFlips) -> str:
+    """Return how often two answers to a prompt differ, of one endpoint and across both."""
+    one, other = ("A", "B") if found.endpoint == "A" else ("B", "A")
+    assert found.repeats is not None
+    times, others = found.repeats
+    own = _list_shares(found.own, found.own_texts, found.own_pairs)
+    across = _list_shares(found.other, found.other_texts, found.other_pairs)
+    return (
+        f"{found.prompts} prompts, {times} answers of {one} and {others} of {other} to each: two of"
+        f" {one} differ in {own}, one of {one} and one of {other} in {across}"
+    )
+
+
+def _list_shares(scores: int, texts: int | None, pairs: int) -> str:
+    """Return the shares of pairs with other scores, and with other texts if there are any."""
+    said = "" if texts is None else f" and in {texts / pairs:.1%} of texts"
+    return f"{scores / pairs:.1%} of scores{said}"
+
+
+def name_p(found: SelfFlips) -> str:
+    """Return the p, and the measure that decided it."""
+    return f"p {found.p:.2g}" + (f" by {found.measure}" if found.measure else "")
 
 
 def conclusion(found: SelfFlips) -> str:

@@ -76,7 +76,8 @@ def bound_next_to_value(task: SummaryTask, *, brief: bool = False) -> str:
     told = describe_bound(task) if turns or cut_answers.are_many(task.result) else ""
     if not brief or not told:
         return told
-    return f"{told.partition(' ')[0]} if {task.result.cut_answers:,} cut were right"
+    missing = f" and {task.result.failed:,} missing" if " missing " in told else ""
+    return f"{told.partition(' ')[0]} if {task.result.cut_answers:,} cut{missing} were right"
 
 
 def change(task: SummaryTask) -> float | None:

@@ -162,7 +162,7 @@ def describe_change(verdict: Verdict, metric: Metric) -> Row:
     answers = f"on these {prompts}, {runs} and {paired.candidate_runs} answers to each"
     said = [f"{shown} (95 %, {answers if repeated else f'{prompts} {units}'})"]
     if paired.down is not None and paired.up is not None:
-        said.append(f"{paired.down} turned wrong, {paired.up} turned right")
+        said.append(repeats.count_turned(paired))
     if paired.p is not None:
         null = ", against any build of equal accuracy" if repeated else ""
         said.append(f"{figures.p_in_words(paired.p)}{null}")

@@ -46,6 +46,7 @@ def compare(
     told = judge(pairs, margin=margin / scale, alpha=alpha, method=method, max_missing=max_missing)
     test, ends = told.test, told.bounds
     changed = (pairs.down or 0) + (pairs.up or 0)
+    runs = min(pairs.reference_runs, pairs.candidate_runs)
     return PairedComparison(
         reference_runs=pairs.reference_runs,
         candidate_runs=pairs.candidate_runs,
@@ -57,7 +58,7 @@ def compare(
         df=test.df,
         down=pairs.down,
         up=pairs.up,
-        flip_rate=None if pairs.down is None else changed / pairs.n,
+        flip_rate=None if pairs.down is None else changed / (runs * pairs.n),
         p=test.p,
         p_exact=test.p_exact,
         alpha=alpha,
@@ -73,6 +74,7 @@ def compare(
         inflation=1.0 if told.run_effect is None else told.run_effect.inflation,
         anchors=None if told.anchors is None else _anchors(told.anchors),
         interval=_interval(scale, told.interval),
+        answer_pairs=pairs.answer_pairs,
         groups=None if pairs.clusters is None else pairs.units,
         design_effect=design_effect(pairs.differences, _codes(pairs)),
     )

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from serve_eval.schema import Hypothesis, Reference, TaskResult, Verdict, VerdictOutcome
+from serve_eval.schema import (
+    AnchorComparison,
+    Hypothesis,
+    Reference,
+    TaskResult,
+    Verdict,
+    VerdictOutcome,
+)
 from serve_eval.stats.judgement import ROUNDING
 from serve_eval.stats.pairs import Pairs
 from serve_eval.verdicts import validity
@@ -51,11 +58,7 @@ def judge(
         )
     elif told.anchors.p_range[1] <= hypothesis.alpha:
         outcome = VerdictOutcome.FAIL
-        reasons = (
-            _describe_lost(
-                told.anchors.anchors, told.anchors.candidate_lost, told.anchors.reference_lost
-            ),
-        )
+        reasons = (_describe_lost(told.anchors, told.candidate_runs),)
     elif pairs.missing_share > max_missing + ROUNDING:
         outcome = VerdictOutcome.INCONCLUSIVE
         reasons = (f"too_many_missing: more than {max_missing:.0%} of the scores are missing",)
@@ -68,9 +71,10 @@ def judge(
     )
 
 
-def _describe_lost(anchors: int, candidate: int, reference: int) -> str:
-    right = f"{anchors} prompts that were right in every earlier reference run"
+def _describe_lost(found: AnchorComparison, candidate_runs: int) -> str:
+    right = f"{found.anchors} prompts that were right in every earlier reference run"
+    first = "" if candidate_runs == 1 else " by its first answers"
     return (
-        f"anchors_lost: this run lost {candidate}, the last reference run {reference}, of the"
-        f" {right}"
+        f"anchors_lost: this run lost {found.candidate_lost}{first}, the last reference run"
+        f" {found.reference_lost}, of the {right}"
     )

@@ -6,8 +6,9 @@ The sides take turns if their servers do not fit on the GPUs together.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import replace
 
 from serve_eval.client.connection import connect
 from serve_eval.errors import NoRoomError
@@ -19,7 +20,7 @@ from serve_eval.evaluation.engine.progress import Labelled
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.storage.reports.folder_results import COMPARING
 from serve_eval.evaluation.storage.sessions import read_defaults
-from serve_eval.schema import Comparison, Divergence, Endpoint
+from serve_eval.schema import Comparison, Divergence, Endpoint, Sample
 from serve_eval.workflows.compare.divergence import look_at_all, place_partings
 from serve_eval.workflows.compare.sides import ComparisonSession, SideRun
 from serve_eval.workflows.compare.verdict import Looked
@@ -148,14 +149,29 @@ async def _look(
             if (defaults := read_defaults(side.folder)) is not None:
                 client.encoder.neutral = to_fields(defaults)
         for p, task in zip(sides["A"].prepared, comparison.tasks, strict=True):
-            wanted = {flip.id for flip in task.flips}
-            samples = [sample for sample in p.dataset.samples if sample.id in wanted]
+            samples = list_samples(p.dataset.samples, {flip.id for flip in task.flips})
             seen = await look_at_all(p.task, samples, a, b)
             flips |= {
                 (task.task, sample.id): one for sample, one in zip(samples, seen, strict=True)
             }
             partings = {} if task.exact is None else task.exact.partings
-            parted = [(s, partings[s.id]) for s in p.dataset.samples if s.id in partings]
+            asked = list_samples(p.dataset.samples, partings.keys())
+            parted = [(sample, partings[sample.id]) for sample in asked]
             places = await place_partings(p.task, parted, a)
             tokens |= {(task.task, prompt): token for prompt, token in places.items()}
     return Looked(flips, tokens)
+
+
+def list_samples(samples: Sequence[Sample], wanted: Collection[str]) -> list[Sample]:
+    """Return the samples of answers, with the ids of these: that of a repeat sets its seed."""
+    repeats: dict[str, list[str]] = {}
+    for name in wanted:
+        prompt, mark, number = name.rpartition("#")
+        if mark and number.isdigit():
+            repeats.setdefault(prompt, []).append(name)
+    found = []
+    for sample in samples:
+        if sample.id in wanted:
+            found.append(sample)
+        found += [replace(sample, id=name) for name in repeats.get(sample.id, ())]
+    return found

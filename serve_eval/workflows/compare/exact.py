@@ -140,11 +140,17 @@ def _part(changed: Sequence[tuple[str, str, str]], placed: Mapping[str, int]) ->
 
 def _own(once: TaskAnswers, first: Spoken, second: Second | None) -> tuple[int, int] | None:
     """Count the prompts to which a side gave another text when asked again, and those asked."""
-    if second is None:
+    if second is None or not second.noise:
         return None
-    again = _read(second.answers, second.run)
-    asked = [prompt for prompt in again if prompt in first]
-    return sum(first[p].text != again[p].text for p in asked), len(asked)
+    repeats = range(1, len(once.lines))
+    again = (
+        [_read(once, run) for run in repeats]
+        if second.answers is None
+        else [_read(second.answers, 0)]
+    )
+    asked = [prompt for prompt in first if any(prompt in one for one in again)]
+    other = [p for p in asked if any(p in one and one[p].text != first[p].text for one in again)]
+    return len(other), len(asked)
 
 
 def _pair(equal: Sequence[bool], missing: int) -> Pairs | None:

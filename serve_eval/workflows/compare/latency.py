@@ -46,8 +46,8 @@ def slower(a: TaskAnswers, b: TaskAnswers, cores_busy: float | None = None) -> s
             " nothing of B"
         )
     return (
-        f"slower: {took}, more than {SLOWER:g} times as long for {longer} of {len(times)} prompts"
-        f" (p = {p:.2g})"
+        f"slower: {took}, more than {SLOWER:g} times as long for {longer} of {len(times)}"
+        f" {_name_asked(a, b)} (p = {p:.2g})"
     )
 
 
@@ -74,10 +74,21 @@ def uneven(a: TaskAnswers, b: TaskAnswers) -> str | None:
     if p > ALPHA:
         return None
     return (
-        f"uneven: {len(of_b)} of {len(both)} answers of B took more than {LATE:g} times their"
-        f" median, and {len(of_a)} of A; more in {more} of {PARTS} parts of the run (p = {p:.2g}):"
+        f"uneven: {len(of_b)} of {len(both)}{_name_first(a, b)} answers of B took more than"
+        f" {LATE:g} times their median, and {len(of_a)} of A; more in {more} of {PARTS} parts of"
+        f" the run (p = {p:.2g}):"
         " one of several servers of B may be slow"
     )
+
+
+def _name_first(a: TaskAnswers, b: TaskAnswers) -> str:
+    """Return " first" if a side answered prompts several times: only first answers are compared."""
+    return " first" if max(len(a.lines), len(b.lines)) > 1 else ""
+
+
+def _name_asked(a: TaskAnswers, b: TaskAnswers) -> str:
+    """Return the units of a count: prompts, each by its first answer."""
+    return "prompts (first answers)" if _name_first(a, b) else "prompts"
 
 
 def _late(times: list[float]) -> set[int]:
@@ -101,7 +112,7 @@ def more_failures(a: TaskAnswers, b: TaskAnswers) -> str | None:
     kinds = Counter(b.failed.values()).most_common()
     told = ", ".join(f"{count} {kind}" for kind, count in kinds)
     return (
-        f"more_failures: requests for {len(b.failed)} of {b.planned} prompts failed at B ({told})"
-        f" and for {len(a.failed)} at A (p = {p:.2g}): prompts that a retry answered count as"
-        " answered"
+        f"more_failures: requests for {len(b.failed)} of {b.planned} {_name_asked(a, b)} failed at"
+        f" B ({told}) and for {len(a.failed)} at A (p = {p:.2g}): prompts that a retry answered"
+        " count as answered"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from serve_eval.evaluation.agreement.words import conclusion
+from serve_eval.evaluation.agreement.words import conclusion, describe_repeated, name_p
 from serve_eval.report.lines import anchors_text, seconds
 from serve_eval.report.repeats import describe_agreement, describe_repeats
 from serve_eval.report.summary import Row, SummaryTask, brief, describe_answers, name_expected
@@ -92,7 +92,8 @@ def _drop(task: ComparedTask) -> Iterator[Row]:
     here = " on these prompts" if min(told.reference_runs, told.candidate_runs) > 1 else ""
     yield "margin", f"a drop of {told.margin:.3f} points{here} {no} excluded{kept}"
     if told.anchors is not None:
-        yield "anchors", anchors_text(told.anchors).replace("reference run", "run of A")
+        line = anchors_text(told.anchors, told.candidate_runs)
+        yield "anchors", line.replace("reference run", "run of A")
 
 
 def _answers(task: ComparedTask) -> Iterator[Row]:
@@ -107,7 +108,9 @@ def _answers(task: ComparedTask) -> Iterator[Row]:
     if task.agreement.prompts:
         yield "texts", f"{_agreement(task.agreement)}{where}"
     if task.itself is not None:
-        yield "noise", _itself(task.itself)
+        yield "noise", _itself(task.itself, task.agreement)
+    elif task.unmeasured:
+        yield "noise", task.unmeasured
     yield from _effects(task)
 
 
@@ -124,7 +127,13 @@ def _effects(task: ComparedTask) -> Iterator[Row]:
 
 
 def _differing(agreed: Agreement) -> str:
-    return f"{agreed.different} of {agreed.prompts} ({agreed.different / agreed.prompts:.1%})"
+    share = agreed.different / agreed.counted
+    return f"{agreed.different} of {_count_pairs(agreed)} ({share:.1%})"
+
+
+def _count_pairs(agreed: Agreement) -> str:
+    """Return the number of prompts with one pair of answers each, or of pairs of answers."""
+    return f"{agreed.counted}" if agreed.pairs is None else f"{agreed.counted} pairs of answers"
 
 
 def describe_service(task: ComparedTask) -> Iterator[Row]:
@@ -159,14 +168,15 @@ def _first_differences(task: ComparedTask) -> Iterator[Row]:
 
 def _agreement(agreed: Agreement) -> str:
     return (
-        f"{agreed.identical} of {agreed.prompts} identical, {agreed.same_answer} with the same"
-        f" answer, {agreed.different} different"
+        f"{agreed.identical} of {_count_pairs(agreed)} identical, {agreed.same_answer} with the"
+        f" same answer, {agreed.different} different"
     )
 
 
-def _itself(told: SelfFlips) -> str:
+def _itself(told: SelfFlips, agreed: Agreement) -> str:
     one, other = ("A", "B") if told.endpoint == "A" else ("B", "A")
-    by = f" by {told.measure}" if told.measure else ""
+    if told.repeats is not None:
+        return f"{describe_repeated(told)} ({name_p(told)}, {conclusion(told)})"
     unknown = ""
     if one == "B" and (told.own or told.own_texts):
         unknown = "; A was asked once, so whether A is steadier is not known"
@@ -174,9 +184,10 @@ def _itself(told: SelfFlips) -> str:
         f"{scores} scores" + ("" if spoken is None else f" and {spoken} texts")
         for scores, spoken in ((told.own, told.own_texts), (told.other, told.other_texts))
     )
+    seeded = "" if agreed.pairs is None else ", first answers only, with their seeds"
     return (
-        f"{one} asked twice: {own} of {told.prompts} prompts differ; compared with {other}:"
-        f" {across} (p {told.p:.2g}{by}, {conclusion(told)}); texts of {one} and {one}:"
+        f"{one} asked twice{seeded}: {own} of {told.prompts} prompts differ; compared with {other}:"
+        f" {across} ({name_p(told)}, {conclusion(told)}); texts of {one} and {one}:"
         f" {_agreement(told.agreement)}{unknown}"
     )
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.storage import run_folder
 from serve_eval.protocol.fingerprint import fingerprint
-from serve_eval.schema import Limits, Plan
+from serve_eval.schema import Limits, Plan, SamplingParams
 from serve_eval.workflows.compare.sides import CompareRules, SideRun
 
 AGAIN = "again"
@@ -23,22 +24,31 @@ def ask_twice(
 ) -> list[SideRun]:
     """Return the runs that ask some prompts of each live side again, the same ones of both.
 
-    They cover the tasks without repeats, since repeats show the noise already. The requests are
-    sent next to the others, with a concurrency at which they take about as long, and in another
-    order: a prompt is not asked twice at the same time. `ended`: the folder has a result. If that
-    is of an older version, which asked only A twice, B is not asked now.
+    They cover the tasks without repeats, since repeats show the noise already, and those with a
+    sampling seed: each repeat has a seed of its own, and second answers have those of the first
+    ones. The requests are sent next to the others, with a concurrency at which they take about as
+    long, and in another order: a prompt is not asked twice at the same time. `ended`: the folder
+    has a result. If that is of an older version, nothing is asked that it did not ask.
     """
     found = []
     for run, name in zip(runs, (AGAIN, AGAIN_B), strict=False):
         folder = out_dir / name
-        if not (ended and name == AGAIN_B and not folder.exists()):
-            found += _repeat_some(run, rules.again, folder)
+        if not ended:
+            found += _repeat_some(run, rules.again, folder, run.prepared)
+        elif folder.exists():
+            known = run_folder.read_fingerprints(folder)
+            asked = [p for p in run.prepared if p.task.name in known]
+            found += _repeat_some(run, rules.again, folder, asked)
     return found
 
 
-def _repeat_some(first: SideRun, count: int, folder: Path) -> list[SideRun]:
+def _repeat_some(
+    first: SideRun, count: int, folder: Path, asked_first: Sequence[PreparedTask]
+) -> list[SideRun]:
     """Return the run that asks some prompts of a side again; none if there is nothing to ask."""
-    once = [p for p in first.prepared if first.plan.times(p.task.name) == 1]
+    once = [
+        p for p in asked_first if first.plan.times(p.task.name) == 1 or _is_seeded(p.task.sampling)
+    ]
     if not count or not once:
         return []
     total = sum(len(p.dataset.samples) * first.plan.times(p.task.name) for p in first.prepared)
@@ -59,6 +69,11 @@ def _repeat_some(first: SideRun, count: int, folder: Path) -> list[SideRun]:
             seed=first.seed + 1,
         )
     ]
+
+
+def _is_seeded(sampling: SamplingParams) -> bool:
+    """Return True if answers are drawn with a seed, which requests at temperature 0 lack."""
+    return sampling.seed is not None and sampling.temperature != 0
 
 
 def _draw(prepared: PreparedTask, plan: Plan, count: int) -> PreparedTask:

@@ -8,12 +8,15 @@ than the unsteady one differs from itself.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 from serve_eval.evaluation.agreement import answer_pairs
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, another_answer
+from serve_eval.evaluation.agreement.sampling_seeds import repeats_show_noise, second_show_noise
+from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Report
 from serve_eval.shell_words import quote_path
@@ -26,10 +29,14 @@ it would name and however many tasks there are."""
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """The second answers of a side to a task: a run of a folder, counted from 0."""
+    """Further answers of a side to a task: those of a second run, or None: its repeats.
 
-    answers: TaskAnswers
-    run: int = 0
+    `noise`: they are drawn as the answers of the other side are, so that they show how the side
+    differs from itself.
+    """
+
+    answers: TaskAnswers | None
+    noise: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +57,19 @@ TwoSides = tuple[TaskAnswers, TaskAnswers]
 
 
 def read_twice(sides: TwoSides, second: Mapping[str, tuple[Path, Report]]) -> Mapping[str, Second]:
-    """Return the second answers of A and of B to a task: of their own folder, or the first repeat.
+    """Return the second answers of A and of B to a task: of their own folder, or their repeats.
 
     A side that was asked once is left out. Raises RunFolderError for a damaged folder.
     """
     found = {}
     task = sides[0].task.result.task
-    for name, once in zip("AB", sides, strict=True):
-        if name in second and _has_task(second[name][1], task):
-            found[name] = Second(answer_pairs.read_task(*second[name], task))
+    for name, once, other in (("A", *sides), ("B", *sides[::-1])):
+        asked = name in second and _has_task(second[name][1], task)
+        if asked and (len(once.lines) < 2 or second_show_noise(once, other)):
+            answers = answer_pairs.read_task(*second[name], task)
+            found[name] = Second(answers, second_show_noise(once, other))
         elif len(once.lines) > 1:
-            found[name] = Second(once, 1)
+            found[name] = Second(None, repeats_show_noise(once, other))
     return found
 
 
@@ -74,18 +83,22 @@ def describe_unsteady(
     """Return a warning if one side disagrees with itself in more prompts than the other.
 
     The test is McNemar's over the prompts of all tasks that both sides answered twice, exact and
-    two-sided. It assumes that prompts are independent, and that a prompt with two answers at one
-    side only is as likely to be one of A as one of B: the same engine, numerics and load.
+    two-sided: a prompt counts for the side with more pairs of answers that differ. It assumes that
+    prompts are independent, and that the side with more of them is as likely to be A as B: the same
+    engine, numerics and load.
     """
-    counts = Counter[tuple[bool, bool]]()
+    counts = Counter[tuple[int, int]]()
     for sides, twice in tasks:
         counts += _count_disagreements(sides, twice)
-    own = {"A": counts[True, True] + counts[True, False]}
-    own["B"] = counts[True, True] + counts[False, True]
-    p = mcnemar(counts[True, False], counts[False, True]).p_exact_two_sided
+    own = {
+        name: sum(n for pairs, n in counts.items() if pairs[place])
+        for place, name in enumerate("AB")
+    }
+    more = [sum(n for (a, b), n in counts.items() if sign * (a - b) > 0) for sign in (1, -1)]
+    p = mcnemar(*more).p_exact_two_sided
     if p > UNSTEADY_ALPHA:
         return ()
-    worse, other = ("B", "A") if own["B"] > own["A"] else ("A", "B")
+    worse, other = ("B", "A") if more[1] > more[0] else ("A", "B")
     reasons = "; ".join(_list_reasons(worse, folders[worse]))
     return (
         f"unsteady: {worse} disagrees with itself on {own[worse]} of {counts.total()} prompts,"
@@ -125,24 +138,30 @@ def describe_asked(folder: Path, report: Report, sessions: int) -> AskedFolder:
     )
 
 
-def _count_disagreements(
-    sides: TwoSides, twice: Mapping[str, Second]
-) -> Counter[tuple[bool, bool]]:
-    """Count the prompts by whether A, and whether B, gave two answers.
+def _count_disagreements(sides: TwoSides, twice: Mapping[str, Second]) -> Counter[tuple[int, int]]:
+    """Count the prompts by the pairs of answers that differ at A, and at B.
 
-    A prompt counts if both answered it twice.
+    A prompt counts if both answered it each time. If one side has more repeats than the other, its
+    last ones are left out.
     """
     if len(twice) < 2:
         return Counter()
-    pairs = [
-        (once.lines[0], twice[name].answers.lines[twice[name].run])
-        for name, once in zip("AB", sides, strict=True)
-    ]
+    runs = [list_runs(once, twice[name]) for name, once in zip("AB", sides, strict=True)]
+    times = min(map(len, runs))
+    of_a, of_b = (one[:times] for one in runs)
     return Counter(
-        (
-            another_answer(pairs[0][0][prompt], pairs[0][1][prompt]),
-            another_answer(pairs[1][0][prompt], pairs[1][1][prompt]),
-        )
-        for prompt in pairs[0][0]
-        if all(prompt in lines for pair in pairs for lines in pair)
+        (_count_differing(of_a, prompt), _count_differing(of_b, prompt))
+        for prompt in of_a[0]
+        if all(prompt in lines for lines in (*of_a, *of_b))
     )
+
+
+def list_runs(once: TaskAnswers, second: Second) -> Sequence[Mapping[str, ScoreRecord]]:
+    """Return the runs whose answers show if a side agrees with itself."""
+    return once.lines if second.answers is None else (once.lines[0], second.answers.lines[0])
+
+
+def _count_differing(runs: Sequence[Mapping[str, ScoreRecord]], prompt: str) -> int:
+    """Return how many pairs of answers of a side to a prompt differ."""
+    pairs = combinations([run[prompt] for run in runs], 2)
+    return sum(another_answer(one, other) for one, other in pairs)

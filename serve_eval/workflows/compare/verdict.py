@@ -11,12 +11,22 @@ import msgspec
 
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.agreement import answer_pairs
+from serve_eval.evaluation.agreement.all_answers import (
+    agree_in_all,
+    find_all_changes,
+    find_prompt,
+    list_flips,
+    pair_own,
+    pair_runs,
+)
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
 from serve_eval.evaluation.agreement.common_prompts import keep_common
+from serve_eval.evaluation.agreement.own_repeats import compare_repeats
+from serve_eval.evaluation.agreement.sampling_seeds import UNMEASURED
 from serve_eval.evaluation.agreement.self_flips import self_flips
 from serve_eval.evaluation.agreement.text_places import find_text_places
 from serve_eval.evaluation.agreement.words import conclusion, evidence
-from serve_eval.evaluation.capabilities.sampling import compare_defaults
+from serve_eval.evaluation.capabilities.sampling import compare_defaults, describe_left
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.path_proof import apply_path
 from serve_eval.evaluation.storage.reports.comparison_files import COMPARISON_SCHEMA
@@ -138,7 +148,7 @@ def compare_folders(
         )
         tasks = [replace(task, verdict=withhold(task.verdict)) for task in tasks]
     warnings = _first_tokens(reports[0])
-    differs = [line for line in [compare_defaults(*reports)] if line]
+    differs = [*filter(None, [compare_defaults(*reports)]), *describe_left(*reports)]
     asked_of = {
         name: describe_asked(folder, report, len(read_sessions(folder)))
         for name, folder, report in zip("AB", (a, b), reports, strict=True)
@@ -220,10 +230,11 @@ def _task(
     cores_busy: float | None,
 ) -> ComparedTask:
     a, b = sides
-    worse, better = answer_pairs.find_changes(a, b)
+    worse, better = find_all_changes(a, b)
     name = a.task.result.task
-    shown = [prompt for prompt in (*worse, *better) if (name, prompt) not in hidden]
-    flips = answer_pairs.flips(a, b, shown[:show])
+    secrets = frozenset(prompt for task, prompt in hidden if task == name)
+    shown = [one for one in (*worse, *better) if find_prompt(a, one) not in secrets]
+    flips = list_flips(a, b, shown[:show])
     apart = answer_pairs.apart_s(a, b)
     said = [had.task.verdict.warnings for had in sides]
     warnings = [f"{'A and B' if line in said[1] else 'A'}: {line}" for line in said[0]]
@@ -242,7 +253,6 @@ def _task(
     exact = None
     if load_verdict_rule(rule.name).needs_texts:
         placed = {prompt: token for (task, prompt), token in looked.tokens.items() if task == name}
-        secrets = frozenset(prompt for task, prompt in hidden if task == name)
         exact = compare_tokens(a, b, twice, placed=placed, hidden=secrets, show=show)
     itself = _itself(a, b, twice)
     if itself is not None and itself.more:
@@ -255,9 +265,10 @@ def _task(
         verdict=judge_sides(plan, a, b, rule, exact),
         worse=len(worse),
         better=len(better),
-        agreement=answer_pairs.agreement(a, b),
+        agreement=agree_in_all(a, b, pair_runs(a, b)),
         apart_s=apart,
         itself=itself,
+        unmeasured=UNMEASURED if itself is None and twice else "",
         flips=listed,
         warnings=tuple(warnings),
         attributions=(a.task.attribution, b.task.attribution),
@@ -274,13 +285,18 @@ def _itself(a: TaskAnswers, b: TaskAnswers, twice: Mapping[str, Second]) -> Self
     The endpoint is A, or B if only B answered twice.
     """
     for name, once, other in (("A", a, b), ("B", b, a)):
-        if (second := twice.get(name)) is not None:
-            return self_flips(name, once, second.answers, other, again_run=second.run)
+        second = twice.get(name)
+        if second is not None and second.noise:
+            if second.answers is None:
+                return compare_repeats(name, once, other)
+            return self_flips(name, once, second.answers, other)
     return None
 
 
 def _own(once: TaskAnswers, second: Second | None) -> Agreement | None:
-    """Return how far the first answers of a side agree with its second ones."""
-    if second is None:
+    """Return how far the answers of a side agree with its second ones, or its repeats."""
+    if second is None or not second.noise:
         return None
-    return answer_pairs.agreement(once, second.answers, b_run=second.run)
+    if second.answers is None:
+        return agree_in_all(once, once, pair_own(once))
+    return answer_pairs.agreement(once, second.answers)

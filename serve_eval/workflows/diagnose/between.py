@@ -16,6 +16,7 @@ from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, TaskEvidence
 from serve_eval.workflows.diagnose.finding import ALPHA, WEIGHTS, Finding, count_turned
 from serve_eval.workflows.diagnose.first_tokens import find_first_difference, find_place
 from serve_eval.workflows.diagnose.paired_answers import ComparedAnswers, make_finding
+from serve_eval.workflows.diagnose.worse_side import sum_by_prompt
 
 LEAST = 10
 """Answers that must differ in the same way."""
@@ -171,24 +172,32 @@ def find_self_differences(both: ComparedAnswers) -> Iterator[Finding]:
     own = (None, None) if both.compared is None else both.compared.own
     if own[0] is None or own[1] is None:
         return
-    counts = [(one.prompts, one.prompts - one.identical) for one in own if one is not None]
+    counts = [(one.counted, one.counted - one.identical) for one in own if one is not None]
     side = 0 if counts[0][1] * counts[1][0] > counts[1][1] * counts[0][0] else 1
     (n, k), (m, j) = counts[side], counts[1 - side]
-    p = min(1.0, 2.0 * no_worse([(n, k, m, j)]))
-    if p > ALPHA * both.share or k < LEAST or both.worse == 1 - side:
+    # The mean over the pairs of answers to a prompt varies no more than one pair does.
+    scaled = [
+        (one.prompts, differ * one.prompts // one.counted)
+        for one, (_, differ) in zip(own, counts, strict=True)
+        if one is not None and one.counted
+    ]
+    p = min(1.0, 2.0 * no_worse([(*scaled[side], *scaled[1 - side])])) if len(scaled) > 1 else 1.0
+    if p > ALPHA * both.share or scaled[side][1] < LEAST or both.worse == 1 - side:
         return
+    unit = "prompts" if n == scaled[side][0] else "pairs of its answers"
     draws = (both.a, both.b)[side].option("temperature") != 0
     flat = "a flatter distribution, since the temperature is above 0, " if draws else ""
     yield make_finding(
         both,
         "self_differences",
-        f"{'AB'[side]} disagrees with itself in {k} of {n} prompts and {'AB'[1 - side]} in {j} of"
+        f"{'AB'[side]} disagrees with itself in {k} of {n} {unit} and {'AB'[1 - side]} in {j} of"
         f" {m}: {flat}unlike servers behind one address, or answers that depend on the load",
         both.next[side],
         [],
         p,
         of=n,
         count=k,
+        of_every=True,
     )
 
 
@@ -210,24 +219,31 @@ def find_even_losses(
     `told` are the tasks about which rules have spoken.
     """
     for both in found:
-        wrong = [(one.bad, other.bad) for one, other in both.pairs]
-        if both.name in told or (more := _more(wrong, ALPHA * both.share)) is None:
+        more = sum_by_prompt((both.a, one.id, one.bad - other.bad) for one, other in both.every)
+        more_at = [sum(change > 0 for change in more), sum(change < 0 for change in more)]
+        side = 0 if more_at[0] > more_at[1] else 1
+        p = mcnemar(more_at[side], more_at[1 - side]).p_exact_two_sided
+        if both.name in told or p > ALPHA * both.share or more_at[side] < LEAST:
             continue
-        side, counts, p = more
+        wrong = [(one.bad, other.bad) for one, other in both.pairs]
         rights = [[not one[place] for one in wrong] for place in (1 - side, side)]
-        only = sum(one[side] and not one[1 - side] for one in wrong)
+        every = [(one.bad, other.bad) for one, other in both.every]
+        only, others = (sum(x[i] and not x[1 - i] for x in every) for i in (side, 1 - side))
+        several = f" of {len(every)} pairs" if len(every) > len(wrong) else ""
         yield make_finding(
             both,
             "even_loss",
             f"{'AB'[side]} has {only} answers wrong that {'AB'[1 - side]} has right, and"
-            f" {counts[1 - side] - counts[side] + only} the other way round; no slice of"
+            f" {others} the other way round{several}; no slice of"
             " the samples explains them: weights, precision or cache"
             f"{f', or {TRANSFER}' if both.legs[side] else ''}, rather than a fault of some"
             " requests",
             both.next[side],
-            [pair[side] for pair, bad in zip(both.pairs, wrong, strict=True) if bad[side]],
+            [pair[side] for pair, bad in zip(both.every, every, strict=True) if bad[side]],
             p,
             WEIGHTS,
+            of=len(every),
+            of_every=True,
             leads=not is_like_another(*rights),
         )
 

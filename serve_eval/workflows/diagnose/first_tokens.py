@@ -30,12 +30,12 @@ def find_place(both: ComparedAnswers) -> Iterator[Finding]:
     if compared.places is None or not compared.places.reading:
         return
     flips = {flip.id for flip in compared.flips}
-    shown = [other for _, other in both.pairs if other.id in flips]
+    shown = [other for _, other in both.every if other.id in flips]
     told, side = compared.places.reading, compared.places.overruled
     if side is None:
-        yield make_finding(both, PLACE, told, both.next[1], shown, None)
+        yield make_finding(both, PLACE, told, both.next[1], shown, None, of_every=True)
         return
-    yield make_finding(both, OVERRULED, told, SAME, shown, None)
+    yield make_finding(both, OVERRULED, told, SAME, shown, None, of_every=True)
 
 
 def find_first_difference(both: ComparedAnswers) -> Iterator[Finding]:

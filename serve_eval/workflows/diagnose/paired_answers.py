@@ -16,15 +16,17 @@ from serve_eval.workflows.diagnose.worse_side import find_worse
 class ComparedAnswers:
     """The answers of both sides to the same prompts of a task, which are texts.
 
-    `compared` is the result of the comparison, or None if it did not finish. `share` is the share
-    of the levels that the rules may spend on this task. `worse` is 0 or 1 for the side that lost
-    more, None if neither clearly. `next` are commands that look into A and into B, and `legs` say
-    if a side has context and generation servers.
+    `pairs` has the first answers to each prompt, and `every` those of all repeats. `compared` is
+    the result of the comparison, or None if it did not finish. `share` is the share of the levels
+    that the rules may spend on this task. `worse` is 0 or 1 for the side that lost more, None if
+    neither clearly. `next` are commands that look into A and into B, and `legs` say if a side has
+    context and generation servers.
     """
 
     a: TaskEvidence
     b: TaskEvidence
     pairs: tuple[tuple[AskedSample, AskedSample], ...]
+    every: tuple[tuple[AskedSample, AskedSample], ...]
     compared: ComparedTask | None
     share: float = 1.0
     worse: int | None = None
@@ -53,13 +55,16 @@ def pair_answers(
     for task in a.tasks:
         if (other := others.get(task.name)) is None:
             continue
-        there = {one.id: one for one in other.witnesses(other.texts)}
-        pairs = tuple((one, there[one.id]) for one in task.witnesses(task.texts) if one.id in there)
+        there = {one.id: one for one in other.texts}
+        every = tuple((one, there[one.id]) for one in task.texts if one.id in there)
+        first = {one.id for one in task.witnesses([one for one, _ in every])}
+        pairs = tuple((one, other) for one, other in every if one.id in first)
         if pairs:
             yield ComparedAnswers(
                 a=task,
                 b=other,
                 pairs=pairs,
+                every=every,
                 compared=results.get(task.name),
                 share=BETWEEN_SHARE / len(a.tasks),
                 worse=find_worse(task, other),
@@ -87,11 +92,16 @@ def make_finding(
     count: int | None = None,
     explains: int | None = None,
     leads: bool = True,
+    of_every: bool = False,
 ) -> Finding:
-    """Return a finding about both sides of a task."""
+    """Return a finding about both sides of a task.
+
+    It says that it is about first answers if there are more, unless it is about all (`of_every`).
+    """
+    first = "" if of_every or len(both.every) == len(both.pairs) else "of the first answers: "
     return Finding(
         rule=rule,
-        told=told,
+        told=f"{first}{told}",
         change=change,
         count=len(shown) if count is None else count,
         of=len(both.pairs) if of is None else of,

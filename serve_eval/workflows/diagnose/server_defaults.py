@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from serve_eval.evaluation.capabilities.sampling import (
+    NEUTRAL,
+    advise,
     list_different_kept,
     name_difference,
     read_kept,
@@ -28,7 +30,7 @@ def find_added(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
             f"the server adds {', '.join(kept)} to requests that lack it (generation_config.json?),"
             " which changes answers"
         ),
-        change=SAME,
+        change=_list_changes(kept, run),
         count=len(task.asked),
         of=len(task.asked),
         lost=len(task.lost),
@@ -36,16 +38,25 @@ def find_added(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     )
 
 
+def _list_changes(names: Collection[str], *runs: Evidence) -> tuple[str, ...]:
+    """Return how to ask without the servers' fields, and how to start servers without them."""
+    reports = [run.report for run in runs if run.report is not None]
+    ways = advise(names, *(report.sampling_defaults for report in reports))
+    return (*(SAME[0] if one == NEUTRAL else one for one in ways), SAME[1])
+
+
 def find_unlike_defaults(a: Evidence, b: Evidence) -> Iterator[Finding]:
     """Yield a finding per task if the servers of both sides add unlike fields to its requests."""
-    if a.report is None or b.report is None or not list_different_kept(a.report, b.report):
+    if a.report is None or b.report is None:
+        return
+    if not (kept := list_different_kept(a.report, b.report)):
         return
     told = name_difference(a.report.sampling_defaults, b.report.sampling_defaults)
     for task in b.tasks:
         yield Finding(
             rule=DEFAULTS,
             told=told,
-            change=SAME,
+            change=_list_changes(kept, a, b),
             count=len(task.asked),
             of=len(task.asked),
             lost=len(task.lost),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 from serve_eval.stats.mcnemar import mcnemar
-from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, base_of
 from serve_eval.workflows.diagnose.finding import Finding
 
 LEVEL = 0.05
@@ -23,13 +24,23 @@ OF_ANSWERS = frozenset(
 def find_worse(a: TaskEvidence, b: TaskEvidence) -> int | None:
     """Return 0 if A has more wrong or missing answers than B, 1 if B has, or None.
 
-    p is that of McNemar's exact test over the prompts of both sides.
+    p is that of McNemar's exact test over the prompts of both sides: of several answers to a
+    prompt, the side counts that lost more of them.
     """
-    there = {one.id: one.lost for one in b.witnesses(b.asked)}
-    pairs = [(one.lost, there[one.id]) for one in a.witnesses(a.asked) if one.id in there]
-    only = [sum(x and not y for x, y in pairs), sum(y and not x for x, y in pairs)]
+    there = {one.id: one.lost for one in b.asked}
+    both = [one for one in a.asked if one.id in there]
+    more = sum_by_prompt((a, one.id, one.lost - there[one.id]) for one in both)
+    only = [sum(change > 0 for change in more), sum(change < 0 for change in more)]
     side = 0 if only[0] > only[1] else 1
     return side if mcnemar(only[side], only[1 - side]).p_exact_two_sided <= LEVEL else None
+
+
+def sum_by_prompt(changes: Iterable[tuple[TaskEvidence, str, int]]) -> list[int]:
+    """Return the sum of the changes of each prompt, given those of its answers by id."""
+    sums: dict[str, int] = defaultdict(int)
+    for task, sample, change in changes:
+        sums[base_of(sample) if task.repeats > 1 else sample] += change
+    return list(sums.values())
 
 
 def drop_sound(

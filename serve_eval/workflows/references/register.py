@@ -93,7 +93,7 @@ def register(
     prepared = prepare(replace(asked, allow_missing_reference=True))
     taken = [read_scores(run, plan, prepared) for run, plan in zip(chosen, plans, strict=True)]
     answers = _read_answers(chosen[0], prepared)
-    drawn = [_find_one_draw(p, alike, chosen) for p in prepared]
+    drawn = [_find_one_draw(p, chosen) for p in prepared]
     endpoint = find_version(chosen[0])
     deployments = list_deployments(chosen, plans)
     added = [list_added(chosen, p.task) for p in prepared]
@@ -198,13 +198,11 @@ def _read_answers(run: Path, prepared: Sequence[PreparedTask]) -> list[StoredAns
     ]
 
 
-def _find_one_draw(
-    prepared: PreparedTask, plans: Sequence[Plan], chosen: Sequence[Path]
-) -> list[str]:
+def _find_one_draw(prepared: PreparedTask, chosen: Sequence[Path]) -> list[str]:
     """Return a warning if the runs of a task are one draw, by their seed or by their texts."""
-    task, runs = prepared.task, sum(plan.times(prepared.task.name) for plan in plans)
+    task = prepared.task
     seed, temperature = task.sampling.seed, task.sampling.temperature
-    told = describe_one_seed(runs, seed, temperature)
+    told = describe_one_seed(len(chosen), seed, temperature)
     if told is not None or len(chosen) < 2 or temperature == 0:
         return [] if told is None else [told]
     samples = prepared.dataset.samples

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -122,3 +123,17 @@ def test_requests_that_fail_at_one_of_both(of_a: int, of_b: int, told: bool) -> 
         )
     shared = {**b, **a}
     assert more_failures(_had([1.0] * 100, shared), _had([1.0] * 100, shared)) is None
+
+
+def test_with_repeats_the_warnings_say_that_they_are_about_first_answers() -> None:
+    failed = {str(i): "timeout" for i in range(20)}
+
+    def several(one: TaskAnswers) -> TaskAnswers:
+        return replace(one, lines=({}, {}))
+
+    a, late, slow = _had([1.0] * 60), _had(SOME_LATE, failed), _had([9.0] * 60)
+    assert " of 60 prompts (first answers) " in str(slower(several(a), several(slow)))
+    assert " of 60 first answers of B " in str(uneven(several(a), several(late)))
+    said = str(more_failures(several(a), several(late)))
+    assert "more_failures: requests for 20 of 30 prompts (first answers) failed" in said
+    assert "first" not in str(more_failures(a, late))

@@ -21,21 +21,28 @@ from serve_eval.evaluation.capabilities.sampling.sending import (
 )
 from serve_eval.evaluation.capabilities.sampling.server_log import put_logged, read_logged
 from serve_eval.evaluation.capabilities.sampling.words import (
+    NEUTRAL,
+    advise,
     compare_defaults,
     describe_added,
     describe_defaults,
+    describe_left,
     list_different_kept,
     name_difference,
     warn_of_defaults,
 )
 
 __all__ = [
+    "NEUTRAL",
+    "SERVER_ADDS",
     "OtherSampling",
+    "advise",
     "choose_sent",
     "compare_defaults",
     "compare_with_reference",
     "describe_added",
     "describe_defaults",
+    "describe_left",
     "join_routes",
     "list_different_kept",
     "list_kept",

@@ -9,11 +9,14 @@ from serve_eval.evaluation.capabilities.sampling.sending import (
     list_replaced,
     read_kept,
 )
-from serve_eval.protocol.sampling_fields import ROWS
+from serve_eval.protocol.sampling_fields import OF_OPTIONS, ROWS, TABLE
 from serve_eval.schema import Report, SamplingDefault, SamplingDefaults, Task
+from serve_eval.shell_words import quote_word
 
 DIFFER = "the servers' sampling defaults differ"
 """The beginning of every sentence about two servers."""
+NEUTRAL = "--server-defaults neutral replaces it"
+"""The way to replace what a run keeps of the server."""
 
 
 def describe_added(found: SamplingDefaults) -> str:
@@ -58,14 +61,9 @@ def warn_of_defaults(found: SamplingDefaults | None, tasks: Sequence[Task]) -> l
     lines = []
     kept = {name for task in tasks for name in list_kept(found, task)}
     if kept:
-        how = (
-            "--server-defaults neutral replaces it"
-            if found.policy == "keep"
-            else "no value of a request replaces it, so change the server"
-        )
         lines.append(
             f"the server adds {_name_some(found, kept)} to requests that lack it, which changes"
-            f" answers (generation_config.json?): {how}"
+            f" answers (generation_config.json?): {'; '.join(advise(kept, found))}"
         )
     replaced = {name for task in tasks for name in list_replaced(found, task)} - kept
     if any(ROWS[name].greedy for name in replaced):
@@ -75,6 +73,28 @@ def warn_of_defaults(found: SamplingDefaults | None, tasks: Sequence[Task]) -> l
             " get other answers, which --server-defaults keep measures"
         )
     return lines
+
+
+def advise(names: Collection[str], *sides: SamplingDefaults | None) -> list[str]:
+    """Return how to replace fields that servers add and that decide answers, a line per way.
+
+    Neutral values are no way for a field that a task sets: null leaves that to the server.
+    """
+    ways: dict[str, list[str]] = {}
+    for row in (row for row in TABLE if row.name in names):
+        found = [one for side in sides if side is not None and (one := side.find(row.name))]
+        if row.name in OF_OPTIONS:
+            way = "the task leaves it to the server (null): give the option a value"
+        elif any(side is not None and side.policy == "keep" for side in sides):
+            way = NEUTRAL
+        elif found and all(one.obedience == "heeded" for one in found):
+            way = "no value is known to be neutral: set it in `extra_body` of the task"
+        else:
+            way = "no value of a request replaces it, so change the server"
+        ways.setdefault(way, []).append(row.name)
+    if len(ways) == 1:
+        return list(ways)
+    return [f"{', '.join(some)}: {way}" for way, some in ways.items()]
 
 
 def _name_some(found: SamplingDefaults, names: Collection[str]) -> str:
@@ -123,9 +143,45 @@ def compare_defaults(a: Report, b: Report) -> str:
     told = name_difference(a.sampling_defaults, b.sampling_defaults)
     if not told:
         return ""
-    if list_different_kept(a, b):
-        return f"{told}; the answers below differ by it: --server-defaults neutral replaces it"
-    return f"{told}; the answers below do not: neutral values were sent, or it decides none of them"
+    kept = list_different_kept(a, b)
+    others = [one for one in find_different(*_read_defaults(a, b)) if one not in kept]
+    if kept:
+        ways = "; ".join(advise(kept, *_read_defaults(a, b)))
+        told += f"; the answers below differ by {', '.join(kept)}: {ways}"
+    if others:
+        told += (
+            f"; the answers below do not differ by {', '.join(others)}: neutral values were sent,"
+            " or it decides none of them"
+        )
+    return told
+
+
+def _read_defaults(a: Report, b: Report) -> tuple[SamplingDefaults | None, SamplingDefaults | None]:
+    return a.sampling_defaults, b.sampling_defaults
+
+
+def describe_left(a: Report, b: Report) -> list[str]:
+    """Return a warning for each task of which both plans leave a field to the servers.
+
+    No probe is needed to know that servers with other defaults then answer otherwise.
+    """
+    others = {task.result.task: task.fingerprint for task in b.tasks}
+    left: dict[str, list[str]] = {}
+    for task in a.tasks:
+        other = others.get(task.result.task, {})
+        fields = [
+            one
+            for one in OF_OPTIONS
+            if task.fingerprint.get(one) == "null" and other.get(one) == "null"
+        ]
+        if fields:
+            left.setdefault(" and ".join(fields), []).append(task.result.task)
+    return [
+        f"the plan leaves {fields} of {', '.join(tasks)} to the servers (null): servers with other"
+        f" defaults give other answers; set it, as in --set {quote_word(tasks[0])}."
+        f"{fields.split()[0]}=VALUE, to ask both alike"
+        for fields, tasks in left.items()
+    ]
 
 
 def list_different_kept(a: Report, b: Report) -> list[str]:

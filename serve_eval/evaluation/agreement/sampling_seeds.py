@@ -1,0 +1,39 @@
+"""Say which answers show an endpoint's own nondeterminism, given the sampling seeds of two runs.
+
+The test of nondeterminism exchanges a second answer of one side for an answer of the other. Both
+must then be drawn alike, given the first answer. A repeat has a seed of its own, derived from the
+seed of its run; second answers of the same samples have the seeds of the first ones.
+"""
+
+from __future__ import annotations
+
+from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
+
+UNMEASURED = (
+    "not measured: the repeats of a side have sampling seeds of their own, and A and B answered"
+    " with equal seeds; to measure it, compare two endpoints, which asks each some prompts again"
+    " with the same seeds (--self)"
+)
+"""Why nothing is known of the nondeterminism of two runs with repeats and equal seeds."""
+
+
+def find_seed(answers: TaskAnswers) -> str | None:
+    """Return the sampling seed that a run drew its answers with.
+
+    None without one, and at temperature 0, where no seed is sent.
+    """
+    protocol = answers.task.fingerprint
+    seed = protocol.get("seed", "null")
+    greedy = protocol.get("temperature", "null") in ("0", "0.0")
+    return None if seed == "null" or greedy else seed
+
+
+def second_show_noise(once: TaskAnswers, other: TaskAnswers) -> bool:
+    """Return True if second answers with the same seeds are drawn as the other side's are."""
+    return find_seed(once) in (None, find_seed(other))
+
+
+def repeats_show_noise(once: TaskAnswers, other: TaskAnswers) -> bool:
+    """Return True if the repeats of a side are drawn as the other side's answers are."""
+    seed = find_seed(once)
+    return seed is None or seed != find_seed(other)
