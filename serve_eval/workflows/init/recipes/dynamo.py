@@ -22,7 +22,7 @@ from serve_eval.workflows.init.recipes.recipe import (
     refuse_engine,
 )
 
-FORM, KIND = "Dynamo", "DynamoGraphDeployment"
+FORM, KIND = "deployment of Dynamo", "DynamoGraphDeployment"
 ENGINE = re.compile(r"dynamo\.(trtllm|vllm|sglang|mocker)\b")
 VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 FLAGS = {
@@ -37,6 +37,8 @@ FLAGS = {
 }
 """Flags of dynamo.trtllm that are keys of LlmArgs. A config overrides them."""
 SWITCHES = {"enable-attention-dp": "enable_attention_dp", "trust-remote-code": "trust_remote_code"}
+FOR_A_SHELL = ("-c", "-lc", "-ec")
+"""Words of a shell after which a script follows."""
 USED = ("model-path", "model", "served-model-name", "disaggregation-mode")
 CONFIGS = ("extra-engine-args", "override-engine-args")
 
@@ -119,6 +121,10 @@ def _read(
     served = first.flags.get("served-model-name")
     model = next((one for one in models if one), served)
     unknown = [text for one in kept for text in one.unknown]
+    image = first.image
+    if image and "$" in image:
+        unknown.append(f"launcher.container.image: the recipe has {image}")
+        image = None
     if model and model.startswith("/"):
         unknown.append(f"model: {model} is a folder of the pods (served as {served or model})")
     return Recipe(
@@ -126,7 +132,7 @@ def _read(
         name=title,
         variant=variant,
         model=model,
-        image=first.image,
+        image=image,
         single=None if single is None else single.servers,
         context=None if single or context is None else context.servers,
         generation=None if single or generation is None else generation.servers,
@@ -217,10 +223,10 @@ def _variables(listed: Any) -> dict[str, str]:
 def _words(container: Mapping[str, Any], env: Mapping[str, str]) -> list[str]:
     """Return the words of a container's command, also of a script for a shell."""
     given = [*(container.get("command") or ()), *(container.get("args") or ())]
-    found = []
+    found: list[str] = []
     for one in given:
         text = VARIABLE.sub(lambda m: env.get(m[1] or m[2], m[0]), str(one))
-        if len(text.split()) > 1:
+        if found and found[-1] in FOR_A_SHELL:
             try:
                 found += shlex.split(text.replace("\\\n", " "), comments=True)
             except ValueError:

@@ -12,7 +12,7 @@ from typing import Any
 from serve_eval.errors import PlanError
 from serve_eval.workflows.init.recipes.recipe import Recipe, Servers, as_count, as_mapping
 
-FORM, LLM_ARGS = "disaggregated configuration", "LlmArgs"
+FORM, LLM_ARGS = "disaggregated configuration", "config of LlmArgs"
 SIDES = ("context_servers", "generation_servers")
 OF_ORCHESTRATOR = (
     "max_retries",

@@ -43,8 +43,9 @@ def write_plan(recipe: Recipe, source: str, file: Path) -> str:
     if recipe.model is None:
         notes.unknown.append("model: the recipe does not name it")
     variant = f", variant {recipe.variant}" if recipe.variant else ""
+    title = "" if recipe.name == source else f" {recipe.name}"
     lines = [
-        f"# From {source}: {recipe.form} recipe {recipe.name}{variant}.",
+        f"# From {source}: {recipe.form}{title}{variant}.",
         f"# Look at it first: serve-eval run {file} --dry-run",
         *_comment("Fill in or check", notes.unknown),
         *_comment("The plan leaves out", notes.left_out),
@@ -57,7 +58,9 @@ def write_plan(recipe: Recipe, source: str, file: Path) -> str:
     tasks = TASKS.rstrip("\n")
     for name in recipe.tasks:
         tasks += f"\n# The recipe measures {name}: serve-eval list tasks {name}"
-    return "\n".join([*lines, *_list_lengths(recipe), tasks, "", *PROTOCOL, "", write_verdict(file)])
+    return "\n".join(
+        [*lines, *_list_lengths(recipe), tasks, "", *PROTOCOL, "", write_verdict(file)]
+    )
 
 
 def _comment(title: str, texts: list[str]) -> Iterator[str]:
@@ -158,7 +161,7 @@ def _transceivers(recipe: Recipe, notes: _Notes) -> dict[str, Servers]:
         given = dict(one.config.get(TRANSCEIVER) or known[0] or {})
         if given.pop("enable_cache_transceiver", None) is not None or not given.get("backend"):
             given.setdefault("backend", "DEFAULT")
-            notes.unknown.append(f"{name}: the recipe names no backend of {TRANSCEIVER}")
+            notes.unknown.append(f"launcher.{name}: the recipe names no backend of {TRANSCEIVER}")
         found[name] = replace(one, config={**one.config, TRANSCEIVER: given})
     return found
 
@@ -180,11 +183,13 @@ def _group(servers: Servers, name: str, notes: _Notes) -> dict[str, Any]:
 
 def _env(env: Mapping[str, str], where: str, notes: _Notes) -> dict[str, str]:
     kept = {}
+    if foreign := [name for name in env if name.startswith(OF_DYNAMO)]:
+        notes.left_out.append(f"{where}.env {', '.join(foreign)}: for Dynamo only")
     for name, value in env.items():
         if effect := judge_setting(name, value):
             notes.left_out.append(f"{where}.env {name}={value}: it {effect}")
-        elif name.startswith(OF_DYNAMO):
-            notes.left_out.append(f"{where}.env {name}: only Dynamo reads it")
+        elif name in foreign:
+            continue
         elif name in NOT_OURS:
             notes.left_out.append(f"{where}.env {name}: the launcher sets it, or it is a secret")
         else:

@@ -18,8 +18,8 @@ from serve_eval.workflows.init.recipes.recipe import Recipe
 
 MOST_BYTES = 8 * 1024 * 1024
 KNOWN = (
-    "Known are recipes of srt-slurm and InferenceX, TensorRT-LLM's disaggregated configurations, its"
-    " SLURM benchmark files, a config of LlmArgs, and Dynamo's deployments."
+    "Known are recipes of srt-slurm and InferenceX, TensorRT-LLM's disaggregated configurations,"
+    " its SLURM benchmark files, a config of LlmArgs, and Dynamo's deployments."
 )
 
 

@@ -16,8 +16,8 @@ OTHER_ENGINES = {
 }
 """Engines of recipes that are refused, with the reason."""
 BY_URL = (
-    "Start it as you do, and write a plan for its address: serve-eval init URL. To start vLLM, write"
-    " a plan with the launcher vllm or vllm_disaggregated."
+    "Start it as you do, and write a plan for its address: serve-eval init URL. To start vLLM,"
+    " write a plan with the launcher vllm or vllm_disaggregated."
 )
 
 

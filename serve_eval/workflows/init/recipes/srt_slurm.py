@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from serve_eval.errors import PlanError
 from serve_eval.workflows.init.recipes.recipe import (
     Recipe,
     Servers,
@@ -19,9 +20,14 @@ from serve_eval.workflows.init.recipes.recipe import (
 )
 from serve_eval.workflows.init.recipes.variants import BASE, list_variants
 
-FORM = "srt-slurm"
+FORM = "recipe of srt-slurm"
 GPUS_PER_NODE = 4
 """The form's own default."""
+CHOSEN = (
+    *("mem", "cpu-bind", "mpi", "overlap", "nodes", "ntasks", "output"),
+    *("container-image", "container-mounts", "container-workdir"),
+)
+"""Options of srun that our launcher sets for each step or for the job."""
 ROLES = {"prefill": "prefill", "decode": "decode", "agg": "aggregated"}
 """The names of a role among the resources, and in the section of the engine."""
 ACCURACY = {
@@ -36,10 +42,9 @@ ACCURACY = {
 
 def recognises(content: Mapping[str, Any]) -> bool:
     """Return True for a file of this form."""
-    base = content.get(BASE) if isinstance(content.get(BASE), Mapping) else content
-    return isinstance(base.get("backend"), Mapping) and (
-        "resources" in base or "benchmark" in base
-    )
+    inner = content.get(BASE)
+    base: Mapping[str, Any] = inner if isinstance(inner, Mapping) else content
+    return isinstance(base.get("backend"), Mapping) and ("resources" in base or "benchmark" in base)
 
 
 def read(content: Mapping[str, Any], name: str) -> Iterator[Recipe]:
@@ -65,6 +70,10 @@ def _read(content: Mapping[str, Any], variant: str, where: str) -> Recipe:
         for role, key in ROLES.items()
         if (servers := _servers(content, backend, resources, role, key, per_node, where))
     }
+    if not groups:
+        raise PlanError(f"{where}: no servers: trtllm_config and resources name none")
+    if "agg" not in groups and len(groups) == 1:
+        raise PlanError(f"{where}: servers for {next(iter(groups))}, so for one side only")
     nodes = sum(
         as_count(resources.get(f"{role}_nodes") or 0, f"{where}: {role}_nodes") for role in groups
     )
@@ -168,7 +177,7 @@ def _slurm_words(
     sbatch += [_word(key, value) for key, value in directives.items()]
     srun, dropped = [], []
     for key, value in as_mapping(content.get("srun_options"), f"{where}: srun_options").items():
-        if key in ("mem", "cpu-bind", "mpi", "overlap") or key.startswith("container"):
+        if key in CHOSEN:
             dropped.append(f"srun_options.{key}: the launcher chooses it")
         else:
             srun.append(_word(key, value))

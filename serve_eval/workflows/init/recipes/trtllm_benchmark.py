@@ -18,7 +18,7 @@ from serve_eval.workflows.init.recipes.recipe import (
     is_placeholder,
 )
 
-FORM = "TensorRT-LLM SLURM benchmark"
+FORM = "SLURM benchmark of TensorRT-LLM"
 SHORT = {
     "tp": "tensor_parallel_size",
     "pp": "pipeline_parallel_size",
