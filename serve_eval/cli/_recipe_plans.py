@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from serve_eval.workflows.init.recipes.plan_text import write_plan
 from serve_eval.workflows.init.recipes.reading import read_recipes, split_selector
 from serve_eval.workflows.init.recipes.recipe import Recipe
 from serve_eval.yaml_source import parse
+
+_NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 
 
 def write_recipe_plans(given: str, output: Path, *, model: str | None, force: bool) -> None:
@@ -48,7 +51,8 @@ def write_recipe_plans(given: str, output: Path, *, model: str | None, force: bo
 def _name_files(output: Path, recipes: list[Recipe]) -> list[Path]:
     if len(recipes) == 1:
         return [output]
-    return [output.with_stem(f"{output.stem}-{one.variant or i}") for i, one in enumerate(recipes)]
+    names = [_NOT_IN_NAMES.sub("-", one.variant) or str(i) for i, one in enumerate(recipes)]
+    return [output.with_stem(f"{output.stem}-{name}") for name in names]
 
 
 def _show(text: str, file: Path) -> None:

@@ -74,7 +74,7 @@ def test_a_recipe_of_one_node_needs_no_slurm_and_names_what_is_unknown() -> None
         "launcher.container.image: the recipe has some-image",
         "1 of 2 equal servers: the plan starts one of them",
         "gives 4 GPUs to a server whose config has 2 ranks",
-        "The recipe measures gpqa_diamond",
+        "The recipe measures gpqa_diamond: see",
     ):
         assert words in text, words
 
@@ -151,7 +151,7 @@ def test_a_slurm_benchmark_is_read() -> None:
     assert context["env"] == {"TLLM_LOG_LEVEL": "INFO", "TRTLLM_ENABLE_PDL": "1"}
     assert context["num_instances"] == 2
     assert "--partition, which the recipe leaves open" in text
-    assert "The recipe measures gsm8k" in text
+    assert "The recipe measures gsm8k: see" in text
     plan, _ = _convert("benchmark_older.yaml", "--force")
     generation = plan["launcher"]["generation_servers"]
     assert (plan["model"], generation["config"]["tensor_parallel_size"]) == ("org/model", 2)

@@ -1,4 +1,4 @@
-"""Read recipes in which any value was replaced: each becomes a plan or is refused, never a crash."""
+"""Read recipes in which any value was replaced: each becomes a plan or is refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_eval.errors import ServeEvalError
+from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.workflows.init.recipes.plan_text import write_plan
 from serve_eval.workflows.init.recipes.reading import read_recipes
 from serve_eval.yaml_source import parse
@@ -20,8 +20,11 @@ from serve_eval.yaml_source import parse
 EXAMPLES = sorted((Path(__file__).parent / "examples").glob("*.yaml"))
 DOCUMENTS = {one.name: list(yaml.safe_load_all(one.read_text())) for one in EXAMPLES}
 ODD: st.SearchStrategy[Any] = st.sampled_from(
-    [None, True, 0, -1, 1.5, "", "x", "<x>", "'", "a=b c", [], [1], ["--x"], {}, {"a": 1}, [[]]]
-    + [{"name": 1}, [None], [{"name": "x"}], "\n# a: b\n", "${X}", "{tp}", 10**30]
+    [
+        *(None, True, 0, -1, 1.5, 10**30, "", "x", "<x>", "'", "a=b c", "\n# a: b\n"),
+        *("${X}", "{tp}", [], [1], ["--x"], {}, {"a": 1}, {"name": 1}, [[]], [None]),
+        *([{"name": "x"}], [{"a": {}}]),
+    ]
 )
 
 
@@ -40,7 +43,7 @@ PLACES = {name: list(_list_places(documents)) for name, documents in DOCUMENTS.i
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_a_wrong_value_is_refused_or_converted(
     name: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -58,4 +61,4 @@ def test_a_wrong_value_is_refused_or_converted(
     except ServeEvalError:
         return
     for recipe in recipes:
-        parse(write_plan(recipe, "recipe.yaml", Path("plan.yaml")), "plan.yaml", ValueError)
+        parse(write_plan(recipe, "recipe.yaml", Path("plan.yaml")), "plan.yaml", PlanError)

@@ -18,6 +18,7 @@ from serve_eval.workflows.init.recipes.recipe import (
     Recipe,
     Servers,
     as_count,
+    as_list,
     as_mapping,
     refuse_engine,
 )
@@ -148,7 +149,7 @@ def _list_components(
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for name, one in as_mapping(spec.get("services"), f"{where}: services").items():
         yield name, as_mapping(one, f"{where}: {name}")
-    for one in spec.get("components") or ():
+    for one in as_list(spec.get("components"), f"{where}: components"):
         component = as_mapping(one, f"{where}: components")
         yield str(component.get("name")), component
 
@@ -191,7 +192,7 @@ def _worker(
         engine=match[1],
         flags=flags,
         env=env,
-        image=container.get("image"),
+        image=None if container.get("image") is None else str(container["image"]),
         servers=servers,
         pod_gpus=gpus,
         pods=pods,
@@ -206,7 +207,8 @@ def _pod(component: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict
         return own, as_mapping(own.get("mainContainer"), f"{where}: mainContainer")
     template = as_mapping(component.get("podTemplate"), f"{where}: podTemplate")
     pod = as_mapping(template.get("spec"), f"{where}: podTemplate.spec")
-    containers = [as_mapping(one, where) for one in pod.get("containers") or ()]
+    listed = as_list(pod.get("containers"), f"{where}: containers")
+    containers = [as_mapping(one, f"{where}: containers") for one in listed]
     main = [one for one in containers if one.get("name") in ("main", None)] or containers
     return pod, main[0] if main else {}
 
@@ -222,7 +224,7 @@ def _variables(listed: Any) -> dict[str, str]:
 
 def _words(container: Mapping[str, Any], env: Mapping[str, str]) -> list[str]:
     """Return the words of a container's command, also of a script for a shell."""
-    given = [*(container.get("command") or ()), *(container.get("args") or ())]
+    given = [*as_list(container.get("command"), "command"), *as_list(container.get("args"), "args")]
     found: list[str] = []
     for one in given:
         text = VARIABLE.sub(lambda m: env.get(m[1] or m[2], m[0]), str(one))
@@ -260,13 +262,11 @@ def _config(
     folder: Path,
 ) -> tuple[dict[str, Any], list[str]]:
     """Return LlmArgs as dynamo.trtllm reads them: flags, the config over them, its overrides."""
-    import yaml
-
     config: dict[str, Any] = {}
     for flag, key in FLAGS.items():
         if flag in flags:
             outer, _, inner = key.partition(".")
-            value = yaml.safe_load(flags[flag])
+            value = _load(flags[flag], f"--{flag}")
             config[outer] = {inner: value} if inner else value
     config |= {key: True for flag, key in SWITCHES.items() if flag in flags}
     unknown = []
@@ -275,13 +275,22 @@ def _config(
         if text is None:
             unknown.append(f"config: the recipe reads {path}, which it does not contain")
         else:
-            config = _over(config, as_mapping(yaml.safe_load(text), path))
+            config = _over(config, as_mapping(_load(text, path), path))
     if given := flags.get("override-engine-args"):
         try:
             config = _over(config, as_mapping(json.loads(given), "override-engine-args"))
         except ValueError:
             unknown.append(f"config: --override-engine-args {given} is no JSON")
     return config, unknown
+
+
+def _load(text: str, where: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise PlanError(f"{where}: cannot be read as YAML: {error}") from error
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -304,19 +313,23 @@ def _find_file(
     name = PurePosixPath(path).name
     mounted = {
         str(one.get("name"))
-        for one in container.get("volumeMounts") or ()
+        for one in _list_mappings(container, "volumeMounts")
         if path.startswith(str(one.get("mountPath", "")).rstrip("/") + "/")
     }
     sources = [
         str(as_mapping(volume.get("configMap"), "configMap").get("name"))
-        for volume in pod.get("volumes") or ()
-        if volume.get("name") in mounted and volume.get("configMap")
+        for volume in _list_mappings(pod, "volumes")
+        if str(volume.get("name")) in mounted and volume.get("configMap")
     ]
     for source in (*sources, *maps):
         if name in maps.get(source, {}):
             return str(maps[source][name])
     beside = folder / name
     return beside.read_text(encoding="utf-8") if beside.is_file() else None
+
+
+def _list_mappings(section: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    return [as_mapping(one, key) for one in as_list(section.get(key), key)]
 
 
 def _gpus(

@@ -9,8 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from serve_eval.errors import PlanError
-from serve_eval.workflows.init.recipes.recipe import Recipe, Servers, as_count, as_mapping
+from serve_eval.workflows.init.recipes.recipe import (
+    Recipe,
+    Servers,
+    as_count,
+    as_list,
+    as_mapping,
+)
 
 FORM, LLM_ARGS = "disaggregated configuration", "config of LlmArgs"
 SIDES = ("context_servers", "generation_servers")
@@ -100,7 +105,7 @@ def read(
     hosts = {
         str(url).removeprefix("http://").rpartition(":")[0]
         for side in SIDES
-        for url in content[side].get("urls") or ()
+        for url in as_list(content[side].get("urls"), f"{name}: {side}.urls")
     }
     several = len(hosts - set(LOCAL)) > 1
     routers = {side: content[side].get("router") for side in SIDES}
@@ -152,8 +157,6 @@ def _servers(
     for key in ("kv_cache_config",):
         if isinstance(shared.get(key), Mapping) and isinstance(own.get(key), Mapping):
             merged[key] = {**shared[key], **own[key]}
-    urls = section.get("urls")
-    if urls is not None and not isinstance(urls, list):
-        raise PlanError(f"{name}: {side}.urls: expected a list")
+    urls = as_list(section.get("urls"), f"{name}: {side}.urls")
     count = section.get("num_instances", len(urls) if urls else 1)
     return Servers(config=merged, count=as_count(count, f"{name}: {side}.num_instances"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,22 +46,29 @@ def write_plan(recipe: Recipe, source: str, file: Path) -> str:
     variant = f", variant {recipe.variant}" if recipe.variant else ""
     title = "" if recipe.name == source else f" {recipe.name}"
     lines = [
-        f"# From {source}: {recipe.form}{title}{variant}.",
-        f"# Look at it first: serve-eval run {file} --dry-run",
+        f"# {_one_line(f'From {source}: {recipe.form}{title}{variant}.')}",
+        f"# Look at it first: serve-eval run {_one_line(str(file))} --dry-run",
         *_comment("Fill in or check", notes.unknown),
         *_comment("The plan leaves out", notes.left_out),
         "",
         f"model: {json.dumps(model, ensure_ascii=not model.isprintable())}",
         "",
-        yaml_source.dump({"launcher": launcher}).rstrip("\n"),
+        yaml_source.dump({"launcher": _unshare(launcher)}).rstrip("\n"),
         "",
     ]
     tasks = TASKS.rstrip("\n")
     for name in recipe.tasks:
-        tasks += f"\n# The recipe measures {name}: serve-eval list tasks {name}"
+        tasks += f"\n# The recipe measures {_one_line(name)}: see serve-eval list tasks"
     return "\n".join(
         [*lines, *_list_lengths(recipe), tasks, "", *PROTOCOL, "", write_verdict(file)]
     )
+
+
+def _unshare(value: Any) -> Any:
+    """Return a copy without parts that stand in several places, which YAML writes as aliases."""
+    if isinstance(value, Mapping):
+        return {name: _unshare(one) for name, one in value.items()}
+    return [_unshare(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def _comment(title: str, texts: list[str]) -> Iterator[str]:
@@ -68,8 +76,12 @@ def _comment(title: str, texts: list[str]) -> Iterator[str]:
         yield "#"
         yield f"# {title}:"
         for text in dict.fromkeys(texts):
-            line = "".join(c if c.isprintable() else " " for c in text)
-            yield f"# * {line}"
+            yield f"# * {_one_line(text)}"
+
+
+def _one_line(text: str) -> str:
+    """Return a text that cannot end a comment."""
+    return "".join(c if c.isprintable() else " " for c in text)
 
 
 def _list_lengths(recipe: Recipe) -> Iterator[str]:
@@ -150,19 +162,19 @@ def _transceivers(recipe: Recipe, notes: _Notes) -> dict[str, Servers]:
 
     Older files only switch it on, and some set it on one side only.
     """
-    from dataclasses import replace
-
     groups = recipe.groups
-    known = [one.config[TRANSCEIVER] for one in groups.values() if TRANSCEIVER in one.config]
+    given = [one.config.get(TRANSCEIVER) for one in groups.values()]
+    known = [one for one in given if isinstance(one, Mapping)]
     if not known:
         return groups
     found = {}
     for name, one in groups.items():
-        given = dict(one.config.get(TRANSCEIVER) or known[0] or {})
-        if given.pop("enable_cache_transceiver", None) is not None or not given.get("backend"):
-            given.setdefault("backend", "DEFAULT")
+        own = one.config.get(TRANSCEIVER)
+        section = dict(own if isinstance(own, Mapping) else known[0])
+        if section.pop("enable_cache_transceiver", None) is not None or not section.get("backend"):
+            section.setdefault("backend", "DEFAULT")
             notes.unknown.append(f"launcher.{name}: the recipe names no backend of {TRANSCEIVER}")
-        found[name] = replace(one, config={**one.config, TRANSCEIVER: given})
+        found[name] = replace(one, config={**one.config, TRANSCEIVER: section})
     return found
 
 

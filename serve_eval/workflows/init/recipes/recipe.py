@@ -9,6 +9,8 @@ from typing import Any
 from serve_eval.errors import PlanError
 
 Content = Mapping[str, Any]
+MOST = 100_000
+"""Largest number of servers, nodes, GPUs or seconds that a recipe may name."""
 OTHER_ENGINES = {
     "sglang": "SGLang, which no launcher starts",
     "vllm": "vLLM, whose recipes are not converted",
@@ -105,12 +107,24 @@ def as_mapping(value: Any, where: str) -> dict[str, Any]:
     return dict(value)
 
 
+def as_list(value: Any, where: str) -> list[Any]:
+    """Return a list that may be left out. Raise PlanError for anything else."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise PlanError(f"{where}: expected a list, not {str(value)[:60]!r}")
+    return value
+
+
 def as_count(value: Any, where: str) -> int:
     """Return a number of something. Raise PlanError for anything else."""
     try:
-        return int(value)
+        found = int(value)
     except (TypeError, ValueError):
-        raise PlanError(f"{where}: expected a number, not {str(value)[:60]!r}") from None
+        found = -1
+    if not 0 <= found <= MOST:
+        raise PlanError(f"{where}: expected a number, not {str(value)[:60]!r}")
+    return found
 
 
 def as_texts(env: Any, where: str) -> dict[str, str]:

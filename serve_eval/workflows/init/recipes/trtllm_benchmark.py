@@ -109,11 +109,15 @@ def _read_older(content: Mapping[str, Any], sections: Mapping[str, Any], name: s
 
 def read_variables(text: Any, name: str) -> dict[str, str]:
     """Return the variables of a text such as A=1 B=2."""
-    try:
-        words = shlex.split("" if is_placeholder(text) else str(text))
-    except ValueError as error:
-        raise PlanError(f"{name}: environment: {error}") from error
+    words = _split(text, name)
     return {key: value for key, _, value in (word.partition("=") for word in words) if key}
+
+
+def _split(text: Any, where: str) -> list[str]:
+    try:
+        return shlex.split("" if is_placeholder(text) else str(text))
+    except ValueError as error:
+        raise PlanError(f"{where}: {error}") from error
 
 
 def _mounts(text: Any) -> tuple[str, ...]:
@@ -129,8 +133,7 @@ def _sbatch_words(content: Mapping[str, Any], name: str) -> tuple[tuple[str, ...
         for key, option in names.items()
         if not is_placeholder(slurm.get(key))
     ]
-    more = slurm.get("extra_args")
-    words += [] if is_placeholder(more) else shlex.split(str(more))
+    words += _split(slurm.get("extra_args"), f"{name}: slurm.extra_args")
     unknown = [
         f"launcher.sbatch_args: --{names[key]}, which the recipe leaves open"
         for key in ("partition", "account")
