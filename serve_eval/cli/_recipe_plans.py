@@ -16,7 +16,7 @@ from serve_eval.shell_words import quote_path
 from serve_eval.workflows.init import starter_plan
 from serve_eval.workflows.init.recipes.plan_text import write_plan
 from serve_eval.workflows.init.recipes.reading import read_recipes, split_selector
-from serve_eval.workflows.init.recipes.recipe import Recipe
+from serve_eval.workflows.init.recipes.recipe import DeploymentRecipe
 from serve_eval.yaml_source import parse
 
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
@@ -48,7 +48,7 @@ def write_recipe_plans(given: str, output: Path, *, model: str | None, force: bo
     emit(clean("\n".join(_list_next(files))) + "\n")
 
 
-def _name_files(output: Path, recipes: list[Recipe]) -> list[Path]:
+def _name_files(output: Path, recipes: list[DeploymentRecipe]) -> list[Path]:
     if len(recipes) == 1:
         return [output]
     names = [_NOT_IN_NAMES.sub("-", one.variant) or str(i) for i, one in enumerate(recipes)]

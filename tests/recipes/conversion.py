@@ -21,7 +21,7 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.workflows.init.recipes.plan_text import write_plan
 from serve_eval.workflows.init.recipes.reading import read_recipes
-from serve_eval.workflows.init.recipes.recipe import Recipe
+from serve_eval.workflows.init.recipes.recipe import DeploymentRecipe
 from serve_eval.yaml_source import parse
 
 NO_RECIPE = ("no form of a recipe", "cannot be read as YAML")
@@ -65,7 +65,7 @@ def convert(folder: Path) -> Conversion:
     return found
 
 
-def check(recipe: Recipe, source: str) -> str:
+def check(recipe: DeploymentRecipe, source: str) -> str:
     """Return why a dry run refuses the plan of a recipe; empty if it does not."""
     try:
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
@@ -75,13 +75,13 @@ def check(recipe: Recipe, source: str) -> str:
         return str(error)
 
 
-def _read(recipe: Recipe, source: str) -> dict[str, object]:
+def _read(recipe: DeploymentRecipe, source: str) -> dict[str, object]:
     text = write_plan(recipe, source, Path("plan.yaml"))
     content: dict[str, object] = parse(text, "plan.yaml", ValueError).value
     return content
 
 
-def _launcher(recipe: Recipe, source: str) -> str:
+def _launcher(recipe: DeploymentRecipe, source: str) -> str:
     launcher = _read(recipe, source)["launcher"]
     assert isinstance(launcher, dict)
     return str(launcher["name"])

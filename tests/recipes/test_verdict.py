@@ -10,6 +10,7 @@ import pytest
 from tests.cli.command import in_a_process
 from tests.standin.process import environment
 
+pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parent / "examples"
 
 

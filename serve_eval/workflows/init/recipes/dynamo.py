@@ -15,7 +15,7 @@ from typing import Any
 
 from serve_eval.errors import PlanError
 from serve_eval.workflows.init.recipes.recipe import (
-    Recipe,
+    DeploymentRecipe,
     Servers,
     as_count,
     as_list,
@@ -45,7 +45,7 @@ CONFIGS = ("extra-engine-args", "override-engine-args")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Worker:
+class EngineComponent:
     """A component that runs an engine: its words after dynamo.ENGINE, and its pod."""
 
     name: str
@@ -65,7 +65,9 @@ def recognises(documents: Sequence[Mapping[str, Any]]) -> bool:
     return any(one.get("kind") == KIND for one in documents)
 
 
-def read(documents: Sequence[Mapping[str, Any]], name: str, folder: Path) -> Iterator[Recipe]:
+def read(
+    documents: Sequence[Mapping[str, Any]], name: str, folder: Path
+) -> Iterator[DeploymentRecipe]:
     """Yield the deployments of a file. Engine configs that it lacks are looked for in `folder`.
 
     Raises PlanError for other engines, and for wrong values.
@@ -89,7 +91,7 @@ def _read(
     folder: Path,
     *,
     variant: str,
-) -> Recipe:
+) -> DeploymentRecipe:
     spec = as_mapping(graph.get("spec"), f"{where}: spec")
     shared = _variables(spec.get("envs") or spec.get("env"))
     components = list(_list_components(spec, where))
@@ -100,7 +102,7 @@ def _read(
     for one in workers:
         if one.engine != "trtllm":
             raise refuse_engine(one.engine, where)
-    by_role: dict[str, Worker] = {}
+    by_role: dict[str, EngineComponent] = {}
     left_out = ["the frontend and router of Dynamo: requests go through trtllm-serve"]
     for one in workers:
         if one.role in by_role:
@@ -128,7 +130,7 @@ def _read(
         image = None
     if model and model.startswith("/"):
         unknown.append(f"model: {model} is a folder of the pods (served as {served or model})")
-    return Recipe(
+    return DeploymentRecipe(
         form=FORM,
         name=title,
         variant=variant,
@@ -161,7 +163,7 @@ def _worker(
     maps: Mapping[str, Mapping[str, Any]],
     folder: Path,
     where: str,
-) -> Worker | None:
+) -> EngineComponent | None:
     """Return a component that runs an engine; None for a frontend and others."""
     pod, container = _pod(component, where)
     env = {
@@ -186,7 +188,7 @@ def _worker(
     servers = Servers(config=config, env=env, count=max(1, count))
     if gpus is not None and config:
         servers = replace(servers, gpus=gpus * pods)
-    return Worker(
+    return EngineComponent(
         name=name,
         role=role,
         engine=match[1],

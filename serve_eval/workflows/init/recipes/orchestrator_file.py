@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from serve_eval.workflows.init.recipes.recipe import (
-    Recipe,
+    DeploymentRecipe,
     Servers,
     as_count,
     as_list,
@@ -71,11 +71,11 @@ def is_llm_args(content: Mapping[str, Any]) -> bool:
     return len(USUAL_LLM_ARGS & content.keys()) > 1 and not any(side in content for side in SIDES)
 
 
-def read_llm_args(content: Mapping[str, Any], name: str) -> Recipe:
+def read_llm_args(content: Mapping[str, Any], name: str) -> DeploymentRecipe:
     """Return one server with this config."""
     config = {key: value for key, value in content.items() if key != "model"}
     model = content.get("model")
-    return Recipe(
+    return DeploymentRecipe(
         form=LLM_ARGS,
         name=name,
         model=None if model is None else str(model),
@@ -85,7 +85,7 @@ def read_llm_args(content: Mapping[str, Any], name: str) -> Recipe:
 
 def read(
     content: Mapping[str, Any], name: str, siblings: Mapping[str, Mapping[str, Any]]
-) -> Recipe:
+) -> DeploymentRecipe:
     """Return the deployment. `siblings` are the files next to it, by name.
 
     Raises PlanError for wrong values.
@@ -110,7 +110,7 @@ def read(
     several = len(hosts - set(LOCAL)) > 1
     routers = {side: content[side].get("router") for side in SIDES}
     backend = content.get("backend")
-    return Recipe(
+    return DeploymentRecipe(
         form=FORM,
         name=name,
         model=_model(content, unknown),

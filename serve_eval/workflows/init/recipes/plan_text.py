@@ -10,7 +10,7 @@ from typing import Any
 
 from serve_eval import yaml_source
 from serve_eval.protocol.meaningless import judge_setting
-from serve_eval.workflows.init.recipes.recipe import Recipe, Servers
+from serve_eval.workflows.init.recipes.recipe import DeploymentRecipe, Servers
 from serve_eval.workflows.init.starter_plan import (
     NO_MODEL,
     PROTOCOL,
@@ -32,11 +32,11 @@ MOST_ON_A_NODE = 8
 class _Notes:
     """Collect what the comments of a plan say."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: DeploymentRecipe) -> None:
         self.unknown, self.left_out = list(recipe.unknown), list(recipe.left_out)
 
 
-def write_plan(recipe: Recipe, source: str, file: Path) -> str:
+def write_plan(recipe: DeploymentRecipe, source: str, file: Path) -> str:
     """Return the text of a plan file for a recipe of the file `source`."""
     notes = _Notes(recipe)
     launcher = _launcher(recipe, notes)
@@ -84,7 +84,7 @@ def _one_line(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-def _list_lengths(recipe: Recipe) -> Iterator[str]:
+def _list_lengths(recipe: DeploymentRecipe) -> Iterator[str]:
     """Yield a comment about the longest sequence, which recipes for speed keep short."""
     given = [one.config.get("max_seq_len") for one in recipe.groups.values()]
     if sizes := [size for size in given if isinstance(size, int)]:
@@ -94,7 +94,7 @@ def _list_lengths(recipe: Recipe) -> Iterator[str]:
         yield f"# The recipe was written for {loads} requests in flight (limits.concurrency)."
 
 
-def _launcher(recipe: Recipe, notes: _Notes) -> dict[str, Any]:
+def _launcher(recipe: DeploymentRecipe, notes: _Notes) -> dict[str, Any]:
     deployment = _deployment(recipe, notes)
     kind = "trtllm" if recipe.single is not None else "trtllm_disaggregated"
     limit: dict[str, Any] = {}
@@ -122,18 +122,18 @@ def _launcher(recipe: Recipe, notes: _Notes) -> dict[str, Any]:
     return {**launcher, **limit, kind: deployment}
 
 
-def _needs_slurm(recipe: Recipe) -> bool:
+def _needs_slurm(recipe: DeploymentRecipe) -> bool:
     if recipe.nodes is not None and recipe.nodes > 1:
         return True
     return recipe.gpus > (recipe.gpus_per_node or MOST_ON_A_NODE)
 
 
-def _mounts(recipe: Recipe) -> list[str]:
+def _mounts(recipe: DeploymentRecipe) -> list[str]:
     own = [f"{recipe.model}:{recipe.model}"] if str(recipe.model).startswith("/") else []
     return [*recipe.mounts, *(one for one in own if one not in recipe.mounts)]
 
 
-def _deployment(recipe: Recipe, notes: _Notes) -> dict[str, Any]:
+def _deployment(recipe: DeploymentRecipe, notes: _Notes) -> dict[str, Any]:
     """Return the options of the launcher trtllm or trtllm_disaggregated."""
     found: dict[str, Any] = {}
     if recipe.backend is not None:
@@ -157,7 +157,7 @@ def _deployment(recipe: Recipe, notes: _Notes) -> dict[str, Any]:
     return found
 
 
-def _transceivers(recipe: Recipe, notes: _Notes) -> dict[str, Servers]:
+def _transceivers(recipe: DeploymentRecipe, notes: _Notes) -> dict[str, Servers]:
     """Return the servers of both sides, each with a backend for the transfer.
 
     Older files only switch it on, and some set it on one side only.

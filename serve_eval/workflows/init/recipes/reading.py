@@ -14,7 +14,7 @@ from serve_eval.workflows.init.recipes import (
     srt_slurm,
     trtllm_benchmark,
 )
-from serve_eval.workflows.init.recipes.recipe import Recipe
+from serve_eval.workflows.init.recipes.recipe import DeploymentRecipe
 
 MOST_BYTES = 8 * 1024 * 1024
 KNOWN = (
@@ -31,7 +31,7 @@ def split_selector(given: str) -> tuple[Path, str]:
     return Path(file), variant
 
 
-def read_recipes(file: Path, variant: str = "") -> list[Recipe]:
+def read_recipes(file: Path, variant: str = "") -> list[DeploymentRecipe]:
     """Return the recipes of a file, or those of its variants that a name or a pattern selects.
 
     Raises PlanError for a file that cannot be read, of no known form, or for another engine.
@@ -52,7 +52,7 @@ def read_recipes(file: Path, variant: str = "") -> list[Recipe]:
     return chosen
 
 
-def _read(file: Path) -> Iterator[Recipe]:
+def _read(file: Path) -> Iterator[DeploymentRecipe]:
     documents = _load(file)
     name = str(file)
     if dynamo.recognises(documents):

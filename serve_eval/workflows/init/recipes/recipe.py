@@ -47,7 +47,7 @@ class Servers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class DeploymentRecipe:
     """A deployment to convert.
 
     `form` names the kind of file, and `variant` the part of a file with several ("": its only one).

@@ -10,7 +10,7 @@ from typing import Any
 
 from serve_eval.errors import PlanError
 from serve_eval.workflows.init.recipes.recipe import (
-    Recipe,
+    DeploymentRecipe,
     Servers,
     as_count,
     as_mapping,
@@ -47,7 +47,7 @@ def recognises(content: Mapping[str, Any]) -> bool:
     return isinstance(base.get("backend"), Mapping) and ("resources" in base or "benchmark" in base)
 
 
-def read(content: Mapping[str, Any], name: str) -> Iterator[Recipe]:
+def read(content: Mapping[str, Any], name: str) -> Iterator[DeploymentRecipe]:
     """Yield a recipe per variant. Raises PlanError for other engines, and for wrong values."""
     for variant, one in list_variants(content):
         yield _read(one, variant, f"{name}:{variant}" if variant else name)
@@ -59,7 +59,7 @@ def _engine(backend: Mapping[str, Any]) -> str:
     return named or next(sections, "sglang")
 
 
-def _read(content: Mapping[str, Any], variant: str, where: str) -> Recipe:
+def _read(content: Mapping[str, Any], variant: str, where: str) -> DeploymentRecipe:
     backend = as_mapping(content.get("backend"), f"{where}: backend")
     if (engine := _engine(backend)) != "trtllm":
         raise refuse_engine(engine, where)
@@ -80,7 +80,7 @@ def _read(content: Mapping[str, Any], variant: str, where: str) -> Recipe:
     model, image, unknown = _name_model(content, where)
     benchmark = as_mapping(content.get("benchmark"), f"{where}: benchmark")
     sbatch, srun, dropped = _slurm_words(content, where)
-    return Recipe(
+    return DeploymentRecipe(
         form=FORM,
         name=str(content.get("name") or where),
         variant=variant,
@@ -97,7 +97,7 @@ def _read(content: Mapping[str, Any], variant: str, where: str) -> Recipe:
         concurrency=_concurrency(benchmark),
         tasks=_tasks(benchmark),
         unknown=unknown,
-        left_out=(*dropped, *_left_out(content, benchmark)),
+        left_out=(*dropped, *_list_left_out(content, benchmark)),
     )
 
 
@@ -207,7 +207,7 @@ def _tasks(benchmark: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(task for name, task in ACCURACY.items() if name in kind)
 
 
-def _left_out(content: Mapping[str, Any], benchmark: Mapping[str, Any]) -> Iterator[str]:
+def _list_left_out(content: Mapping[str, Any], benchmark: Mapping[str, Any]) -> Iterator[str]:
     frontend = content.get("frontend")
     kind = frontend.get("type", "dynamo") if isinstance(frontend, Mapping) else "dynamo"
     if kind != "trtllm_serve":

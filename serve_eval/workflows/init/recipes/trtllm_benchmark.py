@@ -11,7 +11,7 @@ from typing import Any
 
 from serve_eval.errors import PlanError
 from serve_eval.workflows.init.recipes.recipe import (
-    Recipe,
+    DeploymentRecipe,
     Servers,
     as_count,
     as_mapping,
@@ -41,7 +41,7 @@ def _older(content: Mapping[str, Any]) -> Any:
     return section.get("config") if isinstance(section, Mapping) else None
 
 
-def read(content: Mapping[str, Any], name: str) -> Recipe:
+def read(content: Mapping[str, Any], name: str) -> DeploymentRecipe:
     """Return the deployment. Raises PlanError for wrong values."""
     if isinstance(older := _older(content), Mapping):
         return _read_older(content, older, name)
@@ -67,7 +67,7 @@ def read(content: Mapping[str, Any], name: str) -> Recipe:
     if is_placeholder(image):
         unknown.append("launcher.container.image: the recipe leaves it open")
     single = None if sides["ctx"].count and "ctx" in workers else sides["gen"]
-    return Recipe(
+    return DeploymentRecipe(
         form=FORM,
         name=name,
         model=None if is_placeholder(model) else str(model),
@@ -82,11 +82,13 @@ def read(content: Mapping[str, Any], name: str) -> Recipe:
         concurrency=_loads(benchmark),
         tasks=_tasks(accuracy),
         unknown=tuple(unknown),
-        left_out=tuple(_left_out(content, benchmark, around)),
+        left_out=tuple(_list_left_out(content, benchmark, around)),
     )
 
 
-def _read_older(content: Mapping[str, Any], sections: Mapping[str, Any], name: str) -> Recipe:
+def _read_older(
+    content: Mapping[str, Any], sections: Mapping[str, Any], name: str
+) -> DeploymentRecipe:
     def servers(kind: str) -> Servers:
         given = as_mapping(sections.get(kind), f"{name}: exec.config.{kind}")
         config = as_mapping(given.pop("config", None), f"{name}: exec.config.{kind}.config")
@@ -97,7 +99,7 @@ def _read_older(content: Mapping[str, Any], sections: Mapping[str, Any], name: s
         )
 
     model = content["exec"].get("model_path")
-    return Recipe(
+    return DeploymentRecipe(
         form=FORM,
         name=name,
         model=None if is_placeholder(model) else str(model),
@@ -156,7 +158,7 @@ def _tasks(accuracy: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(one).strip() for one in names if str(one).strip())
 
 
-def _left_out(
+def _list_left_out(
     content: Mapping[str, Any], benchmark: Mapping[str, Any], around: Mapping[str, Any]
 ) -> Iterator[str]:
     if benchmark:
