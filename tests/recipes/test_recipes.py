@@ -157,6 +157,17 @@ def test_a_slurm_benchmark_is_read() -> None:
     assert (plan["model"], generation["config"]["tensor_parallel_size"]) == ("org/model", 2)
 
 
+@pytest.mark.parametrize(
+    ("written", "time"), [("02:00:00", "02:00:00"), ("12:30:00", "12:30:00"), ("'90'", "90")]
+)
+def test_a_time_limit_keeps_its_length(written: str, time: str) -> None:
+    Path("recipe.yaml").write_text(
+        f"slurm: {{job_time: {written}}}\nworker_config: {{ctx: {{}}, gen: {{}}}}\n"
+    )
+    [found] = read_recipes(Path("recipe.yaml"))
+    assert found.sbatch_args == (f"--time={time}",)
+
+
 def test_an_orchestrators_file_is_read() -> None:
     plan, text = _convert("orchestrator.yaml")
     launcher = plan["launcher"]
@@ -203,6 +214,7 @@ def test_a_deployment_of_dynamo_is_read() -> None:
     assert generation["env"] == {"TRTLLM_ENABLE_PDL": "1"}
     assert f"{FORCE}=2" in text
     assert "prefill: the option of Dynamo --dyn-reasoning-parser" in text
+    assert "env ENGINE_ARGS: /configs/prefill.yaml is a path in the pods" in text
     plan, text = _convert("dynamo_components.yaml", "--force")
     assert plan["launcher"]["config"] == {"tensor_parallel_size": 2}
     assert "the recipe reads /in/the/image.yaml, which it does not contain" in text

@@ -128,6 +128,10 @@ def _read(
     if image and "$" in image:
         unknown.append(f"launcher.container.image: the recipe has {image}")
         image = None
+    folders = {
+        name: value for one in kept for name, value in one.env.items() if value.startswith("/")
+    }
+    unknown += [f"env {name}: {value} is a path in the pods" for name, value in folders.items()]
     if model and model.startswith("/"):
         unknown.append(f"model: {model} is a folder of the pods (served as {served or model})")
     return DeploymentRecipe(

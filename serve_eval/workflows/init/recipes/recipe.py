@@ -127,6 +127,13 @@ def as_count(value: Any, where: str) -> int:
     return found
 
 
+def as_duration(value: Any) -> str:
+    """Return a time limit as sbatch reads it. YAML reads 12:00:00 as seconds, sbatch as minutes."""
+    if isinstance(value, int):
+        return f"{value // 3600:02}:{value // 60 % 60:02}:{value % 60:02}"
+    return str(value)
+
+
 def as_texts(env: Any, where: str) -> dict[str, str]:
     """Return variables with their values as text."""
     return {

@@ -13,6 +13,7 @@ from serve_eval.workflows.init.recipes.recipe import (
     DeploymentRecipe,
     Servers,
     as_count,
+    as_duration,
     as_mapping,
     as_texts,
     is_placeholder,
@@ -169,7 +170,7 @@ def _slurm_words(
     slurm = as_mapping(content.get("slurm"), f"{where}: slurm")
     names = {"time_limit": "time", "account": "account", "partition": "partition"}
     sbatch = [
-        _word(option, slurm[key])
+        _word(option, as_duration(slurm[key]) if option == "time" else slurm[key])
         for key, option in names.items()
         if not is_placeholder(slurm.get(key))
     ]

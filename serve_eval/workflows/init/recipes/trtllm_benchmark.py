@@ -14,6 +14,7 @@ from serve_eval.workflows.init.recipes.recipe import (
     DeploymentRecipe,
     Servers,
     as_count,
+    as_duration,
     as_mapping,
     is_placeholder,
 )
@@ -131,7 +132,7 @@ def _sbatch_words(content: Mapping[str, Any], name: str) -> tuple[tuple[str, ...
     slurm = as_mapping(content.get("slurm"), f"{name}: slurm")
     names = {"partition": "partition", "account": "account", "job_time": "time"}
     words = [
-        f"--{option}={slurm[key]}"
+        f"--{option}={as_duration(slurm[key]) if option == 'time' else slurm[key]}"
         for key, option in names.items()
         if not is_placeholder(slurm.get(key))
     ]
