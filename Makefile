@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: conformance demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-chosen test-peer test-peers test-vllm verify-trials thinking-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-gate bench-gate-check bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages mutants mutants-named clean
+.PHONY: conformance demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-chosen test-peer test-peers test-recipes test-vllm verify-trials thinking-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-gate bench-gate-check bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages mutants mutants-named clean
 
 demo: $(VENV)/.demo
 	$(BIN)/serve-eval demo
@@ -105,6 +105,11 @@ test-peers: $(VENV)/.dev
 test-peer: $(VENV)/.dev
 	@sh tests/peers/build.sh $(PEERS) wheel
 	$(BIN)/python -m pytest -q tests/peers -k "xllamacpp and not night"
+
+# Recipes of other projects, below the folders that RECIPES names, separated by colons.
+test-recipes: $(VENV)/.dev
+	SERVE_EVAL_RECIPES=$(RECIPES) $(BIN)/python -m pytest -q tests/recipes
+	$(BIN)/python -m tests.recipes.conversion $(subst :, ,$(RECIPES))
 
 # The real vLLM on a CPU, aggregated and disaggregated, in a separate environment: tests/vllm/README.md has its size and
 # the times. After the build, no network is needed.

@@ -16,6 +16,9 @@ from serve_eval.launchers._trtllm import router_types, shared_key, version
 
 TRANSCEIVER = "cache_transceiver_config"
 CACHE_TYPE = "kv_cache_config.dtype"
+BLOCK_SIZE = "kv_cache_config.tokens_per_block"
+DEFAULT_BLOCK = 32
+"""Tokens per block of the KV cache where a config does not set it."""
 CLUSTER = "disagg_cluster"
 OWN = ("hostname", "port", "context_servers", "generation_servers", CLUSTER, shared_key.NAME)
 """Keys of the orchestrator's file that the launcher writes."""
@@ -72,23 +75,42 @@ def agree_configs(
 def _differences(
     sides: Mapping[str, Mapping[str, Any]], cache_types: Sequence[str | None]
 ) -> Iterator[str]:
-    """Yield the settings that differ but must be the same on both sides."""
+    """Yield the settings that differ but must be the same on both sides.
+
+    Of the transceiver these are the library and the implementation. Sizes of buffers and time
+    limits are each side's own.
+    """
+    lacking = [name for name, side in sides.items() if TRANSCEIVER not in side]
+    if len(lacking) == 1:
+        [other] = sides.keys() - lacking
+        yield f"launcher.{lacking[0]}: {TRANSCEIVER} is missing, and {other} have one"
+        return
     same = {
-        TRANSCEIVER: TRANSCEIVER,
+        f"{TRANSCEIVER}.backend": f"the backend of {TRANSCEIVER}",
+        f"{TRANSCEIVER}.transceiver_runtime": f"the transceiver_runtime of {TRANSCEIVER}",
         CACHE_TYPE: "the type of the KV cache",
-        "kv_cache_config.tokens_per_block": "the block size of the KV cache",
+        BLOCK_SIZE: "the block size of the KV cache",
         "guided_decoding_backend": "the backend of guided decoding",
     }
-    for path, told in same.items():
+    for path, name in same.items():
         values = [_at(side, path) for side in sides.values()]
         if path == CACHE_TYPE:
-            values = [said or value for said, value in zip(cache_types, values, strict=True)]
-            values = [None if value == "auto" else value for value in values]
-        if values[0] != values[1]:
+            values = [given or value for given, value in zip(cache_types, values, strict=True)]
+        first, second = (_normalise(path, value) for value in values)
+        if first != second:
             yield (
-                f"launcher: {told} differs: context servers {values[0]}, generation servers"
+                f"launcher: {name} differs: context servers {values[0]}, generation servers"
                 f" {values[1]}"
             )
+
+
+def _normalise(path: str, value: Any) -> Any:
+    """Return a value as versions read it: without case, and the default where none is set."""
+    if path == BLOCK_SIZE:
+        return DEFAULT_BLOCK if value is None else value
+    if isinstance(value, str):
+        value = value.lower()
+    return None if value == "auto" else value
 
 
 def _own_problems(sides: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:

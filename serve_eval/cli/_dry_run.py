@@ -76,10 +76,10 @@ def show(plan: Plan, *, as_json: bool) -> int:
     The reference and the first prompt of each task are shown as well. Returns the exit code: 3 if
     the run would be refused because no reference applies.
     """
+    for line in list_disagreements(plan):  # Also where data sets are missing.
+        say(f"warning: {line}")
     prepared = prepare(replace(plan, allow_missing_reference=True))
     commands, files = preview(plan, Path(LOGS))
-    for line in list_disagreements(plan):
-        say(f"warning: {line}")
     tasks = [
         (known := facts(p, plan.times(p.task.name)))
         | _time_of_quota(plan, known["requests"])

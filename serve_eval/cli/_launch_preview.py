@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from serve_eval.evaluation.endpoint.inherited_settings import check_inherited
 from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import LaunchContext, Plan
@@ -18,6 +19,7 @@ def preview(plan: Plan, log_dir: Path) -> tuple[list[list[str]], dict[str, str]]
 
     Raises PlanError for invalid launcher options.
     """
+    check_inherited(plan)
     launcher = load_launcher(plan.launcher.name)
     options = launcher.check_options(plan.launcher.options, "launcher")
     context = LaunchContext(

@@ -63,6 +63,7 @@ class TakenPromptOptions:
     server_defaults: shared.ServerDefaultsOption = None
     settings: shared.Set = None
     allow_code_execution: shared.AllowCodeExecution = None
+    allow_meaningless: shared.AllowMeaningless = None
     include_path: shared.IncludePath = None
     limit: Annotated[int | None, _NO_SUBSET] = None
     samples: Annotated[str | None, _NO_SUBSET] = None

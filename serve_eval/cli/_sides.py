@@ -36,6 +36,7 @@ class SidePromptOptions:
     preset: shared.Preset = None
     effort: shared.Effort = None
     allow_code_execution: shared.AllowCodeExecution = None
+    allow_meaningless: shared.AllowMeaningless = None
     include_path: shared.IncludePath = None
 
 

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     ("Ask an endpoint, and write plan.yaml:", "serve-eval init host:8000"),
+    (
+        "Write a plan from a recipe of srt-slurm, TensorRT-LLM or Dynamo:",
+        "serve-eval init --from recipe.yaml",
+    ),
     ("Write a plan to fill in, without an endpoint:", "serve-eval init --offline -o plan.yaml"),
 )
 
@@ -38,6 +42,17 @@ class StarterPlanOptions:
     ] = Path("plan.yaml")
     force: Annotated[bool, Setting("Replace the file if it exists.", variable="never")] = False
     offline: Annotated[bool, Setting("Send nothing.", variable="never")] = False
+    recipe: Annotated[
+        str | None,
+        Setting(
+            "Write the plan of a recipe: of srt-slurm or InferenceX, a disaggregated configuration"
+            " or SLURM benchmark of TensorRT-LLM, a deployment of Dynamo. Of a file with several"
+            " variants, one plan each, or that of VARIANT.",
+            flags=("--from",),
+            metavar="FILE[:VARIANT]",
+            variable="never",
+        ),
+    ] = None
 
 
 @command(examples=EXAMPLES)
@@ -46,7 +61,7 @@ def init(
     connection: ConnectionOptions,
     url: Annotated[str | None, typer.Argument(metavar="URL", help=ADDRESS_HELP)] = None,
 ) -> None:
-    """Ask an endpoint what it is, and write a starter plan with comments.
+    """Ask an endpoint what it is, or read a recipe, and write a starter plan with comments.
 
     A few short requests find the model, the server, the context length and the kinds of requests
     that work. Without an endpoint that answers, the plan is one to fill in.
@@ -55,6 +70,14 @@ def init(
     """
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
+
+    if wanted.recipe is not None:
+        if url is not None:
+            raise PlanError("--from reads a recipe and asks no endpoint: leave the address out")
+        from serve_eval.cli._recipe_plans import write_recipe_plans
+
+        write_recipe_plans(wanted.recipe, wanted.output, model=wanted.model, force=wanted.force)
+        return
     from serve_eval.evaluation.plan.resolve import resolve_address
     from serve_eval.report.text import clean
     from serve_eval.workflows.init import starter_plan

@@ -28,6 +28,7 @@ from serve_eval.evaluation.plan.applicable_reference import (
 from serve_eval.evaluation.plan.chosen_samples import SampleChoice
 from serve_eval.evaluation.plan.data_roots import DATASET, find_roots
 from serve_eval.evaluation.plan.lacking_reference import LackingReference, find_lacking, may_lack
+from serve_eval.evaluation.plan.meaningless import refuse_meaningless
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.request_size import check_sizes
 from serve_eval.evaluation.plan.shard import ShardPart, list_places, shard_fingerprint
@@ -63,7 +64,8 @@ def prepare(plan: Plan) -> list[PreparedTask]:
     problems of all tasks are in one error, each with what to do.
     """
     built = _build(plan)
-    problems, lost = _find_unsafe(plan, [task for _, task in built]), []
+    problems = [*refuse_meaningless(plan), *_find_unsafe(plan, [task for _, task in built])]
+    lost = []
     applicable: list[ApplicableReference] = []
     for spec, task in built:
         try:

@@ -189,6 +189,7 @@ HARMLESS_FIELDS = (
         "no_media",
         "allow_missing_reference",
         "allow_mismatch",
+        "allow_meaningless",
         "integration_test",
     ),
     *("early_stop", "limits", "expect", "server_defaults", "preset"),

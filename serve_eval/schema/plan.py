@@ -173,6 +173,7 @@ class Plan:
     that too many missing answers go unnoticed. `no_reference`: no reference is used, and values are
     printed without a verdict; `allow_missing_reference`: the same for tasks without a matching
     reference. `allow_code_execution`: code that the endpoint wrote may run on this machine.
+    `allow_meaningless`: servers may have settings under which answers do not follow from the model.
     `include_path` are folders of the user's own tasks, scorers, launchers and verdict rules.
     `server_defaults` says if neutral values are sent for sampling fields that a server may set
     itself. `expect` says by the names of PathClaim which parts of the path must be proven; False
@@ -205,6 +206,7 @@ class Plan:
     integration_test: bool = False
     early_stop: float | None = None
     allow_code_execution: bool = False
+    allow_meaningless: bool = False
     include_path: tuple[str, ...] = ()
     server_defaults: ServerDefaults = "neutral"
     expect: Mapping[str, bool] = field(default_factory=dict)

@@ -119,9 +119,10 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     a cluster it reports the `service` that is asked and its `pods`. The endpoint reports the
     `models` that it lists, the `server` that it is, and its `version`. The run adds `deployment`;
     `hidden_retries`, how often an orchestrator asked its servers again during the session, by their
-    kind; `expects`, the parts of the path that the launcher promises; and `disagreements`, warnings
-    about options of servers that work together. `extra` has everything else that a user's launcher
-    reports.
+    kind; `expects`, the parts of the path that the launcher promises; `disagreements`, warnings
+    about options of servers that work together; and `meaningless`, the settings that servers tell
+    under which answers do not follow from the model. `extra` has everything else that a user's
+    launcher reports.
     """
 
     launcher: str | None = None
@@ -146,6 +147,7 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hidden_retries: Mapping[str, int] | None = None
     expects: tuple[str, ...] | None = None
     disagreements: tuple[str, ...] | None = None
+    meaningless: tuple[str, ...] | None = None
 
     @property
     def workers(self) -> tuple[DeployedServer, ...]:

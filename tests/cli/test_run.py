@@ -288,6 +288,17 @@ def test_a_dry_run_shows_everything_and_sends_nothing(flags: list[str], tmp_path
     assert not (tmp_path / "out").exists()
 
 
+def test_a_dry_run_says_that_one_side_alone_speculates(tmp_path: Path) -> None:
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(
+        "{model: m, tasks: [gsm8k], launcher: {name: trtllm_disaggregated, gpus: [0, 1],"
+        " generation_servers: {config: {speculative_config: {decoding_type: MTP}}}}}"
+    )
+    for more in ((), ("--json",)):
+        done = _run(str(plan), "--dry-run", *more)
+        assert "warning: context servers have speculation not set" in done.stderr
+
+
 def test_a_dry_run_shows_the_ends_of_a_long_prompt(capsys: pytest.CaptureFixture[str]) -> None:
     plan = Plan(
         model="meta-llama/Llama-3.1-8B",

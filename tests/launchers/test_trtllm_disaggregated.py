@@ -183,6 +183,27 @@ def test_service_discovery_names_one_cluster_everywhere() -> None:
 UCX_BOTH = {"cache_transceiver_config": {"backend": "UCX"}}
 
 
+def _transceivers(context: dict[str, Any], generation: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "context_servers": {"config": {"cache_transceiver_config": context}},
+        "generation_servers": {"config": {"cache_transceiver_config": generation}},
+    }
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        _transceivers({"backend": "UCX"}, {"backend": "UCX", "max_tokens_in_buffer": 8192}),
+        _transceivers({"backend": "NIXL", "kv_transfer_timeout_ms": 60000}, {"backend": "NIXL"}),
+        _transceivers({"backend": "DEFAULT"}, {"backend": "default"}),
+        _transceivers({"backend": "NIXL", "transceiver_runtime": "auto"}, {"backend": "NIXL"}),
+        {"context_servers": {"config": {"kv_cache_config": {"tokens_per_block": 32}}}},
+    ],
+)
+def test_sides_may_differ_in_all_else(options: dict[str, Any]) -> None:
+    assert len(lines(gpus=[0, 1], **options)) == 3
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -199,11 +220,25 @@ UCX_BOTH = {"cache_transceiver_config": {"backend": "UCX"}}
         ),
         (
             {"context_servers": {"config": UCX_BOTH}},
-            "cache_transceiver_config differs: context servers .*UCX.* None",
+            "generation_servers: cache_transceiver_config is missing, and context_servers have one",
         ),
         (
             {"generation_servers": {"config": {"kv_cache_config": {"dtype": "fp8"}}}},
             "type of the KV cache differs: context servers None, generation servers fp8",
+        ),
+        (
+            _transceivers({"backend": "UCX"}, {"backend": "NIXL"}),
+            "backend of cache_transceiver_config differs: context servers UCX, generation.* NIXL",
+        ),
+        (
+            _transceivers(
+                {"backend": "NIXL", "transceiver_runtime": "PYTHON"}, {"backend": "NIXL"}
+            ),
+            "transceiver_runtime of cache_transceiver_config differs: context.* PYTHON, .*None",
+        ),
+        (
+            {"context_servers": {"config": {"kv_cache_config": {"tokens_per_block": 64}}}},
+            "block size of the KV cache differs: context servers 64, generation servers None",
         ),
         ({"cache_transceiver": {"max_tokens_in_buffer": 8}}, "has no backend, which disables it"),
         (

@@ -17,8 +17,10 @@ from serve_eval.client.preflight import discover_model, short
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.endpoint.hang_detector import HangDetector, ProbedServer
+from serve_eval.evaluation.endpoint.inherited_settings import check_inherited
 from serve_eval.evaluation.endpoint.launched_path import list_disagreements
 from serve_eval.evaluation.endpoint.server_quirks import quirks
+from serve_eval.evaluation.plan.meaningless import warn_of_meaningless
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage.file_names import LOGS
 from serve_eval.evaluation.storage.sessions import SessionRecord
@@ -112,8 +114,10 @@ async def launch(
 def check_launcher(plan: Plan) -> list[list[str]]:
     """Return the launcher's command lines. Raises PlanError for options that cannot be launched.
 
-    This comes before a run folder is created and bound to them.
+    This comes before a run folder is created and bound to them. The variables that servers would
+    inherit are checked too.
     """
+    check_inherited(plan)
     launcher = load_launcher(plan.launcher.name)
     options = launcher.check_options(plan.launcher.options)
     context = LaunchContext(
@@ -154,6 +158,9 @@ def about_endpoint(
     if plan.launcher.name == "simulated":
         warnings.append("the endpoint was simulated: its verdicts do not apply to any model")
     warnings += endpoint.info.disagreements or ()
+    warnings += warn_of_meaningless(
+        plan, [line for one in sessions for line in one.endpoint.info.meaningless or ()]
+    )
     known = endpoint.info.deployment
     warnings += dict.fromkeys(
         line for one in sessions for line in deployment.remarks(one.endpoint.info)

@@ -69,6 +69,9 @@ def _shorten(url: str) -> str:
         return url
 
 
+_ALLOWED = ("allow_hub", "allow_code_execution", "allow_meaningless")
+
+
 def _flags(plan: Plan) -> Iterator[str]:
     """Yield the flags of a plan: what is asked of which model, and how it is reached."""
     own_model = plan.model in (None, plan.launcher.name)
@@ -88,7 +91,7 @@ def _flags(plan: Plan) -> Iterator[str]:
     }
     for name, values in repeated.items():
         yield from (word for value in values for word in (_flag(name), value))
-    yield from (_flag(one) for one in ("allow_hub", "allow_code_execution") if getattr(plan, one))
+    yield from (_flag(one) for one in _ALLOWED if getattr(plan, one))
     yield from _list_changed(plan.accuracy_spec, AccuracySpec())
     yield from _list_options(plan)
     if plan.server_defaults != "neutral":

@@ -17,6 +17,7 @@ from serve_eval.evaluation.plan.limits_options import LimitsOptions
 from serve_eval.evaluation.plan.shared_options import (
     SPEC,
     AllowCodeExecution,
+    AllowMeaningless,
     AllowMismatch,
     ApiKey,
     ApiKeyEnv,
@@ -68,6 +69,7 @@ class AskedOptions:
         None
     )
     allow_code_execution: AllowCodeExecution = None
+    allow_meaningless: AllowMeaningless = None
     include_path: IncludePath = None
     samples: Samples = None
     limit: Limit = None

@@ -170,6 +170,7 @@ def resolve(
         integration_test=environ.get("INTEGRATION_TEST") == "1",
         early_stop=_early_stop(values.get("early_stop")),
         allow_code_execution=values.get("allow_code_execution", False),
+        allow_meaningless=values.get("allow_meaningless", False),
         include_path=include_path,
         server_defaults=values.get("server_defaults", "neutral"),
         expect=values.get("expect", {}),

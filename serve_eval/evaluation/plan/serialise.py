@@ -46,7 +46,10 @@ def to_file(plan: Plan) -> dict[str, Any]:
         **{name: getattr(plan, name) for name in ("allow_hub", "limit", "seed", "early_stop")},
         **{
             name: getattr(plan, name)
-            for name in ("no_reference", "allow_missing_reference", "no_prompts", "no_media")
+            for name in (
+                *("no_reference", "allow_missing_reference", "allow_meaningless"),
+                *("no_prompts", "no_media"),
+            )
         },
     }
     for name, kind in SECTIONS.items():

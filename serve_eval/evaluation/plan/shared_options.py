@@ -52,6 +52,13 @@ DatasetRoot = Annotated[
 AllowCodeExecution = Annotated[
     bool | None, Setting("Run code written by the model, in a sandbox (humaneval).")
 ]
+AllowMeaningless = Annotated[
+    bool | None,
+    Setting(
+        "Ask servers whose settings make accuracy meaningless: forced acceptance, dummy weights,"
+        " ignore_eos."
+    ),
+]
 IncludePath = Annotated[
     list[str] | None,
     Setting(

@@ -14,6 +14,7 @@ from serve_eval.evaluation.capabilities import probe, warn_of_guided_decoding
 from serve_eval.evaluation.endpoint import deployment, engine_counters, launched_path
 from serve_eval.evaluation.endpoint.launch import Launching, launch
 from serve_eval.evaluation.endpoint.server_quirks import quirks
+from serve_eval.evaluation.endpoint.told_settings import learn_settings
 from serve_eval.evaluation.path_proof import foresee_path
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import RunSession
@@ -76,6 +77,7 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
     found, lacking = await probe(client, [w.prepared for w in session.tasks if w.unfinished])
     endpoint = session.endpoint.with_info(**await client.describe())
     session.endpoint = endpoint = await deployment.learn_deployment(endpoint, client)
+    session.endpoint = endpoint = await learn_settings(session.plan, endpoint, client)
     defaults = await settle_defaults(session, client, lacking)
     lines = [
         *first_token.remarks(prepared, found),

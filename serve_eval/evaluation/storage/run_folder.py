@@ -50,6 +50,7 @@ FREE_FIELDS = (
     "repeats",
     "repeats_of",
     "allow_code_execution",
+    "allow_meaningless",
     "include_path",
     "expect",
     "no_prompts",

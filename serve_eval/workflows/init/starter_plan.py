@@ -21,7 +21,7 @@ _WORDS = {
     Need.IMAGES: "images",
 }
 _CHARACTERS_OF_REASON = 70
-_TASKS = """\
+TASKS = """\
 tasks:
   - word_problems              # generated here, so it needs no data set
   # - gsm8k                    # first: serve-eval datasets fetch gsm8k --to data
@@ -45,6 +45,14 @@ limits:
 """
 
 
+ASK_BRIEFLY = (
+    "  # max_tokens: 2048           # for models that think before they answer",
+    "  # system_prompt: Be brief.",
+)
+PROTOCOL = ("protocol:", "  apply_chat_template: false   # true: send chat requests", *ASK_BRIEFLY)
+"""The protocol for an endpoint about which nothing is known."""
+
+
 def write_starter_plan(facts: EndpointFacts, base_url: str, model: str | None, file: Path) -> str:
     """Return the text of a plan file, with what the endpoint told in comments."""
     lines = [
@@ -55,7 +63,12 @@ def write_starter_plan(facts: EndpointFacts, base_url: str, model: str | None, f
         *_list_address(facts, base_url, model),
         "",
     ]
-    return "\n".join([*lines, _TASKS, *_list_protocol(facts), "", _VERDICT.format(file=file)])
+    return "\n".join([*lines, TASKS, *_list_protocol(facts), "", write_verdict(file)])
+
+
+def write_verdict(file: Path) -> str:
+    """Return the last part of a plan, about references and limits."""
+    return _VERDICT.format(file=file)
 
 
 def describe_facts(facts: EndpointFacts, base_url: str) -> Iterator[str]:
@@ -101,8 +114,7 @@ def _list_protocol(facts: EndpointFacts) -> Iterator[str]:
     else:
         why = " (they work here)" if chat else ""
         yield f"  apply_chat_template: false   # true: send chat requests{why}"
-    yield "  # max_tokens: 2048           # for models that think before they answer"
-    yield "  # system_prompt: Be brief."
+    yield from ASK_BRIEFLY
 
 
 def save_starter_plan(file: Path, text: str, *, force: bool) -> None:

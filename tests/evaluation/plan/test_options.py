@@ -32,6 +32,7 @@ PLAN: dict[str, Any] = {
     "preset": "gpt-oss",
     "no_reference": True,
     "allow_missing_reference": True,
+    "allow_meaningless": True,
     "allow_mismatch": ["dataset"],
     "early_stop": 0.02,
     "no_prompts": True,

@@ -92,7 +92,8 @@ class Said:
         return "".join(self.tokens)
 
 
-def create(quirks: Quirks) -> ScriptedServer:
+def create(quirks: Quirks, told: object = None) -> ScriptedServer:
+    """Return the endpoint; `told` is its description of itself, as vLLM gives one."""
     if "page" in quirks.names:
         return ScriptedServer(_page("<html><title>gateway</title></html>"), paths=EVERY_PATH)
     script = _Script(quirks)
@@ -104,6 +105,8 @@ def create(quirks: Quirks) -> ScriptedServer:
         f"{quirks.prefix.removesuffix('/v1')}/tokenize": script.tokenize,
         "/_internal/tokenize": script.tokenize_internally,
     }
+    if told is not None:
+        routes["/server_info"] = lambda request: json_reply(told)
     kinds = {"no_chat": "chat/completions", "no_completions": "completions"}
     paths = [
         f"{quirks.prefix}/{path}" for quirk, path in kinds.items() if quirk not in quirks.names

@@ -1,0 +1,79 @@
+"""Ask running servers whether they were started with settings that make answers meaningless.
+
+vLLM tells its config at /server_info if VLLM_SERVER_DEV_MODE is set; trtllm-serve
+tells none of them. A cluster tells the arguments of a pod's containers. A server that does not
+answer is not asked again: nothing is known of it then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+import msgspec
+
+from serve_eval.client.client import Client
+from serve_eval.errors import EndpointError, ServeEvalError
+from serve_eval.evaluation.endpoint.deployed_servers import SERVER, list_servers
+from serve_eval.evaluation.plan.meaningless import HINT
+from serve_eval.protocol.meaningless import MeaninglessSetting, find_in_description
+from serve_eval.schema import Endpoint, Failure, Limits, Plan
+from serve_eval.schema.base_url import normalise_base_url
+
+TIMEOUT_S = 5.0
+MOST_BYTES = 4 * 1024 * 1024
+ROUTE = "/server_info"
+
+
+async def learn_settings(plan: Plan, endpoint: Endpoint, client: Client) -> Endpoint:
+    """Return the endpoint with the meaningless settings that its servers tell.
+
+    Raises EndpointError if there are any that the plan does not allow. Nothing is asked of an
+    endpoint that reports no version.
+    """
+    found = list(_find_in_pods(endpoint))
+    if endpoint.info.version is not None:
+        told = [_ask(name, url, endpoint, client) for name, url, _ in list_servers(endpoint)]
+        found += [one for ones in await asyncio.gather(*told) for one in ones]
+    lines = tuple(dict.fromkeys(map(str, found)))
+    if lines and not plan.allow_meaningless:
+        raise EndpointError("\n".join(lines), hint=HINT)
+    return endpoint.with_info(meaningless=lines) if lines else endpoint
+
+
+async def _ask(name: str, url: str, endpoint: Endpoint, client: Client) -> list[MeaninglessSetting]:
+    """Return the settings that a server tells; others than the endpoint get no key."""
+    try:
+        address = normalise_base_url(url)
+        if address == endpoint.base_url:
+            told = await _read(client)
+        else:
+            at, limits = replace(endpoint, base_url=address), Limits(connect_timeout_s=TIMEOUT_S)
+            async with Client(at, replace(limits, max_attempts=1)) as other:
+                told = await _read(other)
+    except (ServeEvalError, OSError, ValueError):  # ValueError: an invalid address.
+        return []
+    return list(find_in_description(told, "the server" if name == SERVER else name))
+
+
+async def _read(client: Client) -> object:
+    root = urlsplit(client.endpoint.base_url).path.removesuffix("/v1")
+    reply = await client.exchange("GET", root + ROUTE, timeout_s=TIMEOUT_S, most_bytes=MOST_BYTES)
+    if isinstance(reply, Failure) or reply.error is not None or reply.status != 200:
+        return None
+    try:
+        return msgspec.json.decode(reply.content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _find_in_pods(endpoint: Endpoint) -> list[MeaninglessSetting]:
+    return [
+        one
+        for pod in endpoint.info.pods or ()
+        for container in pod.containers
+        for one in find_in_description(
+            [*(container.command or ()), *(container.args or ())], f"pod {pod.name}"
+        )
+    ]

@@ -1,0 +1,134 @@
+"""Refuse runs whose answers would not follow from the model, and warn where they are allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from tests.cli.command import serve_eval
+from tests.workflows.smoke.server import Quirks, create
+
+FORCE = "TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS"
+FORCED = {"env": {FORCE: "2"}}
+SYNTHETIC = {"method": "mtp", "rejection_sample_method": "synthetic"}
+ALLOWED = "--allow-meaningless"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(FORCE, raising=False)
+
+
+def _plan(launcher: dict[str, Any], **more: Any) -> str:
+    plan = {
+        "model": "m",
+        "launcher": launcher,
+        "tasks": ["word_problems"],
+        "allow_missing_reference": True,
+        **more,
+    }
+    Path("plan.yaml").write_text(yaml.safe_dump(plan))
+    return "plan.yaml"
+
+
+def _sides(generation: dict[str, Any]) -> dict[str, Any]:
+    return {"generation_servers": generation}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words"),
+    [
+        ({"name": "trtllm", **FORCED}, f"launcher.env: {FORCE} 2 accepts a fixed number"),
+        (
+            {"name": "trtllm", "config": {"load_format": "dummy"}},
+            "launcher.config: load_format dummy loads random weights",
+        ),
+        ({"name": "trtllm", "config": "dummy.yaml"}, "launcher.config dummy.yaml: load_format"),
+        (
+            {"name": "trtllm", "extra_args": ["--load_format", "dummy"]},
+            "launcher.extra_args: --load_format dummy",
+        ),
+        (
+            {"name": "trtllm_disaggregated", "gpus": [0, 1], **_sides(FORCED)},
+            f"launcher.generation_servers.env: {FORCE}",
+        ),
+        (
+            {"name": "vllm", "speculative": SYNTHETIC},
+            "launcher.speculative: rejection_sample_method synthetic",
+        ),
+        (
+            {"name": "vllm", "extra_args": ["--load-format=dummy"]},
+            "launcher.extra_args: --load-format dummy",
+        ),
+        (
+            {"name": "container", "image": "i", "trtllm": FORCED},
+            f"launcher.trtllm.env: {FORCE} 2",
+        ),
+        (
+            {"name": "slurm", "trtllm_disaggregated": _sides({"config": {"load_format": "dummy"}})},
+            "launcher.trtllm_disaggregated.generation_servers.config: load_format dummy",
+        ),
+    ],
+)
+def test_each_launcher_refuses(launcher: dict[str, Any], words: str) -> None:
+    Path("dummy.yaml").write_text("load_format: dummy\n")
+    plan = _plan(launcher)
+    for more in (("--dry-run",), ()):
+        refused = serve_eval("run", plan, *more)
+        assert refused.returncode == 2
+        assert words in refused.stderr
+        assert ALLOWED in refused.stderr
+    allowed = serve_eval("run", plan, "--dry-run", ALLOWED)
+    assert allowed.returncode == 0, allowed.stderr
+
+
+def test_a_variable_that_servers_inherit_is_refused() -> None:
+    plan = _plan({"name": "trtllm"})
+    refused = serve_eval("run", plan, "--dry-run", **{FORCE: "2"})
+    assert (refused.returncode, f"your environment: {FORCE} 2" in refused.stderr) == (2, True)
+    assert serve_eval("run", plan, "--dry-run", **{FORCE: "0"}).returncode == 0
+    removed = _plan({"name": "trtllm", "env": {FORCE: None}})
+    assert serve_eval("run", removed, "--dry-run", **{FORCE: "2"}).returncode == 0
+
+
+def test_a_request_that_ignores_the_end_is_refused_and_warned_about_where_it_is_allowed() -> None:
+    with create(Quirks()).serve_in_thread() as url:
+        body = {"extra_body": {"ignore_eos": True}}
+        plan = _plan({"name": "external", "base_url": url}, protocol=body)
+        refused = serve_eval("run", plan, "--limit", "3", "-o", "out")
+        assert (refused.returncode, "ignore_eos True generates past" in refused.stderr) == (2, True)
+        assert not Path("out").exists()
+        ran = serve_eval("run", plan, "--limit", "3", "-o", "out", ALLOWED)
+        assert ran.returncode == 3, ran.stderr
+        [warned] = [line for line in _report("out")["warnings"] if ALLOWED in line]
+        assert "word_problems.extra_body: ignore_eos True" in warned
+        again = serve_eval("rescore", "out")
+        assert "none of 3 changed" in again.stdout, again.stderr
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"vllm_config": "model='m', load_format=dummy, seed=0"},
+        {"vllm_config": {"load_config": {"load_format": "dummy"}}},
+    ],
+)
+def test_a_running_server_that_tells_is_refused(told: dict[str, Any]) -> None:
+    with create(Quirks(), told).serve_in_thread() as url:
+        plan = _plan({"name": "external", "base_url": url})
+        refused = serve_eval("run", plan, "--limit", "3", "-o", "refused")
+        assert refused.returncode == 4, refused.stderr
+        assert "the server" in refused.stderr
+        assert "load_format dummy loads random weights" in refused.stderr
+        ran = serve_eval("run", plan, "--limit", "3", "-o", "out", ALLOWED)
+        assert ran.returncode == 3, ran.stderr
+        assert any("load_format dummy" in line for line in _report("out")["warnings"])
+
+
+def _report(folder: str) -> Any:
+    return msgspec.json.decode((Path(folder) / "report.json").read_bytes())

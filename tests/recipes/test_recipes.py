@@ -1,0 +1,266 @@
+"""Convert recipes of each form, written for these tests, through `serve-eval init --from`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval.errors import PlanError
+from serve_eval.workflows.init.recipes.reading import read_recipes
+from serve_eval.workflows.init.recipes.variants import list_variants
+from serve_eval.yaml_source import parse
+from tests.cli.command import serve_eval
+
+EXAMPLES = Path(__file__).parent / "examples"
+FORCE = "TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _plan(file: str = "plan.yaml") -> dict[str, Any]:
+    content: dict[str, Any] = parse(Path(file).read_text(), file, ValueError).value
+    return content
+
+
+def _convert(name: str, *more: str) -> tuple[dict[str, Any], str]:
+    """Return the plan of a recipe, which a dry run takes, and its text."""
+    done = serve_eval("init", "--from", EXAMPLES / name, *more)
+    assert done.returncode == 0, done.stderr
+    assert "would be refused" not in done.stderr
+    assert done.stdout.startswith("plan.yaml written. Next:")
+    shown = serve_eval("run", "plan.yaml", "--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    return _plan(), Path("plan.yaml").read_text()
+
+
+def test_a_recipe_of_srt_slurm_becomes_steps() -> None:
+    plan, text = _convert("srt.yaml")
+    launcher = plan["launcher"]
+    assert (plan["model"], launcher["name"], launcher["gpus_per_node"]) == ("org/model", "slurm", 4)
+    assert launcher["ready_timeout_s"] == 1000
+    assert launcher["container"]["image"] == "nvcr.io#nvidia/tensorrt-llm/release:1.3.0"
+    assert launcher["sbatch_args"] == ["--time=02:00:00", "--cpus-per-gpu=16"]
+    sides = launcher["trtllm_disaggregated"]
+    context, generation = sides["context_servers"], sides["generation_servers"]
+    assert (context["num_instances"], generation["num_instances"]) == (2, 1)
+    assert context["env"] == {"TRTLLM_ENABLE_PDL": "1"}
+    assert "env" not in generation
+    assert "load_format" not in generation["config"]
+    assert generation["config"]["speculative_config"]["decoding_type"] == "MTP"
+    for words in (
+        f"# * launcher.generation_servers.env {FORCE}=1.5: it accepts a fixed number of drafts",
+        "# * launcher.generation_servers.config load_format: dummy: it loads random weights",
+        "# * launcher.context_servers.env DYN_TOKENIZER, DYN_OTHER: for Dynamo only",
+        "# * the benchmark sa-bench, which measures speed",
+        "at most 1227 tokens of prompt and answer",
+        "written for 4, 8 requests in flight",
+    ):
+        assert words in text, words
+
+
+def test_a_recipe_of_one_node_needs_no_slurm_and_names_what_is_unknown() -> None:
+    plan, text = _convert("srt_alone.yaml")
+    assert plan["launcher"] == {
+        "name": "trtllm",
+        "config": {"tensor_parallel_size": 2, "max_batch_size": 8},
+    }
+    for words in (
+        "model: dsr1 is a name of the cluster's srtslurm.yaml",
+        "launcher.container.image: the recipe has some-image",
+        "1 of 2 equal servers: the plan starts one of them",
+        "gives 4 GPUs to a server whose config has 2 ranks",
+        "The recipe measures gpqa_diamond: see",
+    ):
+        assert words in text, words
+
+
+def test_variants_become_plans_of_their_own() -> None:
+    done = serve_eval("init", "--from", EXAMPLES / "srt_variants.yaml", "-o", "p.yaml")
+    assert done.returncode == 0, done.stderr
+    small = _plan("p-small.yaml")["launcher"]
+    assert small["env"] == {"A": "1"}
+    assert small["config"] == {"tensor_parallel_size": 2, "enable_chunked_prefill": True}
+    sizes = [_plan(f"p-sizes_{i}.yaml")["launcher"]["config"] for i in (0, 1)]
+    assert [one["tensor_parallel_size"] for one in sizes] == [1, 4]
+    assert [one["max_batch_size"] for one in sizes] == [8, 8]
+    assert not Path("p.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("selector", "names"),
+    [
+        ("small", ["small"]),
+        ("override_small", ["small"]),
+        ("zip_override_sizes", ["sizes_0", "sizes_1"]),
+        ("zip_override_sizes[1]", ["sizes_1"]),
+        ("s*", ["small", "sizes_0", "sizes_1"]),
+    ],
+)
+def test_a_variant_is_chosen_as_srtctl_does(selector: str, names: list[str]) -> None:
+    found = read_recipes(EXAMPLES / "srt_variants.yaml", selector)
+    assert [one.variant for one in found] == names
+
+
+def test_an_unknown_variant_names_the_known_ones() -> None:
+    refused = serve_eval("init", "--from", f"{EXAMPLES / 'srt_variants.yaml'}:big")
+    assert refused.returncode == 2
+    assert "Its variants: small, sizes_0, sizes_1." in refused.stderr
+
+
+def test_a_sweep_has_a_plan_per_combination() -> None:
+    found = read_recipes(EXAMPLES / "srt_sweep.yaml")
+    assert [one.variant for one in found] == [
+        *("tp1_dtypeauto", "tp1_dtypefp8", "tp2_dtypeauto", "tp2_dtypefp8")
+    ]
+    last = found[-1].single
+    assert last is not None
+    assert last.config == {"tensor_parallel_size": 2, "kv_cache_config": {"dtype": "fp8"}}
+
+
+def test_lists_of_unlike_lengths_are_refused() -> None:
+    content = {"base": {}, "zip_override_x": {"a": [1, 2], "b": [1, 2, 3]}}
+    with pytest.raises(PlanError, match="zip_override_x: lists of"):
+        list(list_variants(content))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("sglang.yaml", "a recipe for SGLang, which no launcher starts"),
+        ("dynamo_vllm.yaml", "a recipe for vLLM, whose recipes are not converted"),
+    ],
+)
+def test_recipes_of_other_engines_are_named_and_refused(name: str, words: str) -> None:
+    refused = serve_eval("init", "--from", EXAMPLES / name)
+    assert (refused.returncode, words in refused.stderr) == (2, True), refused.stderr
+    assert "serve-eval init URL" in refused.stderr
+    assert not Path("plan.yaml").exists()
+
+
+def test_a_slurm_benchmark_is_read() -> None:
+    plan, text = _convert("benchmark.yaml")
+    launcher = plan["launcher"]
+    assert (plan["model"], launcher["name"]) == ("/data/model", "slurm")
+    assert launcher["sbatch_args"] == ["--account=me", "--time=02:00:00", "--gres=gpu:4"]
+    context = launcher["trtllm_disaggregated"]["context_servers"]
+    assert context["env"] == {"TLLM_LOG_LEVEL": "INFO", "TRTLLM_ENABLE_PDL": "1"}
+    assert context["num_instances"] == 2
+    assert "--partition, which the recipe leaves open" in text
+    assert "The recipe measures gsm8k: see" in text
+    plan, _ = _convert("benchmark_older.yaml", "--force")
+    generation = plan["launcher"]["generation_servers"]
+    assert (plan["model"], generation["config"]["tensor_parallel_size"]) == ("org/model", 2)
+
+
+@pytest.mark.parametrize(
+    ("written", "time"), [("02:00:00", "02:00:00"), ("12:30:00", "12:30:00"), ("'90'", "90")]
+)
+def test_a_time_limit_keeps_its_length(written: str, time: str) -> None:
+    Path("recipe.yaml").write_text(
+        f"slurm: {{job_time: {written}}}\nworker_config: {{ctx: {{}}, gen: {{}}}}\n"
+    )
+    [found] = read_recipes(Path("recipe.yaml"))
+    assert found.sbatch_args == (f"--time={time}",)
+
+
+def test_an_orchestrators_file_is_read() -> None:
+    plan, text = _convert("orchestrator.yaml")
+    launcher = plan["launcher"]
+    assert (launcher["name"], launcher["backend"]) == ("trtllm_disaggregated", "pytorch")
+    assert launcher["orchestrator"] == {"schedule_style": "generation_first"}
+    context, generation = launcher["context_servers"], launcher["generation_servers"]
+    assert (generation["num_instances"], generation["router"]) == (2, {"type": "round_robin"})
+    assert context["config"]["kv_cache_config"] == {
+        "free_gpu_memory_fraction": 0.25,
+        "enable_block_reuse": False,
+    }
+    assert context["config"]["cache_transceiver_config"] == {"backend": "DEFAULT"}
+    assert "context_servers: the recipe names no backend" in text
+
+
+def test_configs_next_to_an_orchestrators_file_are_taken() -> None:
+    plan, text = _convert("separate/disagg_config.yaml", "--model", "org/model")
+    sides = plan["launcher"]["trtllm_disaggregated"]
+    assert sides["generation_servers"]["config"]["tensor_parallel_size"] == 2
+    assert sides["context_servers"]["config"]["disable_overlap_scheduler"] is True
+    assert "taken from ctx_config.yaml next to the file" in text
+
+
+def test_a_config_of_one_server_is_read() -> None:
+    plan, text = _convert("llm_args.yaml")
+    assert (plan["model"], plan["launcher"]["config"]["max_batch_size"]) == ("MODEL", 16)
+    assert "model: the recipe does not name it" in text
+
+
+def test_a_deployment_of_dynamo_is_read() -> None:
+    plan, text = _convert("dynamo.yaml")
+    launcher = plan["launcher"]
+    assert (plan["model"], launcher["name"], launcher["gpus_per_node"]) == ("org/model", "slurm", 4)
+    sides = launcher["trtllm_disaggregated"]
+    context, generation = sides["context_servers"], sides["generation_servers"]
+    assert context["config"] == {
+        "max_batch_size": 2,
+        "kv_cache_config": {"free_gpu_memory_fraction": 0.7, "dtype": "fp8"},
+        "tensor_parallel_size": 4,
+        "cache_transceiver_config": {"backend": "DEFAULT"},
+    }
+    assert generation["config"]["max_batch_size"] == 16  # The config overrides the flag.
+    assert generation["config"]["kv_cache_config"] == {"dtype": "fp8"}
+    assert generation["env"] == {"TRTLLM_ENABLE_PDL": "1"}
+    assert f"{FORCE}=2" in text
+    assert "prefill: the option of Dynamo --dyn-reasoning-parser" in text
+    assert "env ENGINE_ARGS: /configs/prefill.yaml is a path in the pods" in text
+    plan, text = _convert("dynamo_components.yaml", "--force")
+    assert plan["launcher"]["config"] == {"tensor_parallel_size": 2}
+    assert "the recipe reads /in/the/image.yaml, which it does not contain" in text
+
+
+def test_an_address_and_a_recipe_exclude_each_other() -> None:
+    refused = serve_eval("init", "localhost:8000", "--from", EXAMPLES / "srt.yaml")
+    assert (refused.returncode, "leave the address out" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 1\n", "no form of a recipe that is known"),
+        ("- 1\n", "no form of a recipe that is known"),
+        ("a: !tag 1\n", "cannot be read as YAML"),
+        ("backend: {type: trtllm}\nresources: {agg_nodes: x}\n", "expected a number, not 'x'"),
+        (
+            "backend: {type: trtllm, trtllm_config: [1]}\nresources: {agg_nodes: 1}\n",
+            "trtllm_config: expected a mapping",
+        ),
+        ("backend: {type: mine}\nresources: {}\n", "the engine mine, which is not known"),
+        ("backend: {type: trtllm}\nresources: {}\n", "no servers"),
+        ("backend: {type: trtllm}\nresources: {decode_workers: 1}\n", "one side only"),
+    ],
+)
+def test_files_that_are_no_recipes_are_refused(text: str, words: str) -> None:
+    Path("recipe.yaml").write_text(text)
+    refused = serve_eval("init", "--from", "recipe.yaml")
+    assert (refused.returncode, words in refused.stderr) == (2, True), refused.stderr
+    assert serve_eval("init", "--from", "nowhere.yaml").returncode == 2
+
+
+def test_a_plan_that_exists_is_replaced_only_by_force() -> None:
+    Path("plan.yaml").write_text("mine")
+    refused = serve_eval("init", "--from", EXAMPLES / "srt.yaml")
+    assert (refused.returncode, "with --force" in refused.stderr) == (2, True)
+    assert Path("plan.yaml").read_text() == "mine"
+
+
+def test_a_plan_that_a_run_would_refuse_says_so() -> None:
+    Path("recipe.yaml").write_text(
+        "worker_config:\n"
+        "  ctx: {cache_transceiver_config: {backend: UCX}}\n"
+        "  gen: {cache_transceiver_config: {backend: NIXL}}\n"
+    )
+    done = serve_eval("init", "--from", "recipe.yaml", "--model", "m")
+    assert done.returncode == 0
+    assert "a run would be refused: launcher: the backend of cache_trans" in done.stderr
