@@ -62,12 +62,9 @@ class PlainRoutes:
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def route_metrics(flavour: Flavour, handler: Handler) -> Iterator[tuple[str, Handler]]:
-    """Yield the routes of the metrics. Main mounts an application, whose path ends in a slash."""
+def route_metrics(handler: Handler) -> Iterator[tuple[str, Handler]]:
+    """Yield the routes of the metrics: a mounted application, whose path ends in a slash."""
     path = "/prometheus/metrics"
-    if flavour != "main":
-        yield path, handler
-        return
 
     async def redirect(request: web.Request) -> web.StreamResponse:
         where = f"http://{request.host}{path}/"

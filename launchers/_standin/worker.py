@@ -71,9 +71,7 @@ def create(
         ("POST", "/v1/chat/completions", worker.chat),
     ]
     if config.args.get("return_perf_metrics"):
-        routes += [
-            ("GET", path, handler) for path, handler in route_metrics(flavour, worker.prometheus)
-        ]
+        routes += [("GET", path, handler) for path, handler in route_metrics(worker.prometheus)]
     if flavour == "main":
         routes.append(("POST", "/_internal/tokenize", plain.tokenize))
         routes.append(("GET", "/openapi.json", plain.openapi))

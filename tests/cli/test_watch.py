@@ -38,7 +38,7 @@ def test_it_says_beforehand_what_it_costs_and_sends_nothing(tmp_path: Path) -> N
         "watch", "127.0.0.1:9", "--budget-tokens", "4000", "--every", "1h", "--dry-run"
     )
     assert "no smoke test" in done.stdout
-    assert "is left out, since it takes up to 5728 tokens: give --budget-tokens 5728" in done.stdout
+    assert "is left out, since it takes up to 5766 tokens: give --budget-tokens 5766" in done.stdout
 
 
 def test_rounds_alarm_and_restart(tmp_path: Path) -> None:

@@ -557,7 +557,7 @@ def test_a_sample_that_fits_is_doubted_at_most_once(
             False,
             "the tool was ignored: 9 tokens with it, 9 without",
         ),
-        ("<think>hm", "length", 30, None, "cut"),
+        ("<think>hm", "length", 30, None, "the answer ended within the model's thoughts"),
     ],
 )
 def test_what_came_instead_of_a_call_tells_why(

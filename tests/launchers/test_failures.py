@@ -262,14 +262,14 @@ def test_an_engine_that_fails_for_good_ends_the_run_before_requests_fail(
 ) -> None:
     """The server lingers for 20 s, and each request in that time fails."""
     standin("main", {"executor_crash_after": 10, "lingers_s": 20.0, "latency_s": 0.1, **where})
-    plan = plan_of(launcher, limit=100, concurrency=4, max_attempts=1, max_error_rate=1.0)
+    plan = plan_of(launcher, limit=400, concurrency=4, max_attempts=1, max_error_rate=1.0)
     error = refused(plan, tmp_path / "run")
     first, line = str(error).splitlines()
     name = "generation_0" if where else "trtllm"
     assert first.startswith(f"the engine of {name} failed after ")
     assert "[E] CppExecutorError: CUDA error: an illegal memory access" in line
     failed = [record for record in records(tmp_path / "run") if "failure" in record]
-    assert len(failed) < 40
+    assert len(failed) < 200
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_what_a_plan_says_beside_it_stays() -> None:
         (
             "trtllm_disaggregated",
             "context_servers.zz=2",
-            "context_servers.zz: unknown option. Known: num_instances, router, env, tp",
+            "context_servers.zz: unknown option. Known: model, num_instances, router, env, tp",
         ),
         (
             "container",

@@ -43,10 +43,11 @@ FLAVOURS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
 
 @asynccontextmanager
 async def serve_flavour(
-    name: str, model: MadeUpModel | None = None, *, tool_parser: str | None = None, **faults: Any
+    name: str, model: MadeUpModel | None = None, *, tool_parser: str | None = "qwen3", **faults: Any
 ) -> AsyncIterator[str]:
     """Serve a flavour with further `faults`, and yield its base URL."""
     args, thoughts = FLAVOURS[name]
+    args = {**args, "guided_decoding_backend": "xgrammar"}
     config = WorkerConfig(model="M", host="127.0.0.1", port=0, args=args, tool_parser=tool_parser)
     brain = model or MadeUpModel(skilled=True)
     app = create(config, brain, Faults(**{**thoughts, **faults}), "main")

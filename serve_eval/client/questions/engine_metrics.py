@@ -17,7 +17,8 @@ import msgspec
 
 from serve_eval.schema import EngineCounts
 
-VLLM_ROUTE, TRTLLM_ROUTE = "/metrics", "/prometheus/metrics"
+VLLM_ROUTE, TRTLLM_ROUTE = "/metrics", "/prometheus/metrics/"
+"""trtllm-serve mounts an application: without the last slash it answers with a redirect."""
 MOST_BYTES = 8 * 1024 * 1024
 """Size limit of a text; that of vLLM has 50 kB for each engine."""
 MOST_CHARACTERS = 2000

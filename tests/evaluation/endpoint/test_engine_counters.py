@@ -328,7 +328,7 @@ def test_the_workers_of_trtllm_serve_are_read_where_that_takes_nothing_from_them
             return await end(meter, endpoint, client, 1, companions), routes
 
     report, routes = asyncio.run(main())
-    assert routes == 2 * ["/prometheus/metrics"]
+    assert routes == 2 * ["/prometheus/metrics/"]
     assert [(one.role, one.counts) for one in report.servers] == [
         ("context", EngineCounts(requests=1)),
         ("generation", EngineCounts(requests=1)),
