@@ -152,10 +152,15 @@ def open_session(
 
 @contextmanager
 def _broken_disk(out_dir: Path) -> Iterator[None]:
-    """Turn any OSError about a file of the run into a JournalError."""
+    """Turn any OSError about a file of the run into a JournalError.
+
+    One without a number comes from no system call: a TimeoutError that ends a test, for example.
+    """
     try:
         yield
     except OSError as error:
+        if error.errno is None:
+            raise
         full = error.errno in FULL_DISK
         place = error.filename or out_dir
         raise JournalError(
