@@ -220,7 +220,10 @@ class Case:
 
 
 def retries(scrape: int) -> str:
-    """Return the counters of a 1.2 orchestrator: five retries between two scrapes."""
+    """Return the counters of a 1.2 orchestrator: five retries between two scrapes.
+
+    A run scrapes twice for the retries, and once between for the counts of the engine.
+    """
     return f"ctx_retry_requests_total 0\ngen_retry_requests_total {5 * scrape}\n"
 
 
@@ -309,7 +312,7 @@ CASES = {
         limits=replace(QUICK, stream=True, max_attempts=2),
     ),
     "hidden_retries": Case(
-        act=sound, rule="hidden_retries", told="generation 5", change="-r 7200",
+        act=sound, rule="hidden_retries", told="generation 10", change="-r 7200",
         server={"metrics": retries}
     ),
     "other_model": Case(
