@@ -97,7 +97,8 @@ def order_findings(found: Iterable[Finding]) -> list[Finding]:
 
     def rank(one: Finding) -> tuple[int, float]:
         explains = 0.5 if one.explains is None else one.explains
-        return FIRST.index(one.rule) - len(FIRST) if one.rule in FIRST else 0, -explains
+        first = explains != 0 and one.rule in FIRST
+        return FIRST.index(one.rule) - len(FIRST) if first else 0, -explains
 
     return sorted(found, key=rank)
 

@@ -49,7 +49,6 @@ TASK_RULES: tuple[Callable[[Evidence, TaskEvidence], Iterable[Finding]], ...] = 
     course.drift,
     course.concurrency,
     course.find_retried,
-    server_defaults.find_added,
     setting.protocol,
     setting.data,
     setting.find_unsupported,
@@ -81,6 +80,7 @@ def findings(
         for task in evidence.tasks
         for finding in rule(evidence, task)
     ]
+    found += server_defaults.find_added(evidence, other, name)
     data: Data = {}
     searched = alone and any(task.lost or _has_answers(task) for task in evidence.tasks)
     if searched:
