@@ -12,6 +12,7 @@ from serve_eval.workflows.diagnose import (
     even_loss,
     extraction,
     foreign,
+    other_protocol,
     repaired,
     server_defaults,
     setting,
@@ -49,7 +50,7 @@ TASK_RULES: tuple[Callable[[Evidence, TaskEvidence], Iterable[Finding]], ...] = 
     course.drift,
     course.concurrency,
     course.find_retried,
-    setting.protocol,
+    other_protocol.find_other_protocol,
     setting.data,
     setting.find_unsupported,
     setting.too_few,
@@ -86,6 +87,7 @@ def findings(
     if searched:
         data = read_data(evidence)
     found = _keep_surplus(evidence, found, data, other, name)
+    found = other_protocol.demote_cuts(found)
     if searched:
         found += [
             one for task in evidence.tasks for one in unlike.find_unlike(evidence, task, data)
