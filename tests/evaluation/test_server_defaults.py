@@ -26,10 +26,14 @@ from serve_eval.schema import (
     SamplingDefault,
     SamplingDefaults,
     Spec,
+    VerdictOutcome,
     VerificationOutcome,
 )
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
+from serve_eval.workflows.diagnose.causes import find_leads
+from serve_eval.workflows.diagnose.read_folder import read_folder
 from serve_eval.workflows.diagnose.story import diagnose
+from serve_eval.workflows.references.register import register
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
 from serve_eval.workflows.verify.verify import verify
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, serve
@@ -193,6 +197,55 @@ def test_compare_names_unlike_defaults_and_diagnose_says_it_first(tmp_path: Path
     assert "B writes a token that it ranks below another" in causes[1].told
     assert not any("weights" in one.told and one.rule == "even_loss" for one in causes)
     assert not any(one.rule == "server_defaults" for one in diagnose(tmp_path / "neutral").between)
+
+
+PENALTY = {"repetition_penalty": 1.05}
+
+
+def test_fields_that_the_reference_has_too_are_no_cause_of_damage(tmp_path: Path) -> None:
+    """Fails if a penalty is blamed that the sound servers of the reference added as well."""
+
+    async def ask(damage: str, folder: Path, adds: dict[str, float], **options: Any) -> Report:
+        async with serve_app(create_app(WEIGHTS, {"m": damage}, defaults=adds)) as url:
+            plan = _plan(url, limit=None, num_samples=200, server_defaults="keep")
+            return await evaluate(replace(plan, **options), folder, environ={})
+
+    def judge(of: str, **options: Any) -> dict[str, str]:
+        own = {"no_reference": False, "references_dir": str(tmp_path / of)}
+        folder = tmp_path / f"against_{of}"
+        report = asyncio.run(ask("int3", folder, PENALTY, **own, **options))
+        assert report.tasks[0].verdict.outcome is VerdictOutcome.FAIL
+        return dict(find_leads(read_folder(folder)).causes)
+
+    for name, adds in {"same": PENALTY, "none": {}}.items():
+        asyncio.run(ask("none", tmp_path / f"run_{name}", adds))
+        register([tmp_path / f"run_{name}"], tmp_path / name, wanted=1)
+    [cause] = judge("same").values()
+    assert "weights, precision" in cause
+    [*_, last] = diagnose(tmp_path / "against_same").runs[0].findings
+    assert (last.rule, last.explains, last.change) == ("server_defaults", 0, ())
+    assert "the reference's servers added the same" in last.told
+    [other] = judge("none", allow_mismatch=("server_adds",)).values()
+    assert "the server adds repetition_penalty" in other
+
+
+def test_fields_that_both_sides_add_are_no_cause_of_damage(tmp_path: Path) -> None:
+    async def main() -> Comparison:
+        async with AsyncExitStack() as stack:
+            apps = [create_app(WEIGHTS, {"m": one}, defaults=PENALTY) for one in ("none", "int3")]
+            urls = [await stack.enter_async_context(serve_app(app)) for app in apps]
+            plans = [_plan(url, limit=200, server_defaults="keep") for url in urls]
+            a, b = (CompareSide(plan=plan) for plan in plans)
+            rules = CompareRules(rule=Spec(name="paired"), again=0)
+            return await compare(a, b, rules, tmp_path, environ={})
+
+    assert asyncio.run(main()).tasks[0].verdict.outcome is VerdictOutcome.FAIL
+    [cause] = find_leads(read_folder(tmp_path)).causes.values()
+    assert "weights, precision" in cause
+    for run, name in zip(diagnose(tmp_path).runs, "BA", strict=True):
+        [told] = [one for one in run.findings if one.rule == "server_defaults"]
+        assert f"the server of {name} adds the same" in told.told
+        assert (told.explains, told.change) == (0, ())
 
 
 @pytest.mark.parametrize("adds", [{}, {"repetition_penalty": 1.05}])

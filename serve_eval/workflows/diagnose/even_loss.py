@@ -27,7 +27,7 @@ def find_even_loss(
 
     `differs`: the launcher options differ from those of the reference, which is named first.
     """
-    about = {one.task for one in found if one.explains != 0}
+    about = {one.task for one in found if not one.is_remark}
     for task in run.tasks:
         if task.outcome is VerdictOutcome.FAIL and not about & {None, task.name}:
             yield from _describe(run, task, data, differs)

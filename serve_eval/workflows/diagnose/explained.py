@@ -57,7 +57,7 @@ def is_explained(
     have explains none. Signs of damage explain answers only if `by_signs`. Answers of rules without
     a sign per answer are compared with all lost ones of the task, by number.
     """
-    own = [one for one in found if one.task in (None, task.name) and one.explains != 0]
+    own = [one for one in found if one.task in (None, task.name) and not one.is_remark]
     own = [one for one in own if by_signs or one.rule not in SIGNS]
     if any(one.rule in WHOLE for one in own):
         return True

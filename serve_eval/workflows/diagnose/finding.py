@@ -37,7 +37,8 @@ class Finding:
     copy, the best first; `log` are lines of servers' logs. `task` is None if the finding concerns
     the whole run. `p` is the p-value of the rule's test (None for a fact). `rather` is a likelier
     cause than the place that `told` names. `p_below`: random draws cannot show a smaller `p`.
-    `leads`: the line of a verdict may name this as the likeliest cause.
+    `leads`: the line of a verdict may name this as the likeliest cause. `minor`: it is known to
+    explain less than half of the drop, so that it is a remark.
     """
 
     rule: str
@@ -54,6 +55,12 @@ class Finding:
     p_below: bool = False
     rather: str = ""
     leads: bool = True
+    minor: bool = False
+
+    @property
+    def is_remark(self) -> bool:
+        """True if this explains none of the lost answers, or too few to hide other causes."""
+        return self.minor or self.explains == 0
 
     @property
     def brief(self) -> str:
@@ -92,10 +99,12 @@ OTHER_MODEL = "it may be another model, since many wrong answers turned right to
 def order_findings(found: Iterable[Finding]) -> list[Finding]:
     """Return findings, those first that explain the most, and before them what tokens showed.
 
-    Findings that explain nothing come last, below those that explain an unknown number.
+    Remarks come last, below findings that explain an unknown number.
     """
 
     def rank(one: Finding) -> tuple[int, float]:
+        if one.is_remark:
+            return 0, 0.0
         explains = 0.5 if one.explains is None else one.explains
         return FIRST.index(one.rule) - len(FIRST) if one.rule in FIRST else 0, -explains
 
@@ -105,9 +114,9 @@ def order_findings(found: Iterable[Finding]) -> list[Finding]:
 def list_leading(found: Iterable[Finding]) -> list[Finding]:
     """Return the findings that may be the likeliest cause, the likeliest first.
 
-    One that explains none of the lost answers is no cause of them.
+    A remark is no cause of the lost answers.
     """
-    return [one for one in order_findings(found) if one.leads and one.explains != 0]
+    return [one for one in order_findings(found) if one.leads and not one.is_remark]
 
 
 def about(

@@ -12,6 +12,7 @@ from serve_eval.workflows.diagnose import (
     even_loss,
     extraction,
     foreign,
+    other_protocol,
     repaired,
     server_defaults,
     setting,
@@ -49,8 +50,7 @@ TASK_RULES: tuple[Callable[[Evidence, TaskEvidence], Iterable[Finding]], ...] = 
     course.drift,
     course.concurrency,
     course.find_retried,
-    server_defaults.find_added,
-    setting.protocol,
+    other_protocol.find_other_protocol,
     setting.data,
     setting.find_unsupported,
     setting.too_few,
@@ -81,11 +81,13 @@ def findings(
         for task in evidence.tasks
         for finding in rule(evidence, task)
     ]
+    found += server_defaults.find_added(evidence, other, name)
     data: Data = {}
     searched = alone and any(task.lost or _has_answers(task) for task in evidence.tasks)
     if searched:
         data = read_data(evidence)
     found = _keep_surplus(evidence, found, data, other, name)
+    found = other_protocol.demote_cuts(found)
     if searched:
         found += [
             one for task in evidence.tasks for one in unlike.find_unlike(evidence, task, data)

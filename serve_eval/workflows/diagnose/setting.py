@@ -1,4 +1,4 @@
-"""Rules about the setting of a run: protocol, data, model, number of samples and servers."""
+"""Rules about the setting of a run: data, model, number of samples and servers."""
 
 from __future__ import annotations
 
@@ -17,30 +17,6 @@ MISSING = "missing"
 """The rule about a verdict that only missing answers leave open."""
 _MOST_ERRORS = 3
 """Number of scorer errors that are reported, the most frequent first."""
-
-
-def protocol(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Yield a finding if the reference was measured under a different protocol."""
-    if task.report is None or task.passes:
-        return
-    told = task.report.verdict.protocol or ""
-    _, allowed, fields = told.partition("mismatch allowed: ")
-    if allowed:
-        flags = " ".join(f"--allow-mismatch {field.strip()}" for field in fields.split(","))
-        yield _fact(
-            task,
-            "protocol",
-            f"the reference was measured under a different protocol: {fields} differ, and the plan"
-            " allows it",
-            (f"use the protocol of the reference, without {flags}",),
-        )
-    if "suite_exact would change" in told and task.outcome is VerdictOutcome.FAIL:
-        yield _fact(
-            task,
-            "protocol",
-            f"the protocol of the reference is {told}",
-            (f"--set {task.word}.suite_exact=true",),
-        )
 
 
 def data(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:

@@ -163,7 +163,7 @@ def find_between(
     pairs = list(paired_answers.pair_answers(a, b, comparison))
     found += between.find_differences(pairs)
     found += slicing.compare_slices(a, b, (*of_b, *found))
-    told = {one.task for one in (*of_b, *found) if one.explains != 0}
+    told = {one.task for one in (*of_b, *found) if not one.is_remark}
     return (*found, *between.find_even_losses(pairs, told))
 
 
