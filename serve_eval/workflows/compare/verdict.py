@@ -58,6 +58,7 @@ from serve_eval.workflows.compare.steadiness import (
     Second,
     describe_asked,
     describe_unsteady,
+    keep_like,
     read_twice,
 )
 
@@ -254,7 +255,7 @@ def _task(
     if load_verdict_rule(rule.name).needs_texts:
         placed = {prompt: token for (task, prompt), token in looked.tokens.items() if task == name}
         exact = compare_tokens(a, b, twice, placed=placed, hidden=secrets, show=show)
-    itself = _itself(a, b, twice)
+    itself, like = _itself(a, b, twice), keep_like(twice)
     if itself is not None and itself.more:
         warnings.append(f"more_flips: {evidence(itself)}: {conclusion(itself)}")
     return ComparedTask(
@@ -272,7 +273,7 @@ def _task(
         flips=listed,
         warnings=tuple(warnings),
         attributions=(a.task.attribution, b.task.attribution),
-        own=(_own(a, twice.get("A")), _own(b, twice.get("B"))),
+        own=(_own(a, like.get("A")), _own(b, like.get("B"))),
         places=find_places(listed),
         text_places=find_text_places(a, b),
         exact=None if exact is None else exact.equality,
