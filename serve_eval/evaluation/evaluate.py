@@ -23,7 +23,7 @@ from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.provable_margin import check_margins
 from serve_eval.evaluation.rerun import Rerun
-from serve_eval.evaluation.run_session import ignore, open_session
+from serve_eval.evaluation.run_session import CheckDefaults, allow_any, ignore, open_session
 from serve_eval.evaluation.session_log import log_report, log_session
 from serve_eval.evaluation.steps.ask_again import ask_again
 from serve_eval.evaluation.steps.ask_tasks import ask_tasks
@@ -69,6 +69,7 @@ async def evaluate(
     companions: Companions | None = None,
     part_of: str = "",
     hand_on: Callable[[Sequence[PreparedTask]], object] = lambda prepared: None,
+    check_defaults: CheckDefaults = allow_any,
 ) -> Report:
     """Run a plan in a run folder, or resume the run there, and return the report.
 
@@ -89,6 +90,8 @@ async def evaluate(
     * `companions`: the runs that the caller has at the same time, whose requests servers count too.
     * `part_of`: the command whose comparison or check asks this run ("": it stands for itself).
     * `hand_on`: receives the prepared tasks before the first request.
+    * `check_defaults`: receives the endpoint's sampling defaults before the first sample, and may
+      raise a ServeEvalError.
 
     The report is also in report.json. Raises ServeEvalError for anything that stops the run;
     answers so far stay in the folder.
@@ -113,7 +116,7 @@ async def evaluate(
         log_session(session.log, plan, session.count_retries),
     ):
         session.companions = companions or session.companions
-        session.part_of = part_of
+        session.part_of, session.check_defaults = part_of, check_defaults
         await open_tasks(session, rerun, seed)
         if needs_endpoint(session, rerun):
             with note_cut_off(session):

@@ -27,7 +27,12 @@ from serve_eval.evaluation.plan.applicable_reference import (
 )
 from serve_eval.evaluation.plan.chosen_samples import SampleChoice
 from serve_eval.evaluation.plan.data_roots import DATASET, find_roots
-from serve_eval.evaluation.plan.lacking_reference import LackingReference, find_lacking, may_lack
+from serve_eval.evaluation.plan.lacking_reference import (
+    LackingReference,
+    find_lacking,
+    is_replaced,
+    may_lack,
+)
 from serve_eval.evaluation.plan.meaningless import refuse_meaningless
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.request_size import check_sizes
@@ -75,7 +80,13 @@ def prepare(plan: Plan) -> list[PreparedTask]:
             applicable.append(ApplicableReference())
     problems += _find_unknown_fields(plan, [task for _, task in built], applicable)
     lacking = [
-        LackingReference(spec.name, task.name, one.why, one.refused)
+        LackingReference(
+            spec.name,
+            task.name,
+            one.why,
+            one.refused,
+            replaced=one.found is not None and is_replaced(plan, one.found),
+        )
         for (spec, task), one in zip(built, applicable, strict=True)
         if one.why is not None and task.control_of is None
     ]

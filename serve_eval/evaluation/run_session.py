@@ -26,10 +26,18 @@ from serve_eval.evaluation.storage.records.reply_proofs import Proofs, run_proof
 from serve_eval.evaluation.storage.run_log import RunLog
 from serve_eval.evaluation.storage.sessions import SessionFile
 from serve_eval.evaluation.task_run import TaskRun, open_scoring
-from serve_eval.schema import Endpoint, Isolation, Plan, Progress
+from serve_eval.schema import Endpoint, Isolation, Plan, Progress, SamplingDefaults
 
 if TYPE_CHECKING:
     from serve_eval.sandbox.sandbox import Sandbox
+
+
+CheckDefaults = Callable[[SamplingDefaults | None], None]
+"""Receives what the probe found of an endpoint (None: nothing), and raises to refuse it."""
+
+
+def allow_any(found: SamplingDefaults | None) -> None:
+    """Refuse no sampling defaults."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,9 +53,9 @@ class RunSession:
     `hidden_retries` are the counts of its orchestrator at the beginning, by role, and `meter` has
     those of the servers' engines. `companions` are the clients of the same command. `reports`: the
     session ends with a report in the folder. `part_of` is the command whose comparison or check
-    asks this run. `settled`: what earlier sessions left unproven was
-    withdrawn, so that steps.jsonl names what stands unproven. `cut_off` are the samples that were
-    in flight when the session was stopped.
+    asks this run; its `check_defaults` may refuse what the probe found. `settled`: what earlier
+    sessions left unproven was withdrawn, so that steps.jsonl names what stands unproven. `cut_off`
+    are the samples that were in flight when the session was stopped.
     """
 
     plan: Plan
@@ -73,6 +81,7 @@ class RunSession:
     companions: Companions = field(default_factory=Companions)
     reports: bool = False
     part_of: str = ""
+    check_defaults: CheckDefaults = allow_any
     settled: bool = False
     cut_off: CutOff = field(default_factory=list)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,11 @@ def test_a_run_with_other_sampling_is_refused_before_its_first_sample(
         _run(defaults, tmp_path / "run", **options)
     assert caught.value.exit_code == 3
     assert "--allow-mismatch server_adds" in caught.value.hint
+    take = caught.value.hint.splitlines()[-1]
+    assert shlex.split(take)[-4:] == [
+        *("--references-dir", references[taken]),
+        *("--reason", "other server_adds"),
+    ]
     advice = [f"--server-defaults {way}" for way in ("keep leaves", "neutral replaces")]
     assert [way for way in advice if way in caught.value.hint] == [
         way for way in advice if hint and hint in way

@@ -194,6 +194,7 @@ def test_compare_names_unlike_defaults_and_diagnose_says_it_first(tmp_path: Path
     causes = diagnose(tmp_path / "kept").between
     assert [one.rule for one in causes[:2]] == ["server_defaults", "overruled"]
     assert causes[0].told == f"{DIFFER}: B adds repetition_penalty"
+    assert causes[0].change[0] == "--server-defaults neutral: ask A and B again"
     assert "B writes a token that it ranks below another" in causes[1].told
     assert not any("weights" in one.told and one.rule == "even_loss" for one in causes)
     assert not any(one.rule == "server_defaults" for one in diagnose(tmp_path / "neutral").between)
@@ -314,3 +315,15 @@ def test_the_advice_about_a_field_is_the_way_that_replaces_it(
     ways = advise(names, SamplingDefaults(fields=tuple(SERVED), policy=policy))
     assert len(ways) == len(said)
     assert all(words in way for words, way in zip(said, ways, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("policies", "again"),
+    [(("keep", "neutral"), "A"), (("neutral", "keep"), "B"), (("keep", "keep"), "A and B")],
+)
+def test_the_side_that_kept_what_its_server_adds_must_be_asked_again(
+    policies: tuple[Any, Any], again: str
+) -> None:
+    sides = [SamplingDefaults(fields=tuple(SERVED), policy=policy) for policy in policies]
+    told = f"--server-defaults neutral replaces it: ask {again} again"
+    assert advise(["min_p"], *sides) == [told]

@@ -7,8 +7,13 @@ seed of its run; second answers of the same samples have the seeds of the first 
 
 from __future__ import annotations
 
+from typing import Literal
+
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
 
+Drawn = Literal["same", "seedless", "other_seeds"]
+"""The way in which answers of one side to a prompt are drawn: the `same` draw again (with the same
+seed, or greedily), `seedless`, or with `other_seeds`."""
 UNMEASURED = (
     "not measured: the repeats of a side have sampling seeds of their own, and A and B answered"
     " with equal seeds; to measure it, compare two endpoints, which asks each some prompts again"
@@ -22,10 +27,24 @@ def find_seed(answers: TaskAnswers) -> str | None:
 
     None without one, and at temperature 0, where no seed is sent.
     """
-    protocol = answers.task.fingerprint
-    seed = protocol.get("seed", "null")
-    greedy = protocol.get("temperature", "null") in ("0", "0.0")
-    return None if seed == "null" or greedy else seed
+    seed = answers.task.fingerprint.get("seed", "null")
+    return None if seed == "null" or _is_greedy(answers) else seed
+
+
+def _is_greedy(answers: TaskAnswers) -> bool:
+    return answers.task.fingerprint.get("temperature", "null") in ("0", "0.0")
+
+
+def find_drawn(once: TaskAnswers, *, repeats: bool) -> Drawn:
+    """Return how further answers of a side are drawn: its `repeats`, or answers of a second run.
+
+    A side disagrees with itself if the same draw gives another answer. Repeats with seeds of their
+    own differ by them, which is no disagreement, and draws without a seed differ more than draws
+    with one: counts of two sides compare only if both are drawn in one way.
+    """
+    if find_seed(once) is not None:
+        return "other_seeds" if repeats else "same"
+    return "same" if _is_greedy(once) else "seedless"
 
 
 def second_show_noise(once: TaskAnswers, other: TaskAnswers) -> bool:

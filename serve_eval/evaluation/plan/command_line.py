@@ -23,19 +23,23 @@ HOW_TO_TAKE = (
 )
 
 
-def write_take_command(plan: Plan, tasks: Collection[str], *, runs: int = RUNS) -> str:
+def write_take_command(
+    plan: Plan, tasks: Collection[str], *, runs: int = RUNS, reason: str | None = None
+) -> str:
     """Return the command that takes a reference for these tasks of a plan at a trusted endpoint.
 
     It names neither the endpoint of the plan, which is under test and would pass against itself,
     nor the way to reach it, with its keys. Nor has it a sampling seed, with which all runs would be
-    one draw. If the plan names none of the tasks, it is that for all.
+    one draw. If the plan names none of the tasks, it is that for all. An entry that is there is
+    replaced only with a `reason`.
     """
     named = tuple(spec for spec in plan.tasks if spec.name in tasks) or plan.tasks
     drawn = tuple(map(_without_seed, named))
     bare = replace(plan, tasks=drawn, launcher=_OTHER, connection=Connection())
     words = ["serve-eval", "references", "take", TRUSTED, "--runs", str(runs), *_flags(bare)]
     own = () if plan.references_dir is None else ("--references-dir", plan.references_dir)
-    return join_words([*words, *own])
+    why = () if reason is None else ("--reason", reason)
+    return join_words([*words, *own, *why])
 
 
 def _without_seed(task: Spec) -> Spec:

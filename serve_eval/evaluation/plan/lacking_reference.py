@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.plan.applicable_reference import SEED
 from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
-from serve_eval.schema import Plan
+from serve_eval.schema import Plan, Reference
 
 _NO_ROW_HINT = (
     "Give the --model and the specification of a registered row, or pass your own rows with"
@@ -24,7 +25,8 @@ class LackingReference(NamedTuple):
     """A task that no reference may judge, and why.
 
     `spec` is its name in the plan, and `refused` names the fields of the protocol that are the
-    reason. `hint` says what else mends them.
+    reason. `hint` says what else mends them. `replaced`: a new reference would replace one in the
+    folder of the plan.
     """
 
     spec: str
@@ -32,11 +34,18 @@ class LackingReference(NamedTuple):
     why: str
     refused: tuple[str, ...] = ()
     hint: str = ""
+    replaced: bool = False
 
 
 def may_lack(plan: Plan) -> bool:
     """Return True if a task may be asked without a reference."""
     return plan.no_reference or plan.allow_missing_reference or plan.integration_test
+
+
+def is_replaced(plan: Plan, reference: Reference) -> bool:
+    """Return True if a reference that is taken for this plan would replace this one."""
+    folder = plan.references_dir
+    return folder is not None and Path(reference.file).parent == Path(folder)
 
 
 def find_lacking(plan: Plan, lacking: Sequence[LackingReference]) -> list[NotComparableError]:
@@ -47,7 +56,9 @@ def find_lacking(plan: Plan, lacking: Sequence[LackingReference]) -> list[NotCom
     hints = [*dict.fromkeys(one.hint for one in lacking if one.hint)]
     hints += [_explain_mismatch(refused)] if refused else []
     hints += [_NO_ROW_HINT] if any(not one.refused for one in lacking) else []
-    take = write_take_command(plan, [one.spec for one in lacking])
+    other = dict.fromkeys(name for one in lacking if one.replaced for name in one.refused)
+    reason = f"other {', '.join(other)}" if other else None
+    take = write_take_command(plan, [one.spec for one in lacking], reason=reason)
     return [
         NotComparableError(
             "\n".join(f"{one.task}: {one.why}" for one in lacking),

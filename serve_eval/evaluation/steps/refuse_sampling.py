@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from serve_eval.evaluation.capabilities.sampling import OtherSampling, compare_with_reference
-from serve_eval.evaluation.plan.lacking_reference import LackingReference, find_lacking
+from serve_eval.evaluation.plan.lacking_reference import LackingReference, find_lacking, is_replaced
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.protocol.fingerprint import SERVER_ADDS
@@ -35,6 +35,7 @@ def refuse_other_sampling(session: RunSession) -> None:
             f"the protocol differs from the reference's: {one.told}",
             (SERVER_ADDS,),
             one.hint,
+            replaced=w.prepared.reference is not None and is_replaced(plan, w.prepared.reference),
         )
         for w, one in other
     ]

@@ -71,7 +71,8 @@ async def open_endpoint(
 async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
     """Probe the endpoint and note the result in the folder. Return the tasks that it can do.
 
-    Raises NotComparableError if references were taken with other sampling fields.
+    Raises NotComparableError if references were taken with other sampling fields, or if the command
+    of the run refuses what the server adds.
     """
     prepared = [w.prepared for w in session.tasks]
     found, lacking = await probe(client, [w.prepared for w in session.tasks if w.unfinished])
@@ -101,6 +102,7 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
     )
     log_endpoint(session.log, endpoint, found, defaults)
     refuse_other_sampling(session)
+    session.check_defaults(defaults)
     session.hidden_retries = (
         await client.count_hidden_retries() if endpoint.info.version is not None else {}
     )

@@ -12,6 +12,7 @@ __all__ = [
     "latency",
     "page",
     "places",
+    "policies",
     "rows",
     "second_answers",
     "sides",

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 
 from serve_eval.client.connection import connect
 from serve_eval.errors import NoRoomError
@@ -20,7 +21,7 @@ from serve_eval.evaluation.engine.progress import Labelled
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.storage.reports.folder_results import COMPARING
 from serve_eval.evaluation.storage.sessions import read_defaults
-from serve_eval.schema import Comparison, Divergence, Endpoint, Sample
+from serve_eval.schema import Comparison, Divergence, Endpoint, Sample, SamplingDefaults
 from serve_eval.workflows.compare.divergence import look_at_all, place_partings
 from serve_eval.workflows.compare.sides import ComparisonSession, SideRun
 from serve_eval.workflows.compare.verdict import Looked
@@ -120,10 +121,19 @@ async def _evaluate_side(
             seed=run.seed,
             companions=companions,
             part_of=COMPARING,
+            check_defaults=partial(_check_defaults, run, session),
         )
     finally:
         if participant is not None:
             await participant.leave()
+
+
+def _check_defaults(
+    run: SideRun, session: ComparisonSession, found: SamplingDefaults | None
+) -> None:
+    """Check that what was found of a side's server leaves it comparable with the other side."""
+    if run.label == run.side:
+        session.policies.note(run.side, found, [p.task for p in run.prepared])
 
 
 async def _look(

@@ -32,6 +32,7 @@ from serve_eval.evaluation.storage.reports.comparison_files import (
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Comparison, Progress
 from serve_eval.workflows.compare.asking import ask_runs
+from serve_eval.workflows.compare.policies import PolicyCheck
 from serve_eval.workflows.compare.second_answers import ask_twice
 from serve_eval.workflows.compare.sides import (
     SELF,
@@ -80,12 +81,23 @@ async def compare(
     """
     clock = Stopwatch()
     check_rule(rules.rule)
-    session = ComparisonSession(out_dir=out_dir, environ=environ, notify=notify, progress=progress)
+    session = ComparisonSession(
+        out_dir=out_dir,
+        environ=environ,
+        notify=notify,
+        progress=progress,
+        policies=PolicyCheck(rules.allow_mismatch),
+    )
     runs = await prepare_sides(a, b, session)
     check_alike(a, b, runs, rules)
+    for name, side in (("A", a), ("B", b)):
+        if side.folder is not None:
+            session.policies.note_folder(name, side.folder)
     with run_folder.hold(out_dir, COMPARISON_PLAN, "comparison"):
         bind_folder(out_dir, a, b, rules)
         runs = share_order(runs, session)
+        for run in (run for run in runs if run.done):
+            session.policies.note_folder(run.side, run.folder)
         looked = _read_looked_at(out_dir)
         twice = ask_twice(runs, rules, out_dir, ended=looked is not None)
         runs = _all_runs(a, runs, twice)

@@ -140,7 +140,7 @@ def _part(changed: Sequence[tuple[str, str, str]], placed: Mapping[str, int]) ->
 
 def _own(once: TaskAnswers, first: Spoken, second: Second | None) -> tuple[int, int] | None:
     """Count the prompts to which a side gave another text when asked again, and those asked."""
-    if second is None or not second.noise:
+    if second is None or not second.noise or second.drawn == "other_seeds":
         return None
     repeats = range(1, len(once.lines))
     again = (

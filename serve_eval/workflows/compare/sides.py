@@ -31,6 +31,7 @@ from serve_eval.protocol.fingerprint import SCORER_OPTIONS
 from serve_eval.schema import HOLDOUT, Plan, Progress, Spec, is_mutable
 from serve_eval.schema.base_url import list_servers
 from serve_eval.verdicts.below_reference import estimate_expected
+from serve_eval.workflows.compare.policies import PolicyCheck
 from serve_eval.workflows.compare.verdict import reference_runs_needed
 
 SELF = 200
@@ -83,12 +84,13 @@ class SideRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonSession:
-    """The values that all runs of a comparison share."""
+    """The values that all runs of a comparison share. `policies` knows how each side samples."""
 
     out_dir: Path
     environ: Mapping[str, str]
     notify: Callable[[str], None]
     progress: Progress | None
+    policies: PolicyCheck
 
 
 async def prepare_sides(

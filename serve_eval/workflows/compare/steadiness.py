@@ -15,7 +15,12 @@ from pathlib import Path
 
 from serve_eval.evaluation.agreement import answer_pairs
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, another_answer
-from serve_eval.evaluation.agreement.sampling_seeds import repeats_show_noise, second_show_noise
+from serve_eval.evaluation.agreement.sampling_seeds import (
+    Drawn,
+    find_drawn,
+    repeats_show_noise,
+    second_show_noise,
+)
 from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Report
@@ -32,11 +37,12 @@ class Second:
     """Further answers of a side to a task: those of a second run, or None: its repeats.
 
     `noise`: they are drawn as the answers of the other side are, so that they show how the side
-    differs from itself.
+    differs from itself in a comparison with that one. `drawn`: how the further answers are drawn.
     """
 
     answers: TaskAnswers | None
     noise: bool = True
+    drawn: Drawn = "same"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +73,22 @@ def read_twice(sides: TwoSides, second: Mapping[str, tuple[Path, Report]]) -> Ma
         asked = name in second and _has_task(second[name][1], task)
         if asked and (len(once.lines) < 2 or second_show_noise(once, other)):
             answers = answer_pairs.read_task(*second[name], task)
-            found[name] = Second(answers, second_show_noise(once, other))
+            drawn = find_drawn(once, repeats=False)
+            found[name] = Second(answers, second_show_noise(once, other), drawn)
         elif len(once.lines) > 1:
-            found[name] = Second(None, repeats_show_noise(once, other))
+            drawn = find_drawn(once, repeats=True)
+            found[name] = Second(None, repeats_show_noise(once, other), drawn)
     return found
+
+
+def keep_like(twice: Mapping[str, Second]) -> Mapping[str, Second]:
+    """Return the second answers that show how much the sides disagree with themselves.
+
+    Repeats with seeds of their own show nothing of it. If A and B are drawn in two ways, nothing is
+    left: the side with the freer draws would be accused.
+    """
+    shown = {name: one for name, one in twice.items() if one.drawn != "other_seeds"}
+    return shown if len({one.drawn for one in shown.values()}) < 2 else {}
 
 
 def _has_task(report: Report, task: str) -> bool:
@@ -141,9 +159,10 @@ def describe_asked(folder: Path, report: Report, sessions: int) -> AskedFolder:
 def _count_disagreements(sides: TwoSides, twice: Mapping[str, Second]) -> Counter[tuple[int, int]]:
     """Count the prompts by the pairs of answers that differ at A, and at B.
 
-    A prompt counts if both answered it each time. If one side has more repeats than the other, its
-    last ones are left out.
+    A prompt counts if both answered it each time, and the answers of both are drawn alike. If one
+    side has more repeats than the other, its last ones are left out.
     """
+    twice = keep_like(twice)
     if len(twice) < 2:
         return Counter()
     runs = [list_runs(once, twice[name]) for name, once in zip("AB", sides, strict=True)]

@@ -26,7 +26,12 @@ from serve_eval.evaluation.agreement.sampling_seeds import UNMEASURED
 from serve_eval.evaluation.agreement.self_flips import self_flips
 from serve_eval.evaluation.agreement.text_places import find_text_places
 from serve_eval.evaluation.agreement.words import conclusion, evidence
-from serve_eval.evaluation.capabilities.sampling import compare_defaults, describe_left
+from serve_eval.evaluation.capabilities.sampling import (
+    SideSampling,
+    compare_defaults,
+    describe_left,
+    find_unlike_policies,
+)
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.path_proof import apply_path
 from serve_eval.evaluation.storage.reports.comparison_files import COMPARISON_SCHEMA
@@ -58,6 +63,7 @@ from serve_eval.workflows.compare.steadiness import (
     Second,
     describe_asked,
     describe_unsteady,
+    keep_like,
     read_twice,
 )
 
@@ -148,7 +154,9 @@ def compare_folders(
         )
         tasks = [replace(task, verdict=withhold(task.verdict)) for task in tasks]
     warnings = _first_tokens(reports[0])
+    unlike = find_unlike_policies(*map(SideSampling.of_report, reports))
     differs = [*filter(None, [compare_defaults(*reports)]), *describe_left(*reports)]
+    differs += () if unlike is None else [f"mismatch allowed: {line}" for line in unlike.told]
     asked_of = {
         name: describe_asked(folder, report, len(read_sessions(folder)))
         for name, folder, report in zip("AB", (a, b), reports, strict=True)
@@ -254,7 +262,7 @@ def _task(
     if load_verdict_rule(rule.name).needs_texts:
         placed = {prompt: token for (task, prompt), token in looked.tokens.items() if task == name}
         exact = compare_tokens(a, b, twice, placed=placed, hidden=secrets, show=show)
-    itself = _itself(a, b, twice)
+    itself, like = _itself(a, b, twice), keep_like(twice)
     if itself is not None and itself.more:
         warnings.append(f"more_flips: {evidence(itself)}: {conclusion(itself)}")
     return ComparedTask(
@@ -272,7 +280,7 @@ def _task(
         flips=listed,
         warnings=tuple(warnings),
         attributions=(a.task.attribution, b.task.attribution),
-        own=(_own(a, twice.get("A")), _own(b, twice.get("B"))),
+        own=(_own(a, like.get("A")), _own(b, like.get("B"))),
         places=find_places(listed),
         text_places=find_text_places(a, b),
         exact=None if exact is None else exact.equality,

@@ -74,7 +74,7 @@ def _list_changes(names: Collection[str], *runs: Evidence) -> tuple[str, ...]:
     """Return how to ask without the servers' fields, and how to start servers without them."""
     reports = [run.report for run in runs if run.report is not None]
     ways = advise(names, *(report.sampling_defaults for report in reports))
-    return (*(SAME[0] if one == NEUTRAL else one for one in ways), SAME[1])
+    return (*(one.replace(NEUTRAL, SAME[0]) for one in ways), SAME[1])
 
 
 def find_unlike_defaults(a: Evidence, b: Evidence) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ import pytest
 
 from serve_eval.evaluation.agreement.all_answers import find_prompt
 from serve_eval.evaluation.agreement.answer_pairs import read_task
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.launchers import embedded
@@ -117,6 +118,44 @@ def test_finished_runs_with_equal_seeds_show_no_noise(
     assert (task.itself, task.own) == (None, (None, None))
     assert _rows(task)["noise"].startswith("not measured: ")
     assert "nondeterminism" not in _rows(task)["noise"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, Path]:
+    """Compare a finished run with seeds and four repeats with the same server, asked now."""
+    folder = tmp_path_factory.mktemp("finished")
+
+    async def story() -> Comparison:
+        context = LaunchContext(model="sound", log_dir=folder / "logs")
+        async with embedded.launch(context, embedded.EmbeddedOptions()) as endpoint:
+            plan = Plan(
+                model="sound",
+                launcher=Spec(name="external", options={"base_url": endpoint.base_url}),
+                tasks=(Spec(name="word_problems", options={"num_samples": N, **SEED}),),
+                repeats=4,
+                no_reference=True,
+            )
+            await evaluate(plan, folder / "a", environ={})
+            sides = CompareSide(plan=plan, folder=folder / "a"), CompareSide(plan=plan)
+            return await compare(*sides, RULES, folder / "out", environ={})
+
+    return asyncio.run(story()), folder
+
+
+def test_repeats_with_seeds_of_their_own_are_no_disagreement(
+    finished: tuple[Comparison, Path],
+) -> None:
+    """B is asked again with equal seeds, A was not: nothing is known of A's steadiness."""
+    found, folder = finished
+    [task] = found.tasks
+    assert task.itself is not None
+    assert (task.itself.endpoint, task.itself.own_texts) == ("B", 0)
+    once = read_task(folder / "a", read_report(folder / "a"), "word_problems")
+    differing = sum(len({run[prompt].answer for run in once.lines}) > 1 for prompt in once.lines[0])
+    assert differing >= 8, "enough for the warning, if unlike seeds counted"
+    assert [line for line in found.warnings if line.startswith("unsteady: ")] == []
+    assert task.own[0] is None
+    assert not any(one.rule == "self_differences" for one in diagnose(folder / "out").between)
 
 
 @pytest.mark.parametrize(("b", "more"), [("same", False), ("int3", True)])

@@ -6,6 +6,11 @@ at temperature 0 are not greedy and two deployments differ although no option di
 
 from __future__ import annotations
 
+from serve_eval.evaluation.capabilities.sampling.across_policies import (
+    SideSampling,
+    UnlikePolicies,
+    find_unlike_policies,
+)
 from serve_eval.evaluation.capabilities.sampling.against_reference import (
     OtherSampling,
     compare_with_reference,
@@ -36,6 +41,8 @@ __all__ = [
     "NEUTRAL",
     "SERVER_ADDS",
     "OtherSampling",
+    "SideSampling",
+    "UnlikePolicies",
     "advise",
     "choose_sent",
     "compare_defaults",
@@ -43,6 +50,7 @@ __all__ = [
     "describe_added",
     "describe_defaults",
     "describe_left",
+    "find_unlike_policies",
     "join_routes",
     "list_different_kept",
     "list_kept",

@@ -78,7 +78,8 @@ def warn_of_defaults(found: SamplingDefaults | None, tasks: Sequence[Task]) -> l
 def advise(names: Collection[str], *sides: SamplingDefaults | None) -> list[str]:
     """Return how to replace fields that servers add and that decide answers, a line per way.
 
-    Neutral values are no way for a field that a task sets: null leaves that to the server.
+    Neutral values are no way for a field that a task sets: null leaves that to the server. `sides`
+    is one run, or A and B: those of them that kept what their servers add must be asked again.
     """
     ways: dict[str, list[str]] = {}
     for row in (row for row in TABLE if row.name in names):
@@ -86,7 +87,7 @@ def advise(names: Collection[str], *sides: SamplingDefaults | None) -> list[str]
         if row.name in OF_OPTIONS:
             way = "the task leaves it to the server (null): give the option a value"
         elif any(side is not None and side.policy == "keep" for side in sides):
-            way = NEUTRAL
+            way = NEUTRAL if len(sides) == 1 else f"{NEUTRAL}: ask {_name_keepers(sides)} again"
         elif found and all(one.obedience == "heeded" for one in found):
             way = "no value is known to be neutral: set it in `extra_body` of the task"
         else:
@@ -95,6 +96,15 @@ def advise(names: Collection[str], *sides: SamplingDefaults | None) -> list[str]
     if len(ways) == 1:
         return list(ways)
     return [f"{', '.join(some)}: {way}" for way, some in ways.items()]
+
+
+def _name_keepers(sides: Sequence[SamplingDefaults | None]) -> str:
+    keepers = [
+        name
+        for name, side in zip("AB", sides, strict=True)
+        if side is not None and side.policy == "keep"
+    ]
+    return " and ".join(keepers)
 
 
 def _name_some(found: SamplingDefaults, names: Collection[str]) -> str:
