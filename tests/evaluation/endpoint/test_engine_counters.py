@@ -21,6 +21,7 @@ from serve_eval.evaluation.endpoint.engine_counters import begin, end, join, rem
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage.sessions import read_sessions
+from serve_eval.processes.core_load import CoreLoad
 from serve_eval.report.engine import describe_engines
 from serve_eval.report.terminal import render
 from serve_eval.schema import (
@@ -337,10 +338,13 @@ def test_the_workers_of_trtllm_serve_are_read_where_that_takes_nothing_from_them
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's counts of Linux are read")
-def test_a_load_says_how_busy_the_cores_of_this_machine_were(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("share", "kept"), [(0.456, 0.46), (None, None)])
+def test_a_load_says_how_busy_the_cores_of_this_machine_were(
+    share: float | None, kept: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CoreLoad, "share", lambda _: share)
     [load] = _run(Engine(), tmp_path / "run").loads
-    assert load.cores_busy is not None
-    assert 0.0 <= load.cores_busy <= 1.0
+    assert load.cores_busy == kept
 
 
 # ------------------------------------------------------------------------------------------------
