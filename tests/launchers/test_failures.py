@@ -237,6 +237,9 @@ def test_health_without_a_completion(
 
 # The run
 
+PROBES = 14
+"""Requests of the probe of sampling defaults, which a server counts before the run's own."""
+
 
 @pytest.mark.parametrize(
     ("where", "name"),
@@ -245,10 +248,10 @@ def test_health_without_a_completion(
 def test_an_end_in_the_run(
     where: dict[str, Any], name: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
 ) -> None:
-    standin(faults={"crash_after": 10, **where})
+    standin(faults={"crash_after": 10 + PROBES, **where})
     error = refused(plan_of(TWO, concurrency=2), tmp_path / "run")
     assert str(error).startswith(f"{name} ended with exit code 1 after ")
-    assert "crashing after 10 requests, as told" in str(error)
+    assert f"crashing after {10 + PROBES} requests, as told" in str(error)
     had = [record for record in records(tmp_path / "run") if "response" in record]
     assert len(had) >= 5
 
@@ -312,7 +315,7 @@ def test_streams_that_are_dropped(
 def test_a_refusal_of_a_worker_is_not_tried_again(
     flavour: str, status: int, standin: Standin, plan_of: PlanOf, tmp_path: Path
 ) -> None:
-    standin(flavour, {"error_after": 12, **GENERATION})
+    standin(flavour, {"error_after": 12 + PROBES, **GENERATION})
     report = run(plan_of(TWO, concurrency=1), tmp_path / "run")
     result = report.tasks[0].result
     assert (result.scored, result.failed) == (10, 10)
