@@ -209,7 +209,7 @@ class CheckSession:
 
     @property
     def judges_chats(self) -> bool:
-        """Whether answers that are judged come from chats: not if thoughts leave no room there."""
+        """True if checks judge answers to chats: false if thoughts leave no room for an answer."""
         thinking = self.known.thinking
         return self.chat and not (thinking.endless and not thinking.off and self.text)
 

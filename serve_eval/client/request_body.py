@@ -27,7 +27,7 @@ _quote = msgspec.json.Encoder().encode
 
 
 class _Kind(NamedTuple):
-    """What decides the fields of a request for a text other than its prompt, by identity."""
+    """The objects that decide all fields of a text request but its prompt, compared by identity."""
 
     sampling: SamplingParams
     extra: Mapping[str, object]

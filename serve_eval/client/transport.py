@@ -97,7 +97,7 @@ class RequestHead:
 
 
 class Transport(Protocol):
-    """Carries requests to one endpoint. Only `send` or `send_on_idle` runs for every request."""
+    """Carries requests to one endpoint. A request calls `send` or `send_on_idle` alone."""
 
     ledger: StepLedger
 

@@ -73,7 +73,7 @@ def add_effect(
 def warn_of_stopped(verdict: Verdict, result: TaskResult) -> Verdict:
     """Return the verdict of an early stop with the bound for cut answers.
 
-    Whether they turn it is not known: the stop depends on the order of the answers.
+    The bound does not show if they turn it, since the stop depends on the order of the answers.
     """
     if not result.cut:
         return verdict

@@ -183,6 +183,22 @@ def test_an_orchestrators_file_is_read() -> None:
     assert "context_servers: the recipe names no backend" in text
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "refused"),
+    [("num_workers", 2, False), ("disagg_coordinator_url", "http://127.0.0.1:9000", True)],
+)
+def test_keys_of_a_fleet_are_the_orchestrators(key: str, value: object, refused: bool) -> None:
+    Path("recipe.yaml").write_text(
+        f"{key}: {value}\n"
+        "context_servers: {num_instances: 1, urls: [localhost:8001]}\n"
+        "generation_servers: {num_instances: 1, urls: [localhost:8002]}\n"
+    )
+    done = serve_eval("init", "--from", "recipe.yaml", "--model", "m")
+    assert done.returncode == 0, done.stderr
+    assert _plan()["launcher"]["orchestrator"] == {key: value}
+    assert ("starts no coordinator elsewhere" in done.stderr) is refused
+
+
 def test_configs_next_to_an_orchestrators_file_are_taken() -> None:
     plan, text = _convert("separate/disagg_config.yaml", "--model", "org/model")
     sides = plan["launcher"]["trtllm_disaggregated"]

@@ -1,4 +1,4 @@
-"""Where missing answers leave a verdict open, they are its cause, whatever the others look like."""
+"""Missing answers that leave a verdict open are its cause, whatever the others look like."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from serve_eval.launchers._trtllm.disaggregated import COORDINATOR, KNOWN
 from serve_eval.workflows.init.recipes.recipe import (
     DeploymentRecipe,
     Servers,
@@ -19,23 +20,10 @@ from serve_eval.workflows.init.recipes.recipe import (
 
 FORM, LLM_ARGS = "disaggregated configuration", "config of LlmArgs"
 SIDES = ("context_servers", "generation_servers")
-OF_ORCHESTRATOR = (
-    "max_retries",
-    "perf_metrics_max_requests",
-    "conditional_disagg_config",
-    "otlp_config",
-    "node_id",
-    "schedule_style",
-    "return_perf_metrics",
-    "perf_metrics_output_dir",
-    "allow_request_chat_template",
-    "gen_strip_message_history",
-    "gen_tokids_ctxbytes",
-    "server_keep_alive_timeout",
-)
-"""Keys that the orchestrator itself reads, and that a plan can set."""
 NOT_OF_SERVERS = ("hostname", "port", "model", "backend", "disagg_cluster", *SIDES)
 OF_SIDE = ("num_instances", "urls", "router", "model")
+OF_ORCHESTRATOR = (*KNOWN, COORDINATOR)
+"""Keys that the orchestrator itself reads; a launch refuses the last one with its reason."""
 FRACTION = "free_gpu_memory_fraction"
 SIBLINGS = {
     "context_servers": ("ctx", "context", "prefill"),
