@@ -28,7 +28,7 @@ DEEPEST = 100
 LONGEST = 1000
 """Maximum characters of a number or a date: converting a million digits takes minutes."""
 Parsed = tuple[Any, Mapping[tuple[Any, ...], int], Mapping[tuple[Any, ...], str]]
-"""A value with the `lines` and `written` of its Document."""
+"""A value with the `lines` and `written` of its YamlDocument."""
 
 
 class _Safe(yaml.SafeLoader):

@@ -19,7 +19,7 @@ MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class YamlDocument:
     """A parsed file: `name` for messages, `value` as plain Python (None: an empty file).
 
     `lines` has the line of each path. `written` has, by path, each number, boolean and
@@ -38,7 +38,7 @@ class Document:
         )
 
 
-def read(path: Path, error: type[ServeEvalError], *, text_keys: bool = False) -> Document:
+def read(path: Path, error: type[ServeEvalError], *, text_keys: bool = False) -> YamlDocument:
     """Return the document in a file; `text_keys` as in `parse`.
 
     Raises `error`, with file and line, if the file cannot be read, decoded or parsed.
@@ -66,7 +66,7 @@ def read_text(path: Path, error: type[ServeEvalError]) -> str:
 
 def parse(
     text: str, name: str, error: type[ServeEvalError], *, text_keys: bool = False
-) -> Document:
+) -> YamlDocument:
     """Return the document in a text; `name` replaces the file name in messages.
 
     With `text_keys`, the keys of mappings stay the texts that were written, also 1 and yes. Raises
@@ -75,7 +75,7 @@ def parse(
     from serve_eval.yaml_parsing import parse_text
 
     value, lines, written = parse_text(text, name, error, text_keys=text_keys)
-    return Document(name, value, lines, written)
+    return YamlDocument(name, value, lines, written)
 
 
 def dump(content: Any) -> str:

@@ -21,7 +21,7 @@ date: 2026-01-31
 """
 
 
-def _parse(text: str) -> yaml_source.Document:
+def _parse(text: str) -> yaml_source.YamlDocument:
     return yaml_source.parse(text, "f.yaml", ReferenceFileError)
 
 

@@ -189,11 +189,11 @@ class _Reader:
                     f"{name}: expected a list of cases, or a mapping with `cases`",
                 )
 
-    def _add(self, document: yaml_source.Document, path: tuple[Any, ...], message: str) -> None:
+    def _add(self, document: yaml_source.YamlDocument, path: tuple[Any, ...], message: str) -> None:
         self.problems.append(f"{document.name}:{document.line(*path)}: {message}")
 
     def _share(
-        self, document: yaml_source.Document, name: str, value: Any, path: tuple[Any, ...]
+        self, document: yaml_source.YamlDocument, name: str, value: Any, path: tuple[Any, ...]
     ) -> None:
         place = f"{document.name}:{document.line(*path)}"
         if name in self._shared and self.resources[name] != value:
@@ -203,7 +203,7 @@ class _Reader:
 
     def _module(
         self,
-        document: yaml_source.Document,
+        document: yaml_source.YamlDocument,
         file: Path,
         name: Any,
         raw: Mapping[str, Any],
@@ -249,7 +249,7 @@ class _Reader:
 
     def _case(
         self,
-        document: yaml_source.Document,
+        document: yaml_source.YamlDocument,
         file: Path,
         module: _Growing,
         path: tuple[Any, ...],
@@ -287,7 +287,7 @@ class _Reader:
         )
 
 
-def _document(file: Path, key: str) -> yaml_source.Document:
+def _document(file: Path, key: str) -> yaml_source.YamlDocument:
     if file.name.endswith(holdout.ENDING):
         return yaml_source.parse(holdout.decrypt(file, key), str(file), PlanError, text_keys=True)
     return yaml_source.read(file, PlanError, text_keys=True)

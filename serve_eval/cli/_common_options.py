@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from serve_eval.cli._include import TRUST_HELP
 from serve_eval.plugins.setting import Setting
@@ -37,6 +38,24 @@ Quiet = Annotated[
 ]
 """Every structure with this field, as `quiet`, makes the output of its command quiet."""
 ReportAsJson = Annotated[bool, Setting("Print the report as one JSON object.", flags=("--json",))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaceOptions:
+    """Choose how a result is shown: the same for every command with a document."""
+
+    title: ClassVar[str] = "Output"
+    verbose: Annotated[bool, Setting("Show every figure and table.", flags=("--verbose", "-v"))] = (
+        False
+    )
+    quiet: Quiet = False
+    as_json: Annotated[
+        bool, Setting("Print the result as JSON: serve-eval schema document.", flags=("--json",))
+    ] = False
+    junit: Annotated[Path | None, Setting("Write the result as a JUnit file.", metavar="FILE")] = (
+        None
+    )
+    notify_text: NotifyText = None
 
 
 def rerun_of(text: str, *, run_all: bool) -> Rerun:

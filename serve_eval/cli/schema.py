@@ -8,7 +8,7 @@ import typer
 
 from serve_eval.cli._options import command
 
-KINDS = ("plan", "suite", "report", "journal", "events")
+KINDS = ("plan", "suite", "report", "journal", "events", "document")
 EXAMPLES = (
     ("Let an editor check plans:", "serve-eval schema plan > plan.schema.json"),
     ("See what a program finds in report.json:", "serve-eval schema report"),
@@ -19,7 +19,7 @@ EXAMPLES = (
 def schema(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"{', '.join(KINDS)}.")],
 ) -> None:
-    """Print the JSON Schema of plans, suites, report.json, journals or events.
+    """Print the JSON Schema of plans, suites, report.json, journals, events or --json.
 
     docs/schemas.md says what is stable, and what an editor needs.
     """
@@ -39,6 +39,7 @@ def format_schema(kind: str) -> str:
     from serve_eval.evaluation.plan.plan_schema import describe_plan
     from serve_eval.evaluation.storage.json_schemas import describe_journal, describe_report_file
     from serve_eval.plugins.registry import nearest
+    from serve_eval.report.document import describe_document_form
     from serve_eval.workflows.events import describe_events
     from serve_eval.workflows.suite.suite_schema import describe_suite
 
@@ -48,6 +49,7 @@ def format_schema(kind: str) -> str:
         describe_report_file,
         describe_journal,
         describe_events,
+        describe_document_form,
     )
     known = dict(zip(KINDS, functions, strict=True))
     if kind not in known:

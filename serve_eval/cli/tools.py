@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from serve_eval.cli._ci_files import check_asked, save_ci_files
-from serve_eval.cli._common_options import NotifyText, Quiet
+from serve_eval.cli._ci_files import check_asked
+from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._loads import parse_loads
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._sides import find_endpoint_plan, new_folder
 from serve_eval.evaluation.plan import shared_options as shared
 from serve_eval.evaluation.plan.flag_values import names_of
 from serve_eval.plugins.setting import Setting
-from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,12 +114,6 @@ class ToolResultOptions:
             metavar="DIR",
         ),
     ] = None
-    notify_text: NotifyText = None
-    junit: Annotated[Path | None, Setting("Write the result as a JUnit file.", metavar="FILE")] = (
-        None
-    )
-    quiet: Quiet = False
-    as_json: Annotated[bool, Setting("Print tools.json.", flags=("--json",))] = False
 
 
 @command(examples=EXAMPLES)
@@ -135,6 +128,7 @@ def tools(
     rule: ToolRuleOptions,
     sending: ToolSendingOptions,
     result: ToolResultOptions,
+    faces: FaceOptions,
 ) -> None:
     """Check tool calls, guided decoding and streams of an endpoint, and name what is at fault.
 
@@ -153,7 +147,7 @@ def tools(
     kinds, needed = names_of(asked.kinds) or [], names_of(rule.require) or []
     if unknown := sorted({*kinds, *needed} - {*KINDS, REFUSALS}):
         raise PlanError(f"unknown kinds: {', '.join(unknown)}", hint=f"Known: {', '.join(KINDS)}.")
-    check_asked(result.junit, result.notify_text, as_json=result.as_json)
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     limits = _read_limits(rule.most or ())
     check_limits(limits)
     settings: dict[str, Any] = {**settings_of(asked, sending), "tasks": ["tool_calls"]}
@@ -162,7 +156,7 @@ def tools(
     plan = _restrict(find_endpoint_plan(a, settings), kinds)
     rules = ToolRules(limits=limits, reference=rule.reference, needed=frozenset(needed))
     loads = LOADS if asked.loads is None else parse_loads(asked.loads)
-    raise typer.Exit(_execute(plan, loads, rules, result))
+    raise typer.Exit(_execute(plan, loads, rules, result.output_dir, faces))
 
 
 def _restrict(plan: Plan, kinds: Sequence[str]) -> Plan:
@@ -186,41 +180,20 @@ def _read_limits(texts: Sequence[str]) -> dict[str, float]:
     return limits
 
 
-def _execute(plan: Plan, loads: Sequence[int], rules: ToolRules, result: ToolResultOptions) -> int:
+def _execute(
+    plan: Plan, loads: Sequence[int], rules: ToolRules, folder: Path | None, faces: FaceOptions
+) -> int:
     """Ask, with progress on stderr and the result on stdout. Return the exit code."""
-    from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._kept import explain_kept
-    from serve_eval.cli._page import save_story_page
+    from serve_eval.cli._ending import ask_in_folder, end
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import draw, emit, say
-    from serve_eval.evaluation.storage.file_names import PAGE_FILE, TOOLS_RESULT
-    from serve_eval.evaluation.storage.private_files import read_written_text
-    from serve_eval.verdicts.exit_code import INTERRUPTED
-    from serve_eval.workflows.tools.ci import describe_check
-    from serve_eval.workflows.tools.page import make_tools_page
+    from serve_eval.cli._streams import say
+    from serve_eval.evaluation.storage.file_names import TOOLS_PLAN
+    from serve_eval.workflows.tools.document import make_document
     from serve_eval.workflows.tools.story import check_tools
-    from serve_eval.workflows.tools.text import render
 
-    out_dir = result.output_dir or new_folder("tools")
+    out_dir = folder or new_folder("tools")
     say(f"serve-eval tools: folder {out_dir}")
     shown: Any = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
-    try:
-        found = run_async(
-            check_tools(plan, out_dir, loads, rules=rules, progress=shown, notify=say)
-        )
-    except Interrupted:
-        say(explain_kept(out_dir, f"the same command with -o {quote_path(out_dir)}"))
-        return INTERRUPTED
-    if result.as_json:
-        emit(read_written_text(out_dir / TOOLS_RESULT))
-    else:
-        draw(lambda console: render(found, out_dir, console))
-    code = save_ci_files(
-        lambda: describe_check(found),
-        found.exit_code,
-        folder=out_dir,
-        junit=result.junit,
-        notify_text=result.notify_text,
-    )
-    save_story_page(lambda: make_tools_page(found), out_dir / PAGE_FILE)
-    return code
+    story = check_tools(plan, out_dir, loads, rules=rules, progress=shown, notify=say)
+    found = ask_in_folder(story, out_dir, TOOLS_PLAN)
+    return end(make_document(found, out_dir), faces, folder=out_dir)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -63,31 +63,36 @@ def tell_rehearsal(rehearsal: bool, console: Console) -> None:
         console.print(REHEARSED, style="bold yellow", soft_wrap=True, highlight=False)
 
 
-def fit_tables(names: Sequence[str], cells: Sequence[Sequence[Text]], width: int) -> list[Table]:
+def fit_tables(
+    names: Sequence[str],
+    cells: Sequence[Sequence[Text]],
+    width: int,
+    left: Collection[str] = LEFT,
+) -> list[Table]:
     """Return one table with a line per row of `cells`, or several tables with a column per row.
 
-    No figure is cut to fit `width` characters.
+    No figure is cut to fit `width` characters. The columns of the names `left` begin at the left.
     """
     header = [Text(name, style="bold") for name in names]
     if sum(max(map(len, column)) + 2 for column in zip(header, *cells, strict=True)) <= width:
-        return [_table([header, *cells])]
+        return [_table([header, *cells], left)]
     label = max(map(len, names)) + 2
     columns = max(
         1, (width - label) // (2 + max((len(cell) for row in cells for cell in row), default=1))
     )
     chunks = [cells[i : i + columns] for i in range(0, len(cells), columns)]
     return [
-        _table([list(row) for row in zip(header, *chunk, strict=True)], turned=True)
+        _table([list(row) for row in zip(header, *chunk, strict=True)], left, turned=True)
         for chunk in chunks
     ]
 
 
-def _table(rows: Sequence[Sequence[Text]], *, turned: bool = False) -> Table:
+def _table(rows: Sequence[Sequence[Text]], left: Collection[str], *, turned: bool = False) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     last = None if turned else len(rows[0]) - 1
     for i in range(len(rows[0])):
         table.add_column(
-            justify="left" if i in (0, last) or rows[0][i].plain in LEFT else "right",
+            justify="left" if i in (0, last) or rows[0][i].plain in left else "right",
             no_wrap=True,
         )
     for row in rows:

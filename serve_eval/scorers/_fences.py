@@ -30,7 +30,7 @@ _MARKDOWN = re.compile(r"(?:markdown|md|mdx)(?!\w)", re.IGNORECASE)
 _QUOTED = re.compile(r"[ \t]*>[ \t]?")
 
 
-class Block(NamedTuple):
+class FencedBlock(NamedTuple):
     """A block of code and what its fence says about it, such as its language."""
 
     info: str
@@ -41,22 +41,22 @@ class Block(NamedTuple):
         return _PYTHON.match(self.info) is not None
 
 
-def find_blocks(text: str) -> list[Block]:
+def find_blocks(text: str) -> list[FencedBlock]:
     """Return the blocks of a text in their order, without the indentation that all lines share."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     blocks = list(_find_fenced(text)) if "```" in text or "~~~" in text else []
     if not blocks and ("<" in text or "[" in text):
         blocks = list(_find_tagged(text))
-    return [Block(info, textwrap.dedent(code)) for info, code in blocks]
+    return [FencedBlock(info, textwrap.dedent(code)) for info, code in blocks]
 
 
-def last_code(blocks: Sequence[Block]) -> str | None:
+def last_code(blocks: Sequence[FencedBlock]) -> str | None:
     """Return the last block of Python, else the last one of any kind; None if there is none."""
     last = [block for block in blocks if block.is_python][-1:] or blocks[-1:]
     return last[0].code if last else None
 
 
-def _find_fenced(text: str, *, inside: bool = False) -> Iterator[Block]:
+def _find_fenced(text: str, *, inside: bool = False) -> Iterator[FencedBlock]:
     """Yield the fenced blocks; those inside of a block of Markdown in its place, one level deep."""
     lines = text.splitlines(keepends=True)
     place = 0
@@ -66,7 +66,7 @@ def _find_fenced(text: str, *, inside: bool = False) -> Iterator[Block]:
         if "```" not in line and "~~~" not in line:
             continue
         if one := _ONE_LINE.match(line.rstrip("\n")):
-            yield Block("python", one[2].strip() + "\n")
+            yield FencedBlock("python", one[2].strip() + "\n")
         elif opening := _opens(line):
             content, place = _content(lines, place, opening)
             info = opening["info"].strip()
@@ -75,7 +75,7 @@ def _find_fenced(text: str, *, inside: bool = False) -> Iterator[Block]:
                 if inside or not _MARKDOWN.match(info)
                 else list(_find_fenced(content, inside=True))
             )
-            yield from inner or [Block(info, content)]
+            yield from inner or [FencedBlock(info, content)]
 
 
 def _opens(line: str) -> re.Match[str] | None:
@@ -122,10 +122,10 @@ def _unindent(lines: Sequence[str], lead: str) -> str:
     return "".join(indent.sub("", line, count=1) for line in lines)
 
 
-def _find_tagged(text: str) -> Iterator[Block]:
+def _find_tagged(text: str) -> Iterator[FencedBlock]:
     for found in _TAGGED.finditer(text):
         if found["plain"] is not None:
-            yield Block("python", found["plain"].removeprefix("\n"))
+            yield FencedBlock("python", found["plain"].removeprefix("\n"))
         else:
             code = html.unescape(_INNER_CODE.sub("", found["html"]))
-            yield Block("python", code.removeprefix("\n"))
+            yield FencedBlock("python", code.removeprefix("\n"))

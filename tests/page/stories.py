@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 from serve_eval.checks.row import CheckOutcome, CheckRow
+from serve_eval.report.document import make_page
 from serve_eval.report.page.content import PageContent
 from serve_eval.schema import (
     LoadPoint,
@@ -18,10 +19,6 @@ from serve_eval.schema import (
     SuiteReport,
     SuiteRow,
     SuiteRunReport,
-    ToolCell,
-    ToolCheck,
-    ToolFinding,
-    ToolProbe,
     VerdictOutcome,
     Verification,
     VerificationOutcome,
@@ -37,11 +34,11 @@ from serve_eval.workflows.load.page import make_load_page
 from serve_eval.workflows.smoke.page import make_smoke_page
 from serve_eval.workflows.smoke.smoke import Smoke
 from serve_eval.workflows.suite.page import make_suite_page
-from serve_eval.workflows.tools.page import make_tools_page
 from serve_eval.workflows.verify.page import make_verify_page
 from serve_eval.workflows.watch.judging import WatchRules
 from serve_eval.workflows.watch.page import make_watch_page
 from serve_eval.workflows.watch.record import LearntLevel, Seen, State, WatchAlarm
+from tests.report.document.made.tools import make_documents
 
 HOSTILE = "</title><script>window.hit = 1</script><img src=x onerror=hit()>\x1b[31m\u202e\ud800"
 T0 = datetime(2026, 10, 1, 12, tzinfo=UTC)
@@ -271,59 +268,6 @@ def make_drift(folder: Path) -> PageContent:
     return make_drift_page([chart(series)], [HOSTILE], folder)
 
 
-def make_tools() -> PageContent:
-    """Return a check of tools with one finding."""
-    cell = ToolCell(
-        form="whole",
-        load=8,
-        scored=40,
-        sound=30,
-        failed=2,
-        interval=(0.6, 0.86),
-        faults={"invalid JSON": 10},
-        kinds={"auto": (30, 40)},
-        precision=1.0,
-        recall=0.75,
-        f1=None,
-        in_flight=8,
-        prompt_tokens=1000,
-        completion_tokens=500,
-        unreported=0,
-        reasoned=0,
-        wall_s=2.5,
-    )
-    finding = ToolFinding(
-        fault="invalid JSON",
-        cells=("whole at 8",),
-        where="from 8 on",
-        against="threshold",
-        count=10,
-        scored=40,
-        p=1e-9,
-        points_to="guided decoding was not applied",
-        examples=(("auto-1", HOSTILE),),
-    )
-    return make_tools_page(
-        ToolCheck(
-            schema_version=1,
-            model=HOSTILE,
-            base_url="http://host:8000/v1",
-            fingerprint="40 requests",
-            kinds=("auto",),
-            unsupported=(ToolProbe(name="regex", outcome="UNSUPPORTED", said=HOSTILE),),
-            parameters=(ToolProbe(name="works: seed", outcome="PASS", said="it counts"),),
-            cells=(cell,),
-            findings=(finding,),
-            remarks=(HOSTILE,),
-            reference=None,
-            requests=42,
-            exit_code=1,
-            started_at="2026-10-01T12:00:00+00:00",
-            wall_s=3.0,
-        )
-    )
-
-
 def make_all(folder: Path) -> Mapping[str, PageContent]:
     """Return the content of each page. `folder` is an empty one."""
     return {
@@ -332,7 +276,7 @@ def make_all(folder: Path) -> Mapping[str, PageContent]:
         "verify": make_verify(),
         "smoke": make_smoke(),
         "watch": make_watch(),
-        "tools": make_tools(),
+        "tools": make_page(make_documents(HOSTILE)["FAIL"]),
         "drift": make_drift(folder),
     }
 

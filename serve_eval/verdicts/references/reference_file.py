@@ -69,7 +69,7 @@ def raise_all(problems: list[str]) -> None:
         raise ReferenceFileError("\n".join(problems), hint=hint)
 
 
-def models(document: yaml_source.Document) -> dict[Any, Any]:
+def models(document: yaml_source.YamlDocument) -> dict[Any, Any]:
     """Return the content of a file, a mapping. Raises ReferenceFileError for anything else."""
     if not isinstance(document.value, dict):
         where = f"{document.name}:{document.line()}"
@@ -79,7 +79,7 @@ def models(document: yaml_source.Document) -> dict[Any, Any]:
     return document.value
 
 
-def _references(document: yaml_source.Document, task: str) -> dict[str, list[Reference]]:
+def _references(document: yaml_source.YamlDocument, task: str) -> dict[str, list[Reference]]:
     problems: list[str] = []
     found: dict[str, list[Reference]] = {}
     for model, entries in models(document).items():
@@ -95,7 +95,11 @@ def _references(document: yaml_source.Document, task: str) -> dict[str, list[Ref
 
 
 def _entries(
-    document: yaml_source.Document, task: str, model: str, entries: list[Any], problems: list[str]
+    document: yaml_source.YamlDocument,
+    task: str,
+    model: str,
+    entries: list[Any],
+    problems: list[str],
 ) -> list[Reference]:
     good: list[Reference] = []
     first_line: dict[AccuracySpec, int] = {}

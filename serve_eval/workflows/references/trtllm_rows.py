@@ -236,7 +236,7 @@ class SourceFiles:
         return file.relative_to(self.source).as_posix()
 
 
-def _expect(kind: type, document: yaml_source.Document, value: Any, *path: object) -> Any:
+def _expect(kind: type, document: yaml_source.YamlDocument, value: Any, *path: object) -> Any:
     if not isinstance(value, kind):
         name = "a mapping" if kind is dict else "a list"
         raise ReferenceFileError(

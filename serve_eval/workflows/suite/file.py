@@ -45,7 +45,7 @@ from serve_eval.workflows.suite.layers import (
     merge,
     places,
 )
-from serve_eval.yaml_source import Document
+from serve_eval.yaml_source import YamlDocument
 from serve_eval.yaml_source import read as read_yaml
 
 KEYS = ("name", "defaults", "plans", "matrix", "exclude", "waivers", "max_runs")
@@ -87,7 +87,7 @@ class _Entry(typing.NamedTuple):
 class _Reader:
     """Reads a suite file and collects its problems."""
 
-    def __init__(self, document: Document, environ: Mapping[str, str]) -> None:
+    def __init__(self, document: YamlDocument, environ: Mapping[str, str]) -> None:
         self._document, self._environ = document, environ
         self._content: dict[str, Any] = document.value
         self._problems: list[str] = []

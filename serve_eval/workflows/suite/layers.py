@@ -8,7 +8,7 @@ from typing import Any
 
 from serve_eval.evaluation.plan.parse import SECTIONS
 from serve_eval.schema import Plan
-from serve_eval.yaml_source import Document
+from serve_eval.yaml_source import YamlDocument
 
 ADDRESSES = ("base_url", "launcher")
 """Two ways to name the endpoint. One in an upper layer replaces both in lower layers."""
@@ -29,7 +29,7 @@ class Layer:
     task_label: str = ""
 
 
-def places(document: Document, *start: str | int, skip: int = 0) -> Callable[..., str]:
+def places(document: YamlDocument, *start: str | int, skip: int = 0) -> Callable[..., str]:
     """Return a function that maps a path below `start` in a document to a message prefix.
 
     The first `skip` keys of the path are not in the file.

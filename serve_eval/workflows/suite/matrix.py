@@ -31,7 +31,7 @@ from serve_eval.evaluation.plan.options import SAMPLING_SEED, list_protocol_fiel
 from serve_eval.evaluation.plan.parse import KEYS, SECTIONS
 from serve_eval.plugins.registry import nearest
 from serve_eval.workflows.suite.layers import ADDRESSES, Layer, places
-from serve_eval.yaml_source import Document
+from serve_eval.yaml_source import YamlDocument
 
 ENDPOINT, LABEL, ATTRIBUTES = "endpoint", "label", "attributes"
 TASK_LABEL = "task_label"
@@ -61,7 +61,7 @@ Problem = tuple[tuple[str | int, ...], str]
 
 
 def axes(
-    matrix: Mapping[str, Any], document: Document
+    matrix: Mapping[str, Any], document: YamlDocument
 ) -> tuple[dict[str, list[AxisValue]], list[Problem]]:
     """Return the axes in their order, and their problems as (path below `matrix`, message)."""
     found: dict[str, list[AxisValue]] = {}
@@ -91,7 +91,7 @@ def combinations(found: Mapping[str, Sequence[AxisValue]]) -> Iterator[tuple[str
         yield name, [choice.layer for choice in chosen]
 
 
-def _choice(axis: str, i: int, value: Any, document: Document) -> AxisValue | list[Problem]:
+def _choice(axis: str, i: int, value: Any, document: YamlDocument) -> AxisValue | list[Problem]:
     if axis == SAMPLING_SEED:
         return _seed(i, value, document)
     if isinstance(value, Mapping) and axis in HOLD_MAPPINGS and (message := _mixes(axis, value)):
@@ -106,7 +106,7 @@ def _choice(axis: str, i: int, value: Any, document: Document) -> AxisValue | li
     return AxisValue(label=label(content), layer=Layer(content=content, place=place))
 
 
-def _seed(i: int, value: Any, document: Document) -> AxisValue | list[Problem]:
+def _seed(i: int, value: Any, document: YamlDocument) -> AxisValue | list[Problem]:
     """Return a sampling seed as an axis value without attributes."""
     if not isinstance(value, int) or isinstance(value, bool):
         return [((SAMPLING_SEED, i), f"expected a seed, a whole number, not {value!r}")]
@@ -148,7 +148,7 @@ def _keys(value: Mapping[str, Any]) -> bool:
     return any(key in value for key in (*KEYS, LABEL, ATTRIBUTES))
 
 
-def _fragment(axis: str, i: int, value: Any, document: Document) -> AxisValue | list[Problem]:
+def _fragment(axis: str, i: int, value: Any, document: YamlDocument) -> AxisValue | list[Problem]:
     own = axis not in AXES
     if not isinstance(value, Mapping) or not _keys(value):
         if own:

@@ -19,7 +19,7 @@ FIRST = {
     "verify": ("fail", "ANOTHER MODEL, PRECISION OR CACHE", "1 of 2 servers is another model"),
     "smoke": ("fail", "FAIL", "1 PASS, 1 FAIL, 1 UNSUPPORTED; 9 requests"),
     "watch": ("fail", "ALARM", "accuracy fell"),
-    "tools": ("fail", "FAIL", "invalid JSON from 8 on"),
+    "tools": ("fail", "FAIL", "30 of 40 answers sound"),
     "drift": ("warn", "ALARM", "1 of 1 series decline; 20 runs"),
 }
 FIGURES = {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from serve_eval.errors import PlanError
 from serve_eval.workflows.suite.layers import Layer, merge
 from serve_eval.workflows.suite.matrix import AxisValue, Problem, axes, label, slug, unique
-from serve_eval.yaml_source import Document, parse
+from serve_eval.yaml_source import YamlDocument, parse
 
 VALUES = st.one_of(st.text(), st.integers(), st.floats(allow_nan=False), st.booleans(), st.none())
 FRAGMENTS = st.dictionaries(
@@ -125,7 +125,7 @@ def test_a_sampling_seed_sets_the_seed_and_is_found_in_the_file() -> None:
 
 def test_the_place_of_a_seed_ends_with_it_even_in_a_mapping() -> None:
     """Of the path in the plan, protocol and seed are not in the file."""
-    document = Document(
+    document = YamlDocument(
         "suite.yaml",
         None,
         {

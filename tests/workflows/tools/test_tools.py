@@ -14,12 +14,12 @@ from rich.console import Console
 
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.report.ci import write_junit
+from serve_eval.report.document import make_ci_result, print_document
 from serve_eval.schema import ToolCheck
 from serve_eval.tasks._tool_calls.requests import KINDS
 from serve_eval.verdicts.exit_code import FAIL, PASS
-from serve_eval.workflows.tools.ci import describe_check
+from serve_eval.workflows.tools.document import make_document
 from serve_eval.workflows.tools.story import check_limits
-from serve_eval.workflows.tools.text import render
 from tests.cli.command import serve_eval
 from tests.scripted_server import serve_in_thread
 from tests.workflows.tools.on_standin import (
@@ -78,7 +78,7 @@ def test_the_command_prints_writes_and_resumes(tmp_path: Path, answers: Path) ->
     with serve_in_thread(create_standin(model, {"one_id": True})) as url:
         command = ("tools", url, "--model", "M", "--concurrency", "1", *chosen)
         sound = serve_eval(*command, "--junit", tmp_path / "a.xml")
-        assert (sound.returncode, sound.stdout.startswith(" PASS   tools  nothing found")) == (
+        assert (sound.returncode, sound.stdout.startswith(" PASS   tool calls  ")) == (
             0,
             True,
         )
@@ -88,7 +88,7 @@ def test_the_command_prints_writes_and_resumes(tmp_path: Path, answers: Path) ->
         # The same answers, judged more strictly: of the fields, four are not refused.
         strict = serve_eval(*command, "--json", "--require", "refusals")
         assert (strict.returncode, model.answered) == (FAIL, before)
-        assert json.loads(strict.stdout)["exit_code"] == FAIL
+        assert json.loads(strict.stdout)["result"]["exit_code"] == FAIL
         assert serve_eval(*command, "--concurrency", "1,2").returncode == 2
     for wrong in (["--max", "x=1"], ["--max", "invalid JSON"], ["--kinds", "x"]):
         assert serve_eval("tools", url, *wrong).returncode == 2
@@ -133,13 +133,15 @@ def test_a_fault_under_load_is_named_with_its_load_and_printed(
     found = _check(tmp_path / "out", answers, faults, kinds=("auto", "json_schema"), loads=(1, 16))
     assert _name(found)["invalid JSON"] == "from 16 on"
     assert _name(found)["json_schema not enforced"] == "from 16 on"
-    suite = ElementTree.fromstring(write_junit(describe_check(found)))
+    document = make_document(found, Path("OUT"))
+    suite = ElementTree.fromstring(write_junit(make_ci_result(document)))
     assert suite.get("failures") == "2"
     console = Console(width=80, record=True, file=io.StringIO())
-    render(found, Path("OUT"), console)
+    print_document(document, console)
     shown = console.export_text()
-    assert shown.startswith(" FAIL   tools  invalid JSON from 16 on, and 1 more\n")
-    assert " look at  a piece of the arguments was lost or sent twice" in shown
+    assert shown.startswith(" FAIL   tool calls  ")
+    assert " likely   invalid JSON from 16 on, and 1 more, which points to: a piece of" in shown
+    assert " next     serve-eval show OUT/whole_16 " in shown
 
 
 def test_limits_name_known_errors() -> None:

@@ -1,0 +1,78 @@
+"""End a command: show its result on every face, say what is kept, and return the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from serve_eval.cli._common_options import FaceOptions
+    from serve_eval.report.document import Document
+
+T = TypeVar("T")
+
+
+def ask_in_folder(story: Coroutine[Any, Any, T], folder: Path, plan_file: str) -> T:
+    """Run what a command asks, and return its result.
+
+    If it is interrupted, or the endpoint is lost, the command says whether answers are kept, and
+    how to go on. Raises typer.Exit with 130 after an interruption, and errors as they are.
+    """
+    from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._kept import end_early
+    from serve_eval.errors import ServeEvalError
+
+    try:
+        return run_async(story)
+    except (Interrupted, ServeEvalError) as ending:
+        raise typer.Exit(end_early(ending, folder, plan_file)) from None
+
+
+def end(
+    document: Document, faces: FaceOptions, *, folder: Path | None = None, page: bool = True
+) -> int:
+    """Show a document on all its faces, the page last. Return the exit code.
+
+    The order matters: the verdict is printed before anything is written that can fail. With a
+    `folder` the files of CI and the page are written into it.
+    """
+    from serve_eval.cli._ci_files import save_ci_files
+    from serve_eval.report.document import make_ci_result
+
+    print_result(document, faces)
+    code = save_ci_files(
+        lambda: make_ci_result(document),
+        document.exit_code,
+        folder=folder,
+        junit=faces.junit,
+        notify_text=faces.notify_text,
+    )
+    if folder is not None and page:
+        save_document_page(lambda: document, folder)
+    return code
+
+
+def print_result(document: Document, faces: FaceOptions) -> None:
+    """Write a document to standard output, as JSON if that was asked for."""
+    from serve_eval.cli._streams import draw, emit
+    from serve_eval.report.document import print_document, write_document
+
+    if not faces.as_json:
+        draw(lambda console: print_document(document, console, verbose=faces.verbose))
+        return
+    from serve_eval.evaluation.storage.private_files import read_written_text
+
+    figures = "" if document.result is None else read_written_text(document.result)
+    emit(write_document(document, figures.encode()))
+
+
+def save_document_page(make: Callable[[], Document], folder: Path) -> None:
+    """Write the page of a document into a folder, and tell where it is."""
+    from serve_eval.cli._page import save_story_page
+    from serve_eval.evaluation.storage.file_names import PAGE_FILE
+    from serve_eval.report.document import make_page
+
+    save_story_page(lambda: make_page(make()), folder / PAGE_FILE)

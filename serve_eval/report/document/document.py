@@ -1,0 +1,172 @@
+"""The document of a result, which every story makes once and every face shows.
+
+All texts are plain: each face escapes them in its own way and makes control characters harmless.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from pathlib import Path
+
+from serve_eval.report.ci.ci_result import CiCase, CiSuite
+from serve_eval.report.one_line import OneLine, lead
+from serve_eval.report.page.content import DataTable, Section, State
+from serve_eval.report.pictures.picture import Ruler
+
+OUTCOMES = (
+    "FAIL", "ERROR", "INTERRUPTED", "INCONCLUSIVE", "UNSUPPORTED", "NO REFERENCE", "SHARD",
+    "NOT JUDGED", "PASS",
+)  # fmt: skip
+"""Outcomes, the worst first. One that stands in no story's list here comes before NO REFERENCE."""
+_UNKNOWN = OUTCOMES.index("NO REFERENCE")
+_STATES: dict[str, State] = {"PASS": "pass", "FAIL": "fail", "ERROR": "fail"}
+_QUIET = ("NO REFERENCE", "NOT JUDGED")
+"""Outcomes without a colour: they must not outshine a FAIL."""
+
+
+class Depth(IntEnum):
+    """How deep a reader looks: the first screen, `-v`, or the page. Each shows those before it."""
+
+    FIRST = 1
+    MORE = 2
+    PAGE = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """A fact in words below its label. `href` leads to a place or file next to the page."""
+
+    label: str
+    text: str
+    depth: Depth = Depth.FIRST
+    state: State = "none"
+    href: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A section of a page, and how deep a reader must look for it.
+
+    A terminal shows tables and lines of text, and leaves pictures to the page. The first tables of
+    depth FIRST are also those of summary.md.
+    """
+
+    section: Section
+    depth: Depth = Depth.MORE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """What was found about one thing: a task, a server, a check as a whole.
+
+    `figures` are its value and what that is compared with, and `drawn` the same with the marks of
+    the `ruler`, for faces that draw it. `counts` say how much was asked and how much has no answer.
+    `cause` says why it did not pass: the reason itself if `sure`, else the likeliest one.
+    """
+
+    name: str
+    outcome: str
+    figures: str = ""
+    drawn: str = ""
+    ruler: Ruler | None = None
+    counts: str = ""
+    cause: str = ""
+    sure: bool = True
+    statements: Sequence[Statement] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """Everything that a command shows of its result, whatever the face.
+
+    `story` is the name of the command, and `command` the line that names what it tested. `noun` is
+    that of several conclusions, and `overview` their table, if it says more than outcome, name,
+    figures and counts. `commands` come next, the likeliest first. `suites` are the cases of CI.
+    `make_page_blocks` makes what only the page shows, at the very end, since it may read samples.
+    `result` is the file with all figures, and `notice` comes before everything.
+    """
+
+    story: str
+    command: str
+    exit_code: int
+    conclusions: Sequence[Conclusion]
+    outcome: str = ""
+    noun: str = "tasks"
+    overview: DataTable | None = None
+    model: str = ""
+    endpoint: str = ""
+    started_at: str = ""
+    wall_s: float = 0.0
+    notice: str = ""
+    statements: Sequence[Statement] = ()
+    blocks: Sequence[Block] = ()
+    warnings: Sequence[str] = ()
+    commands: Sequence[str] = ()
+    suites: Sequence[CiSuite] = ()
+    result: Path | None = None
+    make_page_blocks: Callable[[], Iterable[Section]] = tuple
+
+    @property
+    def verdict(self) -> str:
+        """The outcome of all: the one that was given, or that of the worst conclusion."""
+        return self.outcome or (self.worst.outcome if self.conclusions else "ERROR")
+
+    @property
+    def ordered(self) -> list[Conclusion]:
+        """The conclusions, the worst first."""
+        return sorted(self.conclusions, key=lambda one: rank_outcome(one.outcome))
+
+    @property
+    def worst(self) -> Conclusion:
+        """The worst conclusion."""
+        return self.ordered[0]
+
+    @property
+    def only(self) -> Conclusion | None:
+        """The conclusion, if there is just one."""
+        return self.conclusions[0] if len(self.conclusions) == 1 else None
+
+    @property
+    def cases(self) -> list[CiCase]:
+        """All cases of CI."""
+        return [case for suite in self.suites for case in suite.cases]
+
+    @property
+    def counted(self) -> str:
+        """The number of conclusions, and how many have which outcome, the worst first."""
+        counts = Counter(one.outcome for one in self.ordered)
+        told = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
+        return f"{len(self.conclusions)} {self.noun}: {told}"
+
+    def make_line(self) -> OneLine:
+        """Return the line about all: the worst conclusion, with the counts of the others."""
+        lines = [self.make_line_of(one) for one in self.conclusions]
+        ranks = [rank_outcome(one.outcome) for one in self.conclusions]
+        if not lines:
+            return OneLine(outcome=self.verdict, about=self.command, sure=True)
+        led = lead(lines, ranks, self.noun)[ranks.index(min(ranks))]
+        return replace(led, outcome=self.verdict)
+
+    def make_line_of(self, one: Conclusion) -> OneLine:
+        """Return the line about a conclusion."""
+        return OneLine(
+            outcome=one.outcome,
+            about=" ".join(filter(None, (one.name, self.model, self.endpoint))),
+            figures=one.figures,
+            counts=one.counts,
+            cause=one.cause,
+            sure=one.sure,
+        )
+
+
+def rank_outcome(outcome: str) -> int:
+    """Return the place of an outcome among all, 0 for the worst."""
+    return OUTCOMES.index(outcome) if outcome in OUTCOMES else _UNKNOWN
+
+
+def name_state(outcome: str) -> State:
+    """Return the colour of an outcome."""
+    return "none" if outcome in _QUIET else _STATES.get(outcome, "warn")

@@ -1,0 +1,74 @@
+"""Turn a document into the content of its page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from serve_eval import __version__
+from serve_eval.report.document.document import Depth, Document, Statement, name_state
+from serve_eval.report.document.statements import WARNINGS, list_statements, tabulate
+from serve_eval.report.page.content import Fact, Facts, PageContent, PictureSection, Section
+
+FOLDED_WARNINGS = "Warnings"
+"""The title of the folded list of all warnings; their number follows."""
+
+
+def make_page(document: Document) -> PageContent:
+    """Return the page of a document: the verdict, the picture that answers, tables, the rest."""
+    alone = document.only
+    words = document.counted if document.conclusions else ""
+    if alone is not None:
+        drawn = alone.drawn if alone.ruler is not None else ""
+        words = "  ".join(filter(None, (alone.name, drawn or alone.figures)))
+    subject = document.model or document.endpoint
+    shown = [row for row in list_statements(document) if row.depth is Depth.FIRST]
+    return PageContent(
+        notice=document.notice,
+        kind=document.story,
+        title=f"{document.story}: {document.verdict} {subject}".strip(),
+        heading=subject,
+        state=name_state(document.verdict),
+        badge=document.verdict,
+        headline=words,
+        ruler=None if alone is None else alone.ruler,
+        rows=_make_facts(shown),
+        sections=tuple(_list_sections(document)),
+        foot=", ".join(filter(None, (f"serve-eval {__version__}", document.started_at))),
+    )
+
+
+def _make_facts(rows: Iterable[Statement]) -> list[Fact]:
+    return [Fact(label=one.label, text=one.text, state=one.state, href=one.href) for one in rows]
+
+
+def _list_sections(document: Document) -> Iterator[Section]:
+    """Yield the sections: the first picture, what the first screen has, then the deeper ones."""
+    if len(document.conclusions) > 1:
+        yield document.overview or tabulate(document)
+    blocks = [block for block in document.blocks if not isinstance(block.section, PictureSection)]
+    pictures = [block.section for block in document.blocks if block not in blocks]
+    yield from pictures[:1]
+    yield from (block.section for block in blocks if block.depth is Depth.FIRST)
+    yield from document.make_page_blocks()
+    yield from pictures[1:]
+    yield from (block.section for block in blocks if block.depth is not Depth.FIRST)
+    deeper = [row for row in list_statements(document) if row.depth is not Depth.FIRST]
+    if rest := [row for row in deeper if row.label != "warning"]:
+        yield Facts(title="Details", rows=_make_facts(rest), closed=True)
+    if len(document.warnings) > WARNINGS:
+        rows = [Fact(label="warning", text=line, state="warn") for line in document.warnings]
+        yield Facts(title=f"{FOLDED_WARNINGS}: {len(rows)}", rows=rows, closed=True)
+    if document.commands:
+        rows = [
+            Fact(label="" if i else "next", text=one) for i, one in enumerate(document.commands)
+        ]
+        yield Facts(title="Next", rows=rows)
+    about = {
+        "endpoint": document.endpoint,
+        "model": document.model,
+        "took": f"{document.wall_s:.0f} s" if document.wall_s else "",
+        "result": "" if document.result is None else str(document.result),
+    }
+    facts = [Fact(label=label, text=text) for label, text in about.items() if text]
+    if facts:
+        yield Facts(title="About this result", rows=facts, closed=True)

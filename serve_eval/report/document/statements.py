@@ -1,0 +1,80 @@
+"""Order the statements and conclusions of a document, the same for every face. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from serve_eval.report.document.document import (
+    Conclusion,
+    Depth,
+    Document,
+    Statement,
+    name_state,
+)
+from serve_eval.report.page.content import DataCell, DataColumn, DataTable
+
+WARNINGS = 2
+"""Warnings of the first screen at most."""
+_KEPT = ("warning", "error")
+"""Labels of what must be seen of a task that passed among several."""
+
+
+def list_statements(document: Document) -> list[Statement]:
+    """Return all statements: causes, findings and counts by conclusion, the others, warnings.
+
+    Of several conclusions those that passed need no words on the first screen: the table has them.
+    """
+    several = len(document.conclusions) > 1
+    found = [_place(row, one, named=several) for one in document.ordered for row in list_own(one)]
+    return [*found, *document.statements, *list_warnings(document.warnings)]
+
+
+def _place(row: Statement, one: Conclusion, *, named: bool) -> Statement:
+    """Return a statement of a conclusion as it stands among those of all."""
+    if not named:
+        return row
+    silent = name_state(one.outcome) == "pass" and row.label not in _KEPT
+    depth = max(row.depth, Depth.MORE) if silent else row.depth
+    return replace(row, text=f"{one.name}: {row.text}", depth=depth)
+
+
+def list_own(one: Conclusion) -> Iterator[Statement]:
+    """Yield the statements of a conclusion, with its cause first and its counts last."""
+    if one.cause:
+        yield Statement(label="why" if one.sure else "likely", text=one.cause)
+    yield from one.statements
+    if one.counts:
+        yield Statement(label="asked", text=one.counts)
+
+
+def list_warnings(warnings: Sequence[str]) -> Iterator[Statement]:
+    """Yield the warnings, of which the first few stand on the first screen."""
+    for i, line in enumerate(warnings):
+        depth = Depth.FIRST if i < WARNINGS else Depth.MORE
+        yield Statement(label="warning", text=line, depth=depth, state="warn")
+
+
+def tabulate(document: Document) -> DataTable:
+    """Return the table of several conclusions, the worst first, without an empty column."""
+    named = ("outcome", document.noun.removesuffix("s"), "value", "asked")
+    rows = [
+        [
+            DataCell(text=one.outcome, state=name_state(one.outcome)),
+            DataCell(text=one.name),
+            DataCell(text=one.figures),
+            DataCell(text=one.counts),
+        ]
+        for one in document.ordered
+    ]
+    kept = [i for i in range(len(named)) if any(row[i].text for row in rows)]
+    return DataTable(
+        title=document.noun.capitalize(),
+        columns=[DataColumn(name=named[i]) for i in kept],
+        rows=[[row[i] for i in kept] for row in rows],
+    )
+
+
+def join_statements(rows: Iterable[Statement]) -> list[str]:
+    """Return statements as lines of text."""
+    return [": ".join(filter(None, (row.label, row.text))) for row in rows]

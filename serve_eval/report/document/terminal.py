@@ -1,0 +1,223 @@
+"""Print a document on a terminal: a first screen that holds the verdict, or all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from serve_eval.report.document.document import (
+    Conclusion,
+    Depth,
+    Document,
+    Statement,
+    name_state,
+)
+from serve_eval.report.document.statements import list_statements, tabulate
+from serve_eval.report.layout import fit_tables, wrap
+from serve_eval.report.page.content import DataCell, DataTable, State, TextLines
+from serve_eval.report.summary.axis import (
+    ASCII,
+    UNICODE,
+    AxisPoints,
+    Marks,
+    choose_marks,
+    draw_axis,
+)
+from serve_eval.report.summary.headline import AROUND, WIDEST
+from serve_eval.report.text import clean
+
+LINES = 22
+"""Lines of the first screen at most: 24, less the two that name the folder and the page."""
+ROWS = 12
+"""Statements of the first screen at most."""
+HEIGHT = 3
+"""Lines of a statement of the first screen at most."""
+TABLE = 8
+"""Lines that are kept for the first table, if it has as many."""
+COMMANDS = 3
+"""Next commands at most, on any face."""
+LABEL = 9
+"""Width of the column of labels."""
+_STYLES: dict[State, str] = {"pass": "bold green", "fail": "bold red", "warn": "bold yellow"}
+_LABELS = {"warning": "yellow", "error": "red", "why": "bold", "likely": "bold"}
+
+
+def print_document(document: Document, console: Console, *, verbose: bool = False) -> None:
+    """Print the first screen of a document, or with `verbose` all but what only the page has."""
+    for line in _Screen(console, verbose=verbose).lay_out(document):
+        console.print(line, soft_wrap=True)
+
+
+class _Screen:
+    """The lines of a document for one console."""
+
+    def __init__(self, console: Console, *, verbose: bool) -> None:
+        self._console, self._verbose = console, verbose
+        self._marks = choose_marks(console)
+        self._hidden = 0
+
+    def lay_out(self, document: Document) -> list[Text]:
+        """Return all lines, in their order."""
+        head = list(self._begin(document))
+        tail = self._list_commands(document.commands[:COMMANDS])
+        room = LINES - len(head) - len(tail) - 1
+        tables = list(self._list_blocks(document))
+        kept = min(TABLE, sum(map(len, tables)))
+        rows = self._choose_rows(document, room - kept)
+        room -= len(rows)
+        shown: list[Text] = []
+        for table in tables:
+            part = table if self._verbose else self._cut(table, room - len(shown))
+            shown += part
+        more = self._tell_rest()
+        return [*head, *rows, *shown, *tail, *more]
+
+    def _begin(self, document: Document) -> Iterator[Text]:
+        """Yield the notice, the verdict with its figures, and the drawn line or the overview."""
+        if document.notice:
+            yield Text(document.notice, style="bold yellow")
+        if (one := document.only) is None:
+            words = document.counted if document.conclusions else ""
+            yield from self._write_head(document.verdict, words)
+            if document.conclusions:
+                table = self._lay_out_table(document.overview or tabulate(document))
+                yield from table if self._verbose else self._cut(table, LINES // 2)
+            return
+        drawn = one.drawn if one.ruler is not None else ""
+        words = "  ".join(filter(None, (one.name, self._mark(drawn) or one.figures)))
+        yield from self._write_head(document.verdict, words)
+        if one.ruler is not None:
+            yield self._draw(one)
+
+    def _write_head(self, outcome: str, words: str) -> Iterator[Text]:
+        style = _STYLES.get(name_state(outcome), "bold")
+        line = Text().append(f" {outcome} ", style=f"{style} reverse")
+        line.append(f"  {clean(words)}" if words else "")
+        first, *others = wrap(line, self._console.width) if self._console.is_terminal else [line]
+        yield first
+        yield from (Text(" " * (LABEL + 1)) + one for one in others)
+
+    def _mark(self, text: str) -> str:
+        """Return a text with marks that the console can show."""
+        if self._marks is UNICODE:
+            return text
+        for name in Marks.__slots__:
+            text = text.replace(f"{getattr(UNICODE, name)} ", f"{getattr(ASCII, name)} ")
+        return text
+
+    def _draw(self, one: Conclusion) -> Text:
+        assert one.ruler is not None
+        row = one.ruler.rows[0]
+        points = AxisPoints(
+            value=row.value,
+            interval=row.interval,
+            threshold=row.threshold,
+            reference=row.reference,
+        )
+        width = min(WIDEST, self._console.width - AROUND)
+        return Text(f" {'':<{LABEL}}{draw_axis(width, self._marks, points)}")
+
+    def _choose_rows(self, document: Document, room: int) -> list[Text]:
+        """Return the lines of the statements that fit, and count the others."""
+        lines, rows = list[Text](), 0
+        for one in list_statements(document):
+            if self._verbose:
+                lines += [] if one.depth is Depth.PAGE else self._write_row(one)
+                continue
+            written = self._write_row(one, most=HEIGHT)
+            fits = rows < ROWS and len(lines) + self._measure(written) <= room
+            if one.depth is Depth.FIRST and fits:
+                lines, rows = lines + written, rows + 1
+            elif one.depth is not Depth.PAGE:
+                self._hidden += 1
+        return lines
+
+    def _measure(self, lines: Sequence[Text]) -> int:
+        """Return the lines that a terminal of this width needs."""
+        return sum(1 + line.cell_len // max(20, self._console.width) for line in lines)
+
+    def _write_row(self, one: Statement, most: int | None = None) -> list[Text]:
+        """Return a statement in lines; anywhere but on a terminal it is one line."""
+        width = max(20, self._console.width - LABEL - 1)
+        style = _LABELS.get(one.label, "red" if one.state == "fail" else "")
+        words = Text(self._mark(clean(one.text)), style=style)
+        parts = wrap(words, width)
+        if most is not None and len(parts) > most:
+            parts = parts[:most]
+            parts[-1].truncate(width - 4)
+            parts[-1].append(" ...")
+            self._hidden += 1
+        if not self._console.is_terminal:
+            parts = [Text(" ").join(parts)] if most is not None else [words]
+        lines = []
+        for i, part in enumerate(parts):
+            name = "" if i else one.label
+            space = " " if len(name) >= LABEL else ""
+            line = Text().append(f" {name:<{LABEL}}{space}", style=_LABELS.get(one.label, "dim"))
+            line.append_text(part)
+            line.rstrip()
+            lines.append(line)
+        return lines
+
+    def _list_blocks(self, document: Document) -> Iterator[list[Text]]:
+        """Yield the lines of each block that this depth shows."""
+        deepest = Depth.MORE if self._verbose else Depth.FIRST
+        for block in document.blocks:
+            if block.depth > deepest:
+                self._hidden += block.depth is Depth.MORE and isinstance(
+                    block.section, DataTable | TextLines
+                )
+            elif isinstance(block.section, DataTable) and block.section.rows:
+                yield self._lay_out_table(block.section)
+            elif isinstance(block.section, TextLines) and block.section.lines:
+                title = Text(f" {block.section.title}", style="bold")
+                yield [title, *(Text(f"   {clean(line)}") for line in block.section.lines)]
+
+    def _lay_out_table(self, table: DataTable) -> list[Text]:
+        """Return the lines of a table, whose columns fit the width if that is possible."""
+        names = [*(column.name for column in table.columns), ""]
+        cells = [[*map(self._write_cell, row), Text()] for row in table.rows]
+        lines: list[Text] = [Text(f" {table.title}", style="bold")] if self._verbose else []
+        left = [column.name for column in table.columns if not column.number]
+        for part in fit_tables(names, cells, self._console.width - 1, left):
+            drawn = self._console.render_lines(part, pad=False, new_lines=False)
+            for segments in drawn:
+                line = Text(" ").append_tokens(
+                    (one.text, one.style) for one in segments if not one.control
+                )
+                line.rstrip()
+                lines.append(line)
+        if self._verbose and table.caption:
+            lines.append(Text(f" {clean(table.caption)}", style="dim"))
+        return lines
+
+    def _write_cell(self, cell: DataCell) -> Text:
+        return Text(clean(cell.text), style=_STYLES.get(cell.state, ""))
+
+    def _cut(self, lines: list[Text], room: int) -> list[Text]:
+        """Return the lines of a table that fit into `room`, with the number of the others."""
+        if len(lines) <= room:
+            return lines
+        if room < 3:
+            self._hidden += 1
+            return []
+        left = len(lines) - room + 1
+        return [*lines[: room - 1], Text(f" and {left} more rows with -v", style="dim")]
+
+    def _list_commands(self, commands: Sequence[str]) -> list[Text]:
+        """Return the commands that come next, each on a line from which it can be copied."""
+        return [
+            Text()
+            .append(f" {'' if i else 'next':<{LABEL}}", style="dim")
+            .append(clean(command), style="bold")
+            for i, command in enumerate(commands)
+        ]
+
+    def _tell_rest(self) -> list[Text]:
+        """Return the line about what -v adds."""
+        if not self._hidden or self._verbose:
+            return []
+        told = f"-v adds {self._hidden} more {'fact' if self._hidden == 1 else 'facts'}"
+        return [Text(f" {'more':<{LABEL}}{told}", style="dim")]

@@ -1,0 +1,132 @@
+"""Hold every story to the document: it is found by walking the packages, not from a list."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from jsonschema import Draft202012Validator
+from rich.console import Console
+
+from serve_eval.report.ci import list_annotations, write_junit, write_markdown
+from serve_eval.report.document import (
+    Document,
+    describe_document_form,
+    make_ci_result,
+    make_page,
+    print_document,
+    write_document,
+)
+from serve_eval.report.page.writer import render_page
+from serve_eval.report.text import clean
+
+WORKFLOWS = Path(__file__).parents[3] / "serve_eval/workflows"
+WITHOUT = {
+    "attribute", "bisect", "capsule", "collect", "compare", "diagnose", "doctor", "export", "init",
+    "invariants", "load", "merge", "references", "servers", "show", "smoke", "suite", "verify",
+    "view", "watch", "biochatter",
+}  # fmt: skip
+"""Packages that show their results by code of their own still. The set only shrinks."""
+SHOWN = {"rich", "typer", "serve_eval.report.ci.junit", "serve_eval.report.page.writer"}
+"""Modules that no story with a document may import: the faces and the endings."""
+LINES, COLUMNS = 24, 80
+HOSTILE = "</title><script>window.hit = 1</script>\x1b[31m\u202e`|*\n::error::x"
+
+
+def _list_stories() -> list[str]:
+    return sorted(file.parent.name for file in WORKFLOWS.glob("*/document.py"))
+
+
+def _list_documents(text: str = "some text") -> Iterator[tuple[str, Document]]:
+    for story in _list_stories():
+        made = importlib.import_module(f"tests.report.document.made.{story}")
+        for name, document in made.make_documents(text).items():
+            yield f"{story} {name}", document
+
+
+DOCUMENTS = dict(_list_documents())
+
+
+def test_every_story_has_a_document_or_stands_in_the_set_that_shrinks() -> None:
+    packages = {folder.parent.name for folder in WORKFLOWS.glob("*/__init__.py")}
+    assert packages - set(_list_stories()) == WITHOUT
+
+
+@pytest.mark.parametrize("story", _list_stories())
+def test_no_story_prints_or_ends_by_itself(story: str) -> None:
+    for file in (WORKFLOWS / story).rglob("*.py"):
+        tree = ast.parse(file.read_text())
+        names = {
+            name
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for name in (
+                [node.module or ""] if isinstance(node, ast.ImportFrom)
+                else [one.name for one in node.names]
+            )
+        }  # fmt: skip
+        assert not {name for name in names if name in SHOWN or name.split(".")[0] in SHOWN}, file
+        calls = {
+            node.func.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        assert not calls & {"print", "exit"}, file
+
+
+def _print(document: Document, *, verbose: bool = False, columns: int = COLUMNS) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=columns, force_terminal=True, color_system=None)
+    print_document(document, console, verbose=verbose)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_first_screen_holds_the_verdict_and_what_comes_next(name: str) -> None:
+    document = DOCUMENTS[name]
+    shown = _print(document)
+    lines = shown.splitlines()
+    assert len(lines) <= LINES - 2  # the lines that name the folder and the page
+    assert all(len(line) <= COLUMNS or "serve-eval " in line for line in lines)
+    [first] = [line for line in lines if line.startswith(f" {document.verdict} ")]
+    assert lines.index(first) == bool(document.notice)
+    for command in document.commands[:3]:
+        assert command in shown
+    whole = _print(document, verbose=True, columns=1000)
+    for row in (row for one in document.conclusions for row in one.statements):
+        assert clean(row.text).split("\n")[0] in whole
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_face_is_filled(name: str) -> None:
+    document = DOCUMENTS[name]
+    result = make_ci_result(document)
+    assert document.verdict in render_page(make_page(document))
+    assert document.verdict in write_markdown(result)
+    suites = ElementTree.fromstring(write_junit(result))
+    assert int(suites.get("tests", "0")) >= 1
+    failed = int(suites.get("failures", "0")) + int(suites.get("errors", "0"))
+    if document.verdict in ("FAIL", "ERROR") and not document.notice:
+        assert failed or document.verdict in result.said
+        assert list(list_annotations(result)) or not failed
+    form = json.loads(write_document(document, b'{"a": 1}'))
+    Draft202012Validator(describe_document_form()).validate(form)
+    assert (form["outcome"], form["exit_code"]) == (document.verdict, document.exit_code)
+    assert form["result"] == {"a": 1}
+
+
+def test_texts_of_others_change_no_face() -> None:
+    for name, document in _list_documents(HOSTILE):
+        result = make_ci_result(document)
+        assert "<script>window" not in render_page(make_page(document)), name
+        ElementTree.fromstring(write_junit(result))
+        assert "\x1b[31m" not in _print(document, verbose=True), name
+        assert "\u202e" not in write_markdown(result), name
+        assert all("\n" not in line for line in list_annotations(result)), name
+        json.loads(write_document(document))
