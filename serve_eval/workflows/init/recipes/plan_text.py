@@ -185,6 +185,8 @@ def _group(servers: Servers, name: str, notes: _Notes) -> dict[str, Any]:
         found["env"] = env
     if config := _drop_meaningless(servers.config, where, notes):
         found["config"] = config
+    if servers.extra_args:
+        found["extra_args"] = list(servers.extra_args)
     if servers.gpus is not None and servers.gpus != servers.ranks:
         notes.unknown.append(
             f"{where}: the recipe gives {servers.gpus} GPUs to a server whose config has"

@@ -15,6 +15,7 @@ from serve_eval.workflows.init.recipes import (
     trtllm_benchmark,
 )
 from serve_eval.workflows.init.recipes.recipe import DeploymentRecipe
+from serve_eval.workflows.init.recipes.variants import BASE
 
 MOST_BYTES = 8 * 1024 * 1024
 KNOWN = (
@@ -34,8 +35,11 @@ def split_selector(given: str) -> tuple[Path, str]:
 def read_recipes(file: Path, variant: str = "") -> list[DeploymentRecipe]:
     """Return the recipes of a file, or those of its variants that a name or a pattern selects.
 
-    Raises PlanError for a file that cannot be read, of no known form, or for another engine.
+    The variant base is what the others override. Raises PlanError for a file that cannot be read,
+    of no known form, or for another engine.
     """
+    if variant == BASE and (bases := list(_read_bases(file))):
+        return bases
     recipes = list(_read(file))
     if not variant:
         return recipes
@@ -50,6 +54,12 @@ def read_recipes(file: Path, variant: str = "") -> list[DeploymentRecipe]:
         known = ", ".join(one.variant for one in recipes if one.variant) or "none"
         raise PlanError(f"{file}: no variant {variant}", hint=f"Its variants: {known}.")
     return chosen
+
+
+def _read_bases(file: Path) -> Iterator[DeploymentRecipe]:
+    for content in _load(file):
+        if srt_slurm.recognises(content):
+            yield from srt_slurm.read(content, str(file), base=True)
 
 
 def _read(file: Path) -> Iterator[DeploymentRecipe]:

@@ -25,13 +25,14 @@ BY_URL = (
 
 @dataclass(frozen=True, kw_only=True)
 class Servers:
-    """Equal servers of one role: their LlmArgs, their variables, and their number.
+    """Equal servers of one role: their LlmArgs, variables and flags, and their number.
 
     `gpus` is the number of GPUs that the recipe gives to each (None: it does not say).
     """
 
     config: Content = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    extra_args: tuple[str, ...] = ()
     count: int = 1
     gpus: int | None = None
 

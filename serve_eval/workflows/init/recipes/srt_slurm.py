@@ -9,17 +9,20 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from serve_eval.errors import PlanError
+from serve_eval.workflows.init.recipes import srt_roles
 from serve_eval.workflows.init.recipes.recipe import (
     DeploymentRecipe,
     Servers,
     as_count,
     as_duration,
+    as_list,
     as_mapping,
     as_texts,
     is_placeholder,
     refuse_engine,
 )
-from serve_eval.workflows.init.recipes.variants import BASE, list_variants
+from serve_eval.workflows.init.recipes.srt_roles import ROLES
+from serve_eval.workflows.init.recipes.variants import BASE, list_bases, list_variants
 
 FORM = "recipe of srt-slurm"
 GPUS_PER_NODE = 4
@@ -29,8 +32,6 @@ CHOSEN = (
     *("container-image", "container-mounts", "container-workdir"),
 )
 """Options of srun that our launcher sets for each step or for the job."""
-ROLES = {"prefill": "prefill", "decode": "decode", "agg": "aggregated"}
-"""The names of a role among the resources, and in the section of the engine."""
 ACCURACY = {
     "gsm8k": "gsm8k",
     "mmlu": "mmlu",
@@ -45,12 +46,18 @@ def recognises(content: Mapping[str, Any]) -> bool:
     """Return True for a file of this form."""
     inner = content.get(BASE)
     base: Mapping[str, Any] = inner if isinstance(inner, Mapping) else content
-    return isinstance(base.get("backend"), Mapping) and ("resources" in base or "benchmark" in base)
+    first = isinstance(base.get("backend"), Mapping)
+    return srt_roles.recognises(base) or (first and ("resources" in base or "benchmark" in base))
 
 
-def read(content: Mapping[str, Any], name: str) -> Iterator[DeploymentRecipe]:
-    """Yield a recipe per variant. Raises PlanError for other engines, and for wrong values."""
-    for variant, one in list_variants(content):
+def read(
+    content: Mapping[str, Any], name: str, *, base: bool = False
+) -> Iterator[DeploymentRecipe]:
+    """Yield a recipe per variant, or the one of the base that variants override.
+
+    Raises PlanError for other engines, and for wrong values.
+    """
+    for variant, one in list_bases(content) if base else list_variants(content):
         yield _read(one, variant, f"{name}:{variant}" if variant else name)
 
 
@@ -60,7 +67,8 @@ def _engine(backend: Mapping[str, Any]) -> str:
     return named or next(sections, "sglang")
 
 
-def _read(content: Mapping[str, Any], variant: str, where: str) -> DeploymentRecipe:
+def _read(given: Mapping[str, Any], variant: str, where: str) -> DeploymentRecipe:
+    content, of_roles = srt_roles.translate(given, where)
     backend = as_mapping(content.get("backend"), f"{where}: backend")
     if (engine := _engine(backend)) != "trtllm":
         raise refuse_engine(engine, where)
@@ -98,7 +106,7 @@ def _read(content: Mapping[str, Any], variant: str, where: str) -> DeploymentRec
         concurrency=_concurrency(benchmark),
         tasks=_tasks(benchmark),
         unknown=unknown,
-        left_out=(*dropped, *_list_left_out(content, benchmark)),
+        left_out=(*dropped, *of_roles, *_list_left_out(content, benchmark)),
     )
 
 
@@ -126,6 +134,10 @@ def _servers(
     return Servers(
         config=as_mapping(config, f"{where}: trtllm_config.{key}"),
         env={**shared, **own},
+        extra_args=tuple(
+            str(word)
+            for word in as_list(backend.get(f"{key}_extra_args"), f"{where}: {key}_extra_args")
+        ),
         count=max(1, workers),
         gpus=None if each is None else as_count(each, f"{where}: gpus_per_{role}"),
     )

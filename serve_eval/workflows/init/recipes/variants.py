@@ -21,7 +21,8 @@ MOST_VARIANTS = 1000
 def list_variants(content: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield each variant of a recipe file with its name ("": the file has one only).
 
-    A base with overrides is itself no variant. Raises PlanError for lists of unlike lengths.
+    A base with overrides is itself no variant, see `list_bases`. Raises PlanError for lists of
+    unlike lengths.
     """
     if not isinstance(content.get(BASE), Mapping):
         yield from _list_swept("", dict(content))
@@ -39,6 +40,12 @@ def list_variants(content: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, A
             yield from _list_swept(key.removeprefix(OVERRIDE), _merge(content[BASE], section))
     if not found:
         yield from _list_swept("", dict(content[BASE]))
+
+
+def list_bases(content: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the base of a file, which srtctl runs as FILE:base; nothing for a file without one."""
+    if isinstance(content.get(BASE), Mapping):
+        yield from _list_swept(BASE, dict(content[BASE]))
 
 
 def _merge(base: Any, over: Any) -> Any:
