@@ -68,7 +68,7 @@ def expects(context: LaunchContext, options: ContainerOptions) -> list[str]:
 
 def lint(context: LaunchContext, options: ContainerOptions) -> list[str]:
     """Return warnings about options of both sides that should be equal."""
-    return promises.list_disagreements(deployments.choose_deployment(options))
+    return promises.list_disagreements(deployments.choose_deployment(options), context.model)
 
 
 @asynccontextmanager

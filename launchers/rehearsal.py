@@ -89,7 +89,7 @@ def expects(context: LaunchContext, options: RehearsalOptions) -> list[str]:
 
 def lint(context: LaunchContext, options: RehearsalOptions) -> list[str]:
     """Return warnings about options of both sides that should be equal."""
-    return promises.list_disagreements(_deployment(_read(context, options)))
+    return promises.list_disagreements(_deployment(_read(context, options)), context.model)
 
 
 @asynccontextmanager

@@ -112,7 +112,7 @@ def expects(context: LaunchContext, options: SlurmOptions) -> list[str]:
 
 def lint(context: LaunchContext, options: SlurmOptions) -> list[str]:
     """Return warnings about options of both sides that should be equal."""
-    return promises.list_disagreements(deployments.choose_deployment(options))
+    return promises.list_disagreements(deployments.choose_deployment(options), context.model)
 
 
 @asynccontextmanager

@@ -68,7 +68,7 @@ def expects(context: LaunchContext, options: DisaggregatedOptions) -> list[str]:
 
 def lint(context: LaunchContext, options: DisaggregatedOptions) -> list[str]:
     """Return warnings about options of both sides that should be equal."""
-    return promises.list_disagreements(options)
+    return promises.list_disagreements(options, context.model)
 
 
 @asynccontextmanager

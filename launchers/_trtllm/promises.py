@@ -32,6 +32,9 @@ SHARED: Mapping[str, str] = {
     "max_attention_window": "the sides keep other parts of the KV cache",
 }
 """Keys, also flags, that should be equal, each with the reason."""
+TWO_MODELS = (
+    "one reads the prompts, the other writes the answers, so that the accuracy is that of neither"
+)
 _WITHIN = {"max_attention_window": "kv_cache_config"}
 
 
@@ -47,9 +50,20 @@ def list_expected(deployment: Deployment) -> list[str]:
     return ["kv_transfer", *(["speculation"] if generation.get(SPECULATION) else [])]
 
 
-def list_disagreements(deployment: Deployment) -> list[str]:
-    """Return warnings about options of both sides that should be equal."""
-    return [*_compare(deployment)] if isinstance(deployment, Disaggregated) else []
+def list_disagreements(deployment: Deployment, model: str | None) -> list[str]:
+    """Return warnings about options of both sides that should be equal.
+
+    `model` is the plan's, which sides without one of their own load if the launcher names none.
+    """
+    if isinstance(deployment, Aggregated):
+        return []
+    return [*_compare_models(deployment, model), *_compare(deployment)]
+
+
+def _compare_models(deployment: Disaggregated, model: str | None) -> Iterator[str]:
+    common = deployment.model or model
+    first, second = (side.model or common for side in deployment.sides.values())
+    yield from list_differences([SharedOption("the model", first, second, TWO_MODELS)])
 
 
 def _compare(deployment: Disaggregated) -> Iterator[str]:

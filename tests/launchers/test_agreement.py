@@ -91,6 +91,39 @@ def test_sides_of_trtllm_serve_are_compared(
     assert list_disagreements(_plan("trtllm_disaggregated", same)) == ()
 
 
+@pytest.mark.parametrize(
+    ("common", "context", "generation", "warned"),
+    [
+        (None, "m-fp4", None, "context servers have the model m-fp4, generation servers m: "),
+        (None, "m-fp4", "m-fp8", "the model m-fp4, generation servers m-fp8"),
+        ("m-fp8", None, "m-fp4", "the model m-fp8, generation servers m-fp4"),
+        (None, "m", None, None),
+        ("m-fp8", None, None, None),
+        ("other", "m-fp8", "m-fp8", None),
+    ],
+)
+def test_sides_that_load_different_models_are_named(
+    common: str | None, context: str | None, generation: str | None, warned: str | None
+) -> None:
+    sides = _sides(
+        {"model": context} if context else {}, {"model": generation} if generation else {}
+    )
+    options = {**sides, **({"model": common} if common else {})}
+    found = list_disagreements(_plan("trtllm_disaggregated", options))
+    if warned is None:
+        assert found == ()
+        return
+    [line] = found
+    assert warned in line
+    assert line.endswith("so that the accuracy is that of neither")
+
+
+def test_a_draft_of_its_own_is_no_other_model() -> None:
+    draft = {"speculative_config": {"decoding_type": "Eagle3", "speculative_model_dir": "d"}}
+    sides = _sides({"config": draft}, {"config": draft})
+    assert list_disagreements(_plan("trtllm_disaggregated", sides)) == ()
+
+
 def test_prompts_that_fit_into_a_step_are_not_refused() -> None:
     config = {"config": {"max_num_tokens": 4096, "max_seq_len": 4096}}
     assert list_disagreements(_plan("trtllm_disaggregated", _sides(config, config))) == ()
