@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.cli._streams import emit, say
@@ -32,7 +31,7 @@ def write_recipe_plans(given: str, output: Path, *, model: str | None, force: bo
     source, variant = split_selector(given)
     recipes = read_recipes(source, variant)
     if model is not None:
-        recipes = [replace(one, model=model) for one in recipes]
+        recipes = [one.with_model(model) for one in recipes]
     files = _name_files(output, recipes)
     if not force and (taken := [str(file) for file in files if file.exists()]):
         raise PlanError(

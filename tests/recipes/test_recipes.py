@@ -359,6 +359,30 @@ def test_files_that_are_no_recipes_are_refused(text: str, words: str) -> None:
     assert serve_eval("init", "--from", "nowhere.yaml").returncode == 2
 
 
+@pytest.mark.parametrize("name", ["srt_alone.yaml", "llm_args.yaml", "separate/disagg_config.yaml"])
+def test_a_model_that_the_command_names_is_not_left_to_fill_in(name: str) -> None:
+    found = serve_eval("init", "--from", EXAMPLES / name, "-o", "open.yaml")
+    assert "model: " in found.stderr
+    plan, text = _convert(name, "--model", "org/mine")
+    assert plan["model"] == "org/mine"
+    assert "# * model:" not in text
+
+
+def test_sides_with_models_of_their_own_keep_them() -> None:
+    Path("recipe.yaml").write_text(
+        "model: org/fp8\n"
+        "context_servers: {model: org/fp4, num_instances: 1}\n"
+        "generation_servers: {num_instances: 1}\n"
+    )
+    done = serve_eval("init", "--from", "recipe.yaml")
+    assert "model: the recipe has several: org/fp8, org/fp4" in done.stderr
+    launcher = _plan()["launcher"]
+    sides = [launcher[f"{kind}_servers"]["model"] for kind in ("context", "generation")]
+    assert sides == ["org/fp4", "org/fp8"]
+    shown = serve_eval("run", "plan.yaml", "--dry-run")
+    assert "the accuracy is that of neither" in shown.stderr
+
+
 def test_a_plan_that_exists_is_replaced_only_by_force() -> None:
     Path("plan.yaml").write_text("mine")
     refused = serve_eval("init", "--from", EXAMPLES / "srt.yaml")

@@ -147,4 +147,15 @@ def _servers(
             merged[key] = {**shared[key], **own[key]}
     urls = as_list(section.get("urls"), f"{name}: {side}.urls")
     count = section.get("num_instances", len(urls) if urls else 1)
-    return Servers(config=merged, count=as_count(count, f"{name}: {side}.num_instances"))
+    return Servers(
+        model=_side_model(content, side),
+        config=merged,
+        count=as_count(count, f"{name}: {side}.num_instances"),
+    )
+
+
+def _side_model(content: Mapping[str, Any], side: str) -> str | None:
+    """Return the model of a side; None if both sides load the same one."""
+    loaded = {one: content[one].get("model") or content.get("model") for one in SIDES}
+    own = loaded[side]
+    return None if own is None or len(set(map(str, loaded.values()))) == 1 else str(own)

@@ -180,7 +180,7 @@ def _transceivers(recipe: DeploymentRecipe, notes: _Notes) -> dict[str, Servers]
 
 def _group(servers: Servers, name: str, notes: _Notes) -> dict[str, Any]:
     where = f"launcher.{name}" if name else "launcher"
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {} if servers.model is None else {"model": servers.model}
     if env := _env(servers.env, where, notes):
         found["env"] = env
     if config := _drop_meaningless(servers.config, where, notes):

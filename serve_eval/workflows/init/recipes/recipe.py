@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from serve_eval.errors import PlanError
@@ -17,6 +17,8 @@ OTHER_ENGINES = {
     "mocker": "a mock of an engine",
 }
 """Engines of recipes that are refused, with the reason."""
+OF_MODEL = "model: "
+"""The beginning of what a reader must fill in about the model."""
 BY_URL = (
     "Start it as you do, and write a plan for its address: serve-eval init URL. To start vLLM,"
     " write a plan with the launcher vllm or vllm_disaggregated."
@@ -27,9 +29,11 @@ BY_URL = (
 class Servers:
     """Equal servers of one role: their LlmArgs, variables and flags, and their number.
 
-    `gpus` is the number of GPUs that the recipe gives to each (None: it does not say).
+    `gpus` is the number of GPUs that the recipe gives to each (None: it does not say). They load
+    `model`, or that of the deployment.
     """
 
+    model: str | None = None
     config: Content = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     extra_args: tuple[str, ...] = ()
@@ -79,6 +83,11 @@ class DeploymentRecipe:
     tasks: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+
+    def with_model(self, model: str) -> DeploymentRecipe:
+        """Return the recipe with a model that the user names, so that none is left to fill in."""
+        unknown = tuple(one for one in self.unknown if not one.startswith(OF_MODEL))
+        return replace(self, model=model, unknown=unknown)
 
     @property
     def groups(self) -> dict[str, Servers]:
