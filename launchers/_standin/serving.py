@@ -91,7 +91,7 @@ async def serve(
     `before` runs first, while nothing listens and, as in uvicorn's startup, no signal is heeded
     until it has ended. `meanwhile` is entered before listening (`early`) or
     after, and left when the open requests are finished; with `hangs` it is never left. `report` is
-    the file of --report_addr. `loading` runs after the port is open, as on main.
+    the file of --report_addr. `loading` runs after the port is open.
     """
     serving = False
     caught, ended = _catch_signals(lambda: serving)

@@ -1,14 +1,19 @@
-"""A server of `main` that loads its model while it listens; every route is a 503 that says so."""
+"""A server of main that loads its model while it listens; every route is a 503 that says so.
+
+An open change does this (PR 17787); the merged versions refuse connections until they have loaded.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
 from serve_eval.launchers._http.errors import encode
 from serve_eval.launchers._http.server import json_response
+from serve_eval.launchers._standin.options import Flavour
 
 HEADERS = {"x-trtllm-server-state": "starting", "Retry-After": "1"}
 ERROR = {
@@ -16,6 +21,11 @@ ERROR = {
     "type": "ServiceUnavailableError",
     "code": "starting",
 }
+
+
+def answers_while_loading(flavour: Flavour) -> bool:
+    """Return True for a version of main with the open change, which a variable asks for."""
+    return flavour == "main" and os.environ.get("STANDIN_STARTING") == "1"
 
 
 class Ended(Exception):

@@ -20,7 +20,7 @@ from serve_eval.launchers._standin.faults import Faults, find_faults
 from serve_eval.launchers._standin.leader import wait_for_leader
 from serve_eval.launchers._standin.options import Flavour
 from serve_eval.launchers._standin.serving import bind, log, note, serve
-from serve_eval.launchers._standin.starting import Ended, Loading
+from serve_eval.launchers._standin.starting import Ended, Loading, answers_while_loading
 from serve_eval.launchers._standin.worker_config import WorkerConfig, check_llm_args, worker
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def run_worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) 
     listener = bind(config.host, config.port, flavour)
     _begin(config, trouble)
     load = partial(_load, config, trouble, flavour)
-    loading = Loading(load) if flavour == "main" else None
+    loading = Loading(load) if answers_while_loading(flavour) else None
     if loading is None:
         load()
     # Imported while the port is bound, like everything slow.
@@ -65,7 +65,7 @@ def run_worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) 
             listener,
             keepalive_s=5.0,
             meanwhile=meanwhile if ranks is None else ranks.until_the_end_of(meanwhile),
-            early=flavour != "main",
+            early=loading is None,
             hangs=trouble.ignore_sigterm,
             report=config.report_addr,
             loading=loading,

@@ -156,7 +156,7 @@ def measured(words: str, folder: Path, flavour: Flavour = "v12") -> tuple[float,
     write_gsm8k(folder / "data/gsm8k")
     times = folder / "times"
     fault = {"hang_at_start": True, "ignore_sigterm": True, "last_words": words}
-    env = environment(flavour, faults=fault, STANDIN_TIMES=str(times))
+    env = environment(flavour, faults=fault, STANDIN_TIMES=str(times), STANDIN_STARTING="1")
     env |= {"TMPDIR": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}
     env.pop("CUDA_VISIBLE_DEVICES", None)
     command = [

@@ -133,7 +133,8 @@ def test_a_server_of_main_that_answers_starting_for_ever_is_dead(
     tmp_path: Path,
 ) -> None:
     """The thread that loads is dead; the one that answers 503 is not."""
-    standin("main", {"hang_at_start": True, "last_words": words, "when": {"gpus": "0"}})
+    faults = {"hang_at_start": True, "last_words": words, "when": {"gpus": "0"}}
+    standin("main", faults, STANDIN_STARTING="1")
     error = refused(
         plan_of(launcher, {**LIMIT, "gpus": [0]} if launcher == "trtllm" else LIMIT),
         tmp_path / "run",
@@ -147,7 +148,8 @@ def test_a_server_of_main_that_answers_starting_for_ever_is_dead(
 def test_a_server_that_never_gets_ready_is_said_to_be_starting(
     standin: Standin, plan_of: PlanOf, tmp_path: Path
 ) -> None:
-    standin("main", {"hang_at_start": True, "last_words": "INFO:     Loading"})
+    faults = {"hang_at_start": True, "last_words": "INFO:     Loading"}
+    standin("main", faults, STANDIN_STARTING="1")
     error = refused(plan_of("trtllm", {"ready_timeout_s": 8.0}), tmp_path / "run")
     assert str(error).startswith("trtllm not ready after 8 s, it reports that it is starting")
 

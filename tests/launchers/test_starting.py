@@ -91,7 +91,7 @@ def test_a_launched_server_says_that_it_is_starting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(readiness, "TELL_S", 0.2)
-    standin("main", STANDIN_LOAD_S="1.5")
+    standin("main", STANDIN_LOAD_S="1.5", STANDIN_STARTING="1")
 
     async def story() -> None:
         options = registry.check_options(

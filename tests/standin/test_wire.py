@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import discover_model
 from serve_eval.errors import EndpointError
-from serve_eval.launchers._standin.options import Flavour
+from serve_eval.launchers._standin.options import ALL, Flavour
 from serve_eval.schema import Endpoint, Failure, Limits, Message, Request, Response, SamplingParams
 from tests.standin.in_process import Deployed, deployed
 from tests.standin.process import HTTP, READY_S, environment, free_port, running, wait_healthy
@@ -49,8 +50,26 @@ def _get(url: str) -> httpx.Response | None:
 
 
 @pytest.mark.slow
-def test_main_listens_while_it_loads_and_says_so_on_every_route(tmp_path: Path) -> None:
-    port, env = free_port(), environment("main", load_s=300.0)
+@pytest.mark.parametrize("flavour", ALL)
+def test_the_merged_versions_refuse_connections_until_they_have_loaded(
+    flavour: Flavour, tmp_path: Path
+) -> None:
+    port, env = free_port(), environment(flavour, load_s=300.0)
+    log = tmp_path / "log"
+    with running(["M", "--port", str(port)], log, env) as process:
+        deadline = time.monotonic() + READY_S
+        while "Loading M: " not in log.read_text() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert _get(f"http://localhost:{port}/health") is None
+        with pytest.raises(OSError, match="in use"), socket.socket() as other:
+            other.bind(("127.0.0.1", port))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(READY_S) == -signal.SIGTERM
+
+
+@pytest.mark.slow
+def test_an_open_change_listens_while_it_loads_and_says_so_on_every_route(tmp_path: Path) -> None:
+    port, env = free_port(), environment("main", load_s=300.0, STANDIN_STARTING="1")
     url = f"http://localhost:{port}"
     with running(["M", "--port", str(port)], tmp_path / "log", env) as process:
         deadline = time.monotonic() + READY_S
@@ -69,7 +88,7 @@ def test_main_listens_while_it_loads_and_says_so_on_every_route(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_main_that_has_loaded_says_so_no_more(tmp_path: Path) -> None:
-    port, env = free_port(), environment("main", load_s=0.2)
+    port, env = free_port(), environment("main", load_s=0.2, STANDIN_STARTING="1")
     with running(["M", "--port", str(port)], tmp_path / "log", env) as process:
         url = wait_healthy(process, port, tmp_path / "log")
         answer = HTTP.get(f"{url}/v1/models")
@@ -78,8 +97,10 @@ def test_main_that_has_loaded_says_so_no_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_ends_the_loading_ends_main(tmp_path: Path) -> None:
-    port, env = free_port(), environment("main", load_s=0.3, faults={"crash_at_start": 7})
+@pytest.mark.parametrize("listens", ["0", "1"])
+def test_what_ends_the_loading_ends_main(listens: str, tmp_path: Path) -> None:
+    port = free_port()
+    env = environment("main", load_s=0.3, faults={"crash_at_start": 7}, STANDIN_STARTING=listens)
     with running(["M", "--port", str(port)], tmp_path / "log", env) as process:
         assert process.wait(READY_S) == 7
     assert "as told" in (tmp_path / "log").read_text()
