@@ -147,6 +147,7 @@ def measure(
     """
     notes = [] if notes is None else notes
     suites = _find_suites(runs, notes)
+    runs = _sort(runs, suites)
     measured = [_describe(run, suites.get(run.folder.parent.parent)) for run in runs]
     known = {run.folder for run in runs}
     tops = [folder.resolve() for folder in folders]
@@ -179,6 +180,20 @@ def measure(
         return _tell_apart(told), notes
     joined, more = join_folders([_adopt(run, told) for run in told], folders)
     return joined, [*notes, *more]
+
+
+def _sort(runs: Sequence[FinishedRun], suites: Mapping[Path, _Suite]) -> list[FinishedRun]:
+    """Return runs, the oldest first; those of a suite that began together in its order."""
+    places = {
+        place / SUITE_RUNS / run.name: (str(place), i)
+        for place, one in suites.items()
+        for i, run in enumerate(one.suite.runs)
+    }
+
+    def order(run: FinishedRun) -> tuple[datetime, tuple[str, int], str]:
+        return run.began, places.get(run.folder, (str(run.folder), 0)), str(run.folder)
+
+    return sorted(runs, key=order)
 
 
 def _adopt(run: MeasuredRun, others: Sequence[MeasuredRun]) -> MeasuredRun:

@@ -51,6 +51,16 @@ def made(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path
     return top
 
 
+def _begin_together(runs: Path) -> None:
+    """Let the first sessions of runs begin in the same second."""
+    files = list(runs.glob("*/environment.json"))
+    assert files
+    for file in files:
+        first, *more = json.loads(file.read_text())
+        first["started_at"] = "2026-11-27T10:00:00+00:00"
+        file.write_text(json.dumps([first, *more]))
+
+
 def _read(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text, newline="")))
 
@@ -67,6 +77,17 @@ def test_a_collected_row_has_the_attributes_of_its_suite(made: Path) -> None:
     assert {alone[name] for name in ("recipe", "bits", "model (suite)")} == {""}
     [one] = _read(serve_eval("collect", made / "out/runs/fp8").stdout)
     assert one["recipe"] == "fp8-recipe"
+
+
+def test_runs_that_began_together_are_in_the_order_of_their_suite(
+    made: Path, tmp_path: Path
+) -> None:
+    names, out = ["nvfp4", "bf16", "fp8"], tmp_path / "out"
+    serve_eval("suite", _write_suite(tmp_path / "s.yaml", made / "refs", *names), "-o", out)
+    _begin_together(out / "runs")
+    for table in (("collect", out), ("export", out, "--format", "csv")):
+        rows = _read(serve_eval(*table).stdout)
+        assert [row["recipe"] for row in rows] == [f"{name}-recipe" for name in names]
 
 
 @pytest.mark.parametrize(

@@ -254,6 +254,7 @@ def test_collect_has_the_verdict_of_the_suite_and_names_what_it_lacks(made: Path
         assert row["reason"] == "; ".join(suite["reasons"])
         if suite["p"] is None:
             assert (row["value"], row["verdict"], row["p"], row["p_holm"]) == ("", "ERROR", "", "")
+            assert row["rule"] == ""  # Nothing was judged.
             continue
         assert float(row["p"]) == pytest.approx(suite["p"], rel=1e-5)
         assert float(row["p_holm"]) == pytest.approx(suite["p_holm"], rel=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from serve_eval.evaluation.storage.reports.suite_files import (
 )
 from serve_eval.evaluation.storage.run_folder import holds_run
 from serve_eval.report.summary.figures import count
-from serve_eval.schema import Report, Scalar, SuiteRow, TaskReport, Verdict
+from serve_eval.schema import Plan, Report, Scalar, SuiteRow, TaskReport, Verdict, VerdictOutcome
 from serve_eval.series.asked_alike import find_pass_at_all
 from serve_eval.series.deployments import find_seed
 from serve_eval.verdicts.many_tests import find_test
@@ -37,9 +38,10 @@ BY_THRESHOLD, WITH_MARGIN = ("classic",), ("paired", "noninferiority")
 def collect(paths: Sequence[Path], notify: Callable[[str], None]) -> Iterator[CollectedRow]:
     """Yield a row for each task of the finished runs and for each result in the logs.
 
-    Folders are searched, in the order of their names; links to folders are not followed. `notify`
-    receives a line about each run or log that cannot be read. Raises RunFolderError for a path that
-    does not exist. At the end it receives the number of runs that are left out, with their folders.
+    Folders are searched in the order of their names, runs of a suite in its order; links to folders
+    are not followed. `notify` receives a line about each run or log that cannot be read, and at the
+    end the number of runs that are left out, with their folders. Raises RunFolderError for a path
+    that does not exist.
     """
     left_out: list[Path] = []
     for path in paths:
@@ -59,7 +61,7 @@ def _collect_folder(
     shown: set[Path] = set()
     for place, below, files in os.walk(folder):
         here = Path(place)
-        below.sort()
+        _sort(here, below)
         if holds_suite(here):
             for row in _list_lost(here, notify):
                 shown.add(Path(row.source))
@@ -77,6 +79,16 @@ def _collect_folder(
         for name in sorted(files):
             if name.endswith(LOGS):
                 yield from _read_log(here / name, notify)
+
+
+def _sort(here: Path, below: list[str]) -> None:
+    """Sort the names of folders; those of the runs of a suite are in its order."""
+    below.sort()
+    if here.name != SUITE_RUNS or not holds_suite(here.parent):
+        return
+    with suppress(RunFolderError):  # Each of its runs says so.
+        order = {run.name: i for i, run in enumerate(read_suite(here.parent).runs)}
+        below.sort(key=lambda name: order.get(name, len(order)))
 
 
 def _read_run(
@@ -114,22 +126,25 @@ def _find_suite(
 def _list_lost(place: Path, notify: Callable[[str], None]) -> Iterator[CollectedRow]:
     """Yield a row for each task of the runs of a suite that an error ended."""
     try:
-        report = find_suite_report(place)
+        report, planned = find_suite_report(place), read_suite(place).runs
     except RunFolderError as error:
         notify(f"warning: {error}")
         return
+    plans = {run.name: run.plan for run in planned}
     lost = () if report is None else {run.name for run in report.runs if run.error}
     for row in () if report is None else report.rows:
         if row.run in lost and not has_report(place / SUITE_RUNS / row.run):
+            plan = plans.get(row.run)
             yield CollectedRow(
                 source=str(place / SUITE_RUNS / row.run),
                 kind="run",
                 model=row.model,
                 task=row.task,
                 verdict=row.own.value,
-                rule=row.rule,
+                rule=None if row.own is VerdictOutcome.ERROR else row.rule,
                 suite_verdict=row.outcome.value,
                 reason="; ".join(row.reasons),
+                effort=None if plan is None else _find_effort(plan),
                 attributes=row.attributes,
             )
 
@@ -188,9 +203,13 @@ def describe_task(
         **_describe_repeats(task),
         cut_value=result.cut_value if result.cut else None,
         server_adds=", ".join(read_kept(task)) or None,
-        effort=None if report.plan.preset is None else report.plan.preset.effort or None,
+        effort=_find_effort(report.plan),
         attributes=attributes,
     )
+
+
+def _find_effort(plan: Plan) -> str | None:
+    return None if plan.preset is None else plan.preset.effort or None
 
 
 def _describe_repeats(task: TaskReport) -> dict[str, Any]:
