@@ -15,7 +15,8 @@ from serve_eval.cli._planned_pairs import plan_pairs, takes_pairs
 from serve_eval.cli._streams import emit, path_of, say
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.endpoint.launched_path import list_disagreements
-from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
+from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE
+from serve_eval.evaluation.plan.lacking_reference import write_taking
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.prepare import prepare
@@ -107,7 +108,7 @@ def show(plan: Plan, *, as_json: bool) -> int:
         f"error: the run would be refused: no reference applies to {names} (the reason"
         " is above; --allow-missing-reference runs it without)",
         f"{HOW_TO_TAKE}:",
-        f"  {write_take_command(plan, [p.spec.name for p in lacking])}",
+        f"  {write_taking(plan, [p.spec.name for p in lacking])}",
     )
     return UNDECIDED
 

@@ -200,12 +200,12 @@ def _prepare(
     registered = task.hypothesis.num_samples or (None if found is None else found.num_samples)
     if registered is None:
         hypothesis = replace(hypothesis, num_samples=len(full.samples))
+    if plan.no_reference and (found is not None or reference.refused):
+        found, why, protocol = None, "--no-reference was given", None
     if found is not None and (deviation := explain_refusal(plan, task, full, found)):
         if not may_lack(plan):
             raise DatasetError(deviation, hint=_OTHER_DATA_HINT)
         found, why, protocol = None, deviation, None
-    if plan.no_reference and found is not None:
-        found, why, protocol = None, "--no-reference was given", None
     named = choice.pick(task, full)
     dataset, hypothesis, notes = _subset(plan, task, full, named, hypothesis)
     check_sizes(task.name, dataset.samples, plan)

@@ -137,6 +137,27 @@ def test_every_message_about_a_missing_reference_has_the_command_that_takes_it(
     assert (planned.returncode, _commands(planned.stderr)) == (3, expected), planned.stderr
 
 
+def test_a_command_that_would_replace_an_entry_has_a_reason(tmp_path: Path) -> None:
+    Path("refs").mkdir()
+    Path("refs/passkey_short.yaml").write_text(
+        "my-org/m:\n- accuracy: 80\n  protocol: {sentences: 5}\n"
+    )
+    words = [*ASKED.split(), "--references-dir", "refs", "--allow-missing-reference"]
+    done = serve_eval("run", *words, "-o", "value")
+    assert done.returncode == 3, done.stderr
+    more = f", allow_missing_reference: true, references_dir: {tmp_path / 'refs'}"
+    suite = serve_eval("suite", _suite(tmp_path, more), "-o", "suite")
+    assert suite.returncode == 3, suite.stderr
+    shown = serve_eval("run", *words[:-1], "--dry-run")
+    for text in (done.stdout, suite.stdout, shown.stderr):
+        [command] = _commands(text)
+        assert command.endswith("--reason 'another protocol'"), text
+    taken = shlex.split(_commands(done.stdout)[0].replace("TRUSTED_HOST:8000", ""))[1:]
+    again = serve_eval(*taken, "--launcher", "simulated", "-o", "taken")
+    assert again.returncode == 0, again.stderr
+    assert "reason: another protocol" in Path("refs/passkey_short.yaml").read_text()
+
+
 @pytest.mark.parametrize("rule", ["paired", "{anchors: {}}"])
 def test_a_rule_that_needs_more_of_a_reference_names_no_endpoint_under_test(
     rule: str, tmp_path: Path

@@ -244,6 +244,13 @@ def test_no_reference_uses_none_where_a_row_applies_and_asks_the_same(plan: Plan
     assert (prepared.fingerprint, prepared.hypothesis) == (judged.fingerprint, judged.hypothesis)
 
 
+def test_no_reference_gives_no_other_reason_where_the_protocol_differs(plan: Plan) -> None:
+    deviating = replace(plan, tasks=(Spec(name="gsm8k", options={"max_tokens": 512}),))
+    (prepared,) = prepare(replace(deviating, no_reference=True))
+    assert (prepared.reference, prepared.protocol) == (None, None)
+    assert prepared.why_no_reference == "--no-reference was given"
+
+
 def test_a_reference_that_may_be_missing_is_used_where_it_is_there(plan: Plan) -> None:
     (prepared,) = prepare(replace(plan, allow_missing_reference=True))
     assert prepared.reference is not None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from serve_eval.errors import NotComparableError
+from serve_eval.errors import NotComparableError, PlanError, ReferenceFileError
 from serve_eval.evaluation.plan.applicable_reference import SEED
 from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
+from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Plan, Reference
+from serve_eval.verdicts.references import find
 
 _NO_ROW_HINT = (
     "Give the --model and the specification of a registered row, or pass your own rows with"
@@ -19,6 +21,10 @@ _NO_VERDICT_HINT = (
     " To print the value without a verdict: --allow-missing-reference, or for all tasks"
     f" --no-reference. {HOW_TO_TAKE}:"
 )
+
+
+OTHER_PROTOCOL = "another protocol"
+"""Reason for replacing an entry of the same model that did not apply."""
 
 
 class LackingReference(NamedTuple):
@@ -46,6 +52,27 @@ def is_replaced(plan: Plan, reference: Reference) -> bool:
     """Return True if a reference that is taken for this plan would replace this one."""
     folder = plan.references_dir
     return folder is not None and Path(reference.file).parent == Path(folder)
+
+
+def write_taking(plan: Plan, tasks: Collection[str]) -> str:
+    """Return the command that takes references for tasks, with a reason if it replaces entries."""
+    replaced = any(_list_taken(plan, tasks))
+    return write_take_command(plan, tasks, reason=OTHER_PROTOCOL if replaced else None)
+
+
+def _list_taken(plan: Plan, tasks: Collection[str]) -> Iterator[bool]:
+    """Yield for each task whether the folder of the plan has an entry of its model."""
+    model = plan.reference_model or plan.model
+    if plan.references_dir is None or model is None:
+        return
+    for spec in plan.tasks:
+        if spec.name in tasks:
+            try:
+                file = build_task(spec, spec.name).reference_file
+                found = find(file, model, plan.accuracy_spec, [Path(plan.references_dir)])
+            except (PlanError, ReferenceFileError):
+                continue  # The command itself says so.
+            yield found is not None
 
 
 def find_lacking(plan: Plan, lacking: Sequence[LackingReference]) -> list[NotComparableError]:

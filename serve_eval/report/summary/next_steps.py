@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from serve_eval.evaluation.plan.again import write_resume_command
-from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
+from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE
+from serve_eval.evaluation.plan.lacking_reference import write_taking
 from serve_eval.report.terminal import RED, diagnose_command
 from serve_eval.schema import Report, TaskReport, VerdictOutcome
 from serve_eval.shell_words import quote_argument, quote_path, quote_word
@@ -28,7 +29,7 @@ def next_steps(report: Report, out_dir: Path) -> Iterator[str]:
         several = f" --task {quote_word(shown.result.task)}" if len(report.tasks) > 1 else ""
         yield f"serve-eval show {folder}{several} {quote_argument(shown.example.id)}"
     if lacks_reference(report):
-        yield write_take_command(report.plan, list_unreferenced(report))
+        yield write_taking(report.plan, list_unreferenced(report))
 
 
 def lacks_reference(report: Report) -> bool:

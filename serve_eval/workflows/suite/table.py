@@ -9,7 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
+from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE
+from serve_eval.evaluation.plan.lacking_reference import write_taking
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.evaluation.storage.run_folder import read_plan
 from serve_eval.report.ci.of_report import pick_remarks
@@ -78,7 +79,7 @@ def _name_take_command(rows: Sequence[SuiteRow], out_dir: Path) -> list[str]:
         return []
     run = lacking[0].run
     plan = read_plan(out_dir / SUITE_RUNS / run)
-    return [write_take_command(plan, [row.task for row in lacking if row.run == run])]
+    return [write_taking(plan, [row.task for row in lacking if row.run == run])]
 
 
 def make_title(report: SuiteReport) -> Text:
