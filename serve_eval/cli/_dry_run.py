@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from serve_eval.cli._launch_preview import describe_size, preview
 from serve_eval.cli._launch_preview import lines as launch_lines
-from serve_eval.cli._launch_preview import preview
 from serve_eval.cli._planned_pairs import plan_pairs, takes_pairs
 from serve_eval.cli._streams import emit, path_of, say
 from serve_eval.errors import PlanError
@@ -79,6 +79,8 @@ def show(plan: Plan, *, as_json: bool) -> int:
     """
     for line in list_disagreements(plan):  # Also where data sets are missing.
         say(f"warning: {line}")
+    if need := describe_size(plan):
+        say(f"note: {need}")
     prepared = prepare(replace(plan, allow_missing_reference=True))
     commands, files = preview(plan, Path(LOGS))
     tasks = [

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+from serve_eval.cli._launch_preview import describe_size
 from serve_eval.cli._streams import emit, say
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.endpoint.launch import check_launcher
@@ -42,8 +44,8 @@ def write_recipe_plans(given: str, output: Path, *, model: str | None, force: bo
         text = write_plan(recipe, str(source), file)
         starter_plan.save_starter_plan(file, text, force=force)
         _show(text, file)
-        if problem := _check(text, file):
-            say(f"warning: {file}: a run would be refused: {problem}")
+        for line in _check(text, file, recipe.nodes):
+            say(line)
     emit(clean("\n".join(_list_next(files))) + "\n")
 
 
@@ -61,13 +63,15 @@ def _show(text: str, file: Path) -> None:
     say(*(line for line in (f"{file}:", *lines) if line and "--dry-run" not in line))
 
 
-def _check(text: str, file: Path) -> str:
-    """Return why the launcher would refuse the plan; empty if it would not."""
+def _check(text: str, file: Path, nodes: int | None) -> Iterator[str]:
+    """Yield why the launcher would refuse the plan, else the nodes that it needs."""
     try:
-        check_launcher(resolve(parse(text, str(file), PlanError).value, {}, os.environ).plan)
+        plan = resolve(parse(text, str(file), PlanError).value, {}, os.environ).plan
+        check_launcher(plan)
+        if need := describe_size(plan, nodes):
+            yield f"note: {file}: {need}"
     except ServeEvalError as error:
-        return str(error)
-    return ""
+        yield f"warning: {file}: a run would be refused: {error}"
 
 
 def _list_next(files: list[Path]) -> list[str]:

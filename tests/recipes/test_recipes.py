@@ -27,7 +27,7 @@ def _plan(file: str = "plan.yaml") -> dict[str, Any]:
     return content
 
 
-def _convert(name: str, *more: str) -> tuple[dict[str, Any], str]:
+def convert(name: str, *more: str) -> tuple[dict[str, Any], str]:
     """Return the plan of a recipe, which a dry run takes, and its text."""
     done = serve_eval("init", "--from", EXAMPLES / name, *more)
     assert done.returncode == 0, done.stderr
@@ -39,7 +39,7 @@ def _convert(name: str, *more: str) -> tuple[dict[str, Any], str]:
 
 
 def test_a_recipe_of_srt_slurm_becomes_steps() -> None:
-    plan, text = _convert("srt.yaml")
+    plan, text = convert("srt.yaml")
     launcher = plan["launcher"]
     assert (plan["model"], launcher["name"], launcher["gpus_per_node"]) == ("org/model", "slurm", 4)
     assert launcher["ready_timeout_s"] == 1000
@@ -64,7 +64,7 @@ def test_a_recipe_of_srt_slurm_becomes_steps() -> None:
 
 
 def test_a_recipe_of_one_node_needs_no_slurm_and_names_what_is_unknown() -> None:
-    plan, text = _convert("srt_alone.yaml")
+    plan, text = convert("srt_alone.yaml")
     assert plan["launcher"] == {
         "name": "trtllm",
         "config": {"tensor_parallel_size": 2, "max_batch_size": 8},
@@ -112,101 +112,6 @@ def test_an_unknown_variant_names_the_known_ones() -> None:
     assert "Its variants: small, sizes_0, sizes_1." in refused.stderr
 
 
-def test_roles_of_srt_slurm_are_its_sections_under_other_names() -> None:
-    plan, text = _convert("srt_roles.yaml")
-    launcher = plan["launcher"]
-    assert (plan["model"], launcher["name"], launcher["gpus_per_node"]) == ("org/model", "slurm", 8)
-    assert launcher["container"]["image"] == "nvcr.io#nvidia/tensorrt-llm/release:1.3.0"
-    assert launcher["sbatch_args"] == ["--time=01:30:00"]
-    sides = launcher["trtllm_disaggregated"]
-    context, generation = sides["context_servers"], sides["generation_servers"]
-    assert (context["num_instances"], generation["num_instances"]) == (3, 2)
-    assert context["env"] == {"SHARED": "1", "TRTLLM_ENABLE_PDL": "1"}
-    assert context["extra_args"] == ["--tool_parser", "qwen3"]
-    assert generation["config"]["tensor_parallel_size"] == 2
-    assert generation["env"] == {"SHARED": "1"}
-    for words in (
-        "# * roles.prefill.kv_events: Dynamo's router reads it",
-        "# * roles.decode.restart: a server that ends fails the run",
-        "# * the service mooncake-master: start it yourself if the servers need it",
-        "The recipe measures gpqa_diamond: see",
-    ):
-        assert words in text, words
-    assert "the frontend and router" not in text
-
-
-@pytest.mark.parametrize(
-    ("selector", "name", "ranks"),
-    [("", "small", 2), ("override_small", "small", 2), ("base", "base", 8)],
-)
-def test_the_base_that_variants_override_is_chosen_by_its_name(
-    selector: str, name: str, ranks: int
-) -> None:
-    [found] = read_recipes(EXAMPLES / "srt_roles_variants.yaml", selector)
-    assert found.single is not None
-    assert (found.variant, found.single.ranks, found.single.gpus) == (name, ranks, ranks)
-    [first] = read_recipes(EXAMPLES / "srt_variants.yaml", "base")
-    assert first.variant == "base"
-
-
-def test_a_variant_called_base_is_chosen_by_its_whole_name() -> None:
-    Path("recipe.yaml").write_text(
-        "base: {engine: trtllm, roles: {agg: {args: {tensor_parallel_size: 8}}}}\n"
-        "override_base: {roles: {agg: {args: {tensor_parallel_size: 2}}}}\n"
-    )
-    for selector, ranks in (("base", 8), ("override_base", 2)):
-        [found] = read_recipes(Path("recipe.yaml"), selector)
-        assert found.single is not None
-        assert found.single.ranks == ranks
-
-
-def test_a_file_without_a_base_names_its_variants() -> None:
-    refused = serve_eval("init", "--from", f"{EXAMPLES / 'srt_roles.yaml'}:base")
-    assert (refused.returncode, "no variant base" in refused.stderr) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("roles", "words"),
-    [
-        ("{prefill: {}, other: {}}", "roles.other is no role of srt-slurm"),
-        ("{agg: {}, decode: {}}", "roles: either agg, or prefill and decode"),
-        ("{agg: {nodes: colocate}}", "roles.agg.nodes: only decode can colocate"),
-        ("{agg: {nodes: x}}", "expected a number, not 'x'"),
-        ("{prefill: {container: a/b}, decode: {}}", "a plan has one image"),
-        ("{agg: 3}", "roles.agg: expected a mapping"),
-        ("{agg: {extra_args: --x}}", "extra_args: expected a list"),
-        ("{decode: {}}", "servers for decode, so for one side only"),
-        ("{}", "no servers"),
-    ],
-)
-def test_wrong_roles_are_refused_by_name(roles: str, words: str) -> None:
-    Path("recipe.yaml").write_text(f"schema: 2\nengine: trtllm\nroles: {roles}\n")
-    refused = serve_eval("init", "--from", "recipe.yaml")
-    assert (refused.returncode, words in refused.stderr) == (2, True), refused.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("engine: vllm\nroles: {agg: {}}\n", "a recipe for vLLM"),
-        ("schema: 2\nroles: {agg: {}}\n", "a recipe for SGLang"),
-        (
-            "schema: 2\nroles: {prefill: {engine: vllm}, decode: {engine: {type: tilert}}}\n",
-            "a recipe for vLLM",
-        ),
-        (
-            "schema: 2\nroles: {prefill: {engine: trtllm}, decode: {engine: tilert}}\n",
-            "the engine tilert, which is not known",
-        ),
-        ("engine: trtllm\nbackend: {type: trtllm}\nroles: {agg: {}}\n", "backend and roles"),
-    ],
-)
-def test_the_engine_of_roles_is_read(text: str, words: str) -> None:
-    Path("recipe.yaml").write_text(text)
-    refused = serve_eval("init", "--from", "recipe.yaml")
-    assert (refused.returncode, words in refused.stderr) == (2, True), refused.stderr
-
-
 def test_a_sweep_has_a_plan_per_combination() -> None:
     found = read_recipes(EXAMPLES / "srt_sweep.yaml")
     assert [one.variant for one in found] == [
@@ -238,7 +143,7 @@ def test_recipes_of_other_engines_are_named_and_refused(name: str, words: str) -
 
 
 def test_a_slurm_benchmark_is_read() -> None:
-    plan, text = _convert("benchmark.yaml")
+    plan, text = convert("benchmark.yaml")
     launcher = plan["launcher"]
     assert (plan["model"], launcher["name"]) == ("/data/model", "slurm")
     assert launcher["sbatch_args"] == ["--account=me", "--time=02:00:00", "--gres=gpu:4"]
@@ -247,7 +152,7 @@ def test_a_slurm_benchmark_is_read() -> None:
     assert context["num_instances"] == 2
     assert "--partition, which the recipe leaves open" in text
     assert "The recipe measures gsm8k: see" in text
-    plan, _ = _convert("benchmark_older.yaml", "--force")
+    plan, _ = convert("benchmark_older.yaml", "--force")
     generation = plan["launcher"]["generation_servers"]
     assert (plan["model"], generation["config"]["tensor_parallel_size"]) == ("org/model", 2)
 
@@ -264,7 +169,7 @@ def test_a_time_limit_keeps_its_length(written: str, time: str) -> None:
 
 
 def test_an_orchestrators_file_is_read() -> None:
-    plan, text = _convert("orchestrator.yaml")
+    plan, text = convert("orchestrator.yaml")
     launcher = plan["launcher"]
     assert (launcher["name"], launcher["backend"]) == ("trtllm_disaggregated", "pytorch")
     assert launcher["orchestrator"] == {"schedule_style": "generation_first"}
@@ -295,7 +200,7 @@ def test_keys_of_a_fleet_are_the_orchestrators(key: str, value: object, refused:
 
 
 def test_configs_next_to_an_orchestrators_file_are_taken() -> None:
-    plan, text = _convert("separate/disagg_config.yaml", "--model", "org/model")
+    plan, text = convert("separate/disagg_config.yaml", "--model", "org/model")
     sides = plan["launcher"]["trtllm_disaggregated"]
     assert sides["generation_servers"]["config"]["tensor_parallel_size"] == 2
     assert sides["context_servers"]["config"]["disable_overlap_scheduler"] is True
@@ -303,13 +208,13 @@ def test_configs_next_to_an_orchestrators_file_are_taken() -> None:
 
 
 def test_a_config_of_one_server_is_read() -> None:
-    plan, text = _convert("llm_args.yaml")
+    plan, text = convert("llm_args.yaml")
     assert (plan["model"], plan["launcher"]["config"]["max_batch_size"]) == ("MODEL", 16)
     assert "model: the recipe does not name it" in text
 
 
 def test_a_deployment_of_dynamo_is_read() -> None:
-    plan, text = _convert("dynamo.yaml")
+    plan, text = convert("dynamo.yaml")
     launcher = plan["launcher"]
     assert (plan["model"], launcher["name"], launcher["gpus_per_node"]) == ("org/model", "slurm", 4)
     sides = launcher["trtllm_disaggregated"]
@@ -326,7 +231,7 @@ def test_a_deployment_of_dynamo_is_read() -> None:
     assert f"{FORCE}=2" in text
     assert "prefill: the option of Dynamo --dyn-reasoning-parser" in text
     assert "env ENGINE_ARGS: /configs/prefill.yaml is a path in the pods" in text
-    plan, text = _convert("dynamo_components.yaml", "--force")
+    plan, text = convert("dynamo_components.yaml", "--force")
     assert plan["launcher"]["config"] == {"tensor_parallel_size": 2}
     assert "the recipe reads /in/the/image.yaml, which it does not contain" in text
 
@@ -363,7 +268,7 @@ def test_files_that_are_no_recipes_are_refused(text: str, words: str) -> None:
 def test_a_model_that_the_command_names_is_not_left_to_fill_in(name: str) -> None:
     found = serve_eval("init", "--from", EXAMPLES / name, "-o", "open.yaml")
     assert "model: " in found.stderr
-    plan, text = _convert(name, "--model", "org/mine")
+    plan, text = convert(name, "--model", "org/mine")
     assert plan["model"] == "org/mine"
     assert "# * model:" not in text
 
