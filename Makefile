@@ -16,7 +16,7 @@ demo: $(VENV)/.demo
 WORKERS = $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
 
 test: $(VENV)/.dev
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -p tests.compiled_once -p tests.temporary_in_memory \
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -p tests.compiled_once -p tests.temporary_in_memory -p tests.few_messages \
 	  -n $(WORKERS) --dist worksteal --durations=10 --durations-min=1 -m "not slow and not page" $(TESTS)
 
 # Recorded requests to trtllm-serve's serving layer, sent to the stand-in: status, keys and framing of the answers. It

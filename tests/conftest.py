@@ -41,6 +41,10 @@ KNOWN_SLOW = frozenset(
 )
 
 
+# Tests and their modules stay until the end: passes over them during the collection find nothing.
+gc.disable()
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark the tests of the table of slow tests, which are slow here if not by nature."""
     if item.nodeid in KNOWN_SLOW:
@@ -48,12 +52,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exempt the collected tests and their modules from garbage collection.
-
-    They stay until the end, so that each pass over them would find nothing.
-    """
-    gc.collect()
+    """Begin garbage collection, from which the collected tests and their modules are exempt."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

@@ -19,6 +19,7 @@ import pkgutil
 import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -66,9 +67,23 @@ def _package(folder: str) -> ModuleType:
 
 def list_shipped(folder: str) -> list[str]:
     """Return the names that one of our packages offers, sorted."""
+    paths = _package(folder).__path__
+    return list(_list_modules(folder, tuple((path, _read_mtime(path)) for path in paths)))
+
+
+def _read_mtime(path: str) -> int:
+    """Return when a file was last added to a folder or removed; 0 for a path that is no folder."""
+    try:
+        return Path(path).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+@functools.cache  # each name that is looked up would list the folder again
+def _list_modules(folder: str, places: Sequence[tuple[str, int]]) -> Sequence[str]:
     found = sorted(
         module.name
-        for module in pkgutil.iter_modules(_package(folder).__path__)
+        for module in pkgutil.iter_modules([path for path, _ in places])
         if not module.name.startswith("_")
     )
     if folder != SCORERS:

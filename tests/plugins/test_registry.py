@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Literal
@@ -27,6 +28,24 @@ def _example(
 def test_names_are_the_files_without_an_underscore() -> None:
     assert {"gsm8k", "mmlu"} <= set(registry.names("serve_eval.tasks"))
     assert not [name for name in registry.names("serve_eval.tasks") if name.startswith("_")]
+
+
+def test_files_that_come_and_go_are_noticed(tmp_path: Path) -> None:
+    folder = "serve_eval.tasks"
+    before = registry.list_shipped(folder)
+    shipped = registry.places([folder])
+    registry.look_in({folder: [*shipped[folder], str(tmp_path)]})
+    try:
+        assert registry.list_shipped(folder) == before
+        new = tmp_path / "a_new_task.py"
+        new.write_text("")
+        os.utime(tmp_path, ns=(1, 1))  # the clock of a file system may be coarse
+        assert set(registry.list_shipped(folder)) - set(before) == {"a_new_task"}
+        new.unlink()
+        os.utime(tmp_path, ns=(2, 2))
+        assert registry.list_shipped(folder) == before
+    finally:
+        registry.look_in(shipped)
 
 
 def test_an_unknown_name_comes_with_the_nearest() -> None:

@@ -35,7 +35,11 @@ LIKELIHOOD = [
 ]
 
 
-@pytest.fixture(params=[*NAMES, *LIKELIHOOD], ids=lambda param: getattr(param, "name", param))
+@pytest.fixture(
+    scope="module",
+    params=[*NAMES, *LIKELIHOOD],
+    ids=lambda param: getattr(param, "name", param),
+)
 def loaded(request: pytest.FixtureRequest, data_root: Path) -> tuple[Task, Dataset]:
     task = build_task(
         request.param if isinstance(request.param, Spec) else spec_of(request.param, data_root)
