@@ -18,12 +18,12 @@ from serve_eval.report.pictures.picture import Ruler
 
 OUTCOMES = (
     "FAIL", "ERROR", "INTERRUPTED", "INCONCLUSIVE", "UNSUPPORTED", "NO REFERENCE", "SHARD",
-    "NOT JUDGED", "PASS",
+    "INTEGRATION TEST", "PASS",
 )  # fmt: skip
 """Outcomes, the worst first. One that stands in no story's list here comes before NO REFERENCE."""
 _UNKNOWN = OUTCOMES.index("NO REFERENCE")
 _STATES: dict[str, State] = {"PASS": "pass", "FAIL": "fail", "ERROR": "fail"}
-_QUIET = ("NO REFERENCE", "NOT JUDGED")
+_QUIET = ("NO REFERENCE",)
 """Outcomes without a colour: they must not outshine a FAIL."""
 
 
@@ -62,9 +62,10 @@ class Block:
 class Conclusion:
     """What was found about one thing: a task, a server, a check as a whole.
 
-    `figures` are its value and what that is compared with, and `drawn` the same with the marks of
-    the `ruler`, for faces that draw it. `counts` say how much was asked and how much has no answer.
-    `cause` says why it did not pass: the reason itself if `sure`, else the likeliest one.
+    `figures` are its value and what that is compared with, and `drawn` the same for a first line
+    with the marks of the `ruler`; "" if it says no more. `counts` say how much was asked and how
+    much has no answer. `cause` says why it did not pass: the reason itself if `sure`, else the
+    likeliest one.
     """
 
     name: str
@@ -140,6 +141,10 @@ class Document:
         counts = Counter(one.outcome for one in self.ordered)
         told = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
         return f"{len(self.conclusions)} {self.noun}: {told}"
+
+    def with_suites(self, suites: Sequence[CiSuite]) -> Document:
+        """Return the same document with its cases, whose lines it made."""
+        return replace(self, suites=suites)
 
     def make_line(self) -> OneLine:
         """Return the line about all: the worst conclusion, with the counts of the others."""

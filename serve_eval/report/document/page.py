@@ -18,8 +18,7 @@ def make_page(document: Document) -> PageContent:
     alone = document.only
     words = document.counted if document.conclusions else ""
     if alone is not None:
-        drawn = alone.drawn if alone.ruler is not None else ""
-        words = "  ".join(filter(None, (alone.name, drawn or alone.figures)))
+        words = "  ".join(filter(None, (alone.name, alone.drawn or alone.figures)))
     subject = document.model or document.endpoint
     shown = [row for row in list_statements(document) if row.depth is Depth.FIRST]
     return PageContent(

@@ -36,11 +36,15 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataColumn:
-    """A column of a table. Numbers are right-aligned; `note` explains its name."""
+    """A column of a table. Numbers are right-aligned; `note` explains its name.
+
+    A terminal that is too narrow for all columns leaves out a `spare` one.
+    """
 
     name: str
     number: bool = False
     note: str = ""
+    spare: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

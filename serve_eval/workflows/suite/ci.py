@@ -8,10 +8,10 @@ from pathlib import Path
 
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
-from serve_eval.report.ci.of_report import choose_state
 from serve_eval.report.ci.properties import list_other
 from serve_eval.report.one_line import OneLine, describe_drop, lead
 from serve_eval.report.results_table.markdown import list_table_lines
+from serve_eval.report.run.cases import choose_state
 from serve_eval.report.summary.figures import count, write_figure
 from serve_eval.report.task_line import split_change
 from serve_eval.schema import REHEARSED, SuiteReport, SuiteRow, VerdictOutcome

@@ -12,6 +12,7 @@ from serve_eval import __version__
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import PAGE_FILE, SUITE_RUNS
 from serve_eval.evaluation.storage.reports.report_file import find_report
+from serve_eval.report.document import name_state
 from serve_eval.report.page.content import (
     DataCell,
     DataColumn,
@@ -22,7 +23,6 @@ from serve_eval.report.page.content import (
     State,
     TextLines,
 )
-from serve_eval.report.page.verdict import name_state
 from serve_eval.report.pictures import (
     IntervalRow,
     Picture,

@@ -12,9 +12,9 @@ from rich.text import Text
 from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.evaluation.storage.run_folder import read_plan
-from serve_eval.report.ci.of_report import pick_remarks
 from serve_eval.report.layout import fit_tables, tell_rehearsal
 from serve_eval.report.results_table import write_text
+from serve_eval.report.run.cases import pick_remarks
 from serve_eval.report.summary import Row, badge, print_commands, print_rows, style_of
 from serve_eval.report.summary.figures import count, write_figure
 from serve_eval.report.summary.table import ORDER, SHORTEST, measure

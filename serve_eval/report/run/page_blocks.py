@@ -1,16 +1,13 @@
-"""Make the page of a run from its report and its folder."""
+"""Make what only the page of a run shows, from its report and its folder."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from serve_eval import __version__
-from serve_eval.evaluation.capabilities.sampling import describe_defaults
 from serve_eval.evaluation.endpoint.deployment import describe
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.degradation import what
-from serve_eval.evaluation.storage.file_names import PAGE_FILE
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.attribution import COLUMNS, list_workers
 from serve_eval.report.course import picture
@@ -21,110 +18,52 @@ from serve_eval.report.page.content import (
     DataTable,
     Fact,
     Facts,
-    PageContent,
     PictureSection,
     Section,
-    TextLines,
 )
 from serve_eval.report.page.questions import tabulate_questions
 from serve_eval.report.page.sample_data import PageTask, SampleData
 from serve_eval.report.page.samples_section import show_samples
 from serve_eval.report.page.settings import show_settings
-from serve_eval.report.page.verdict import (
-    make_facts,
-    make_first_line,
-    picture_tasks,
-    rule_task,
-    tabulate_tasks,
-)
-from serve_eval.report.page.writer import save_page
 from serve_eval.report.pictures.picture import Picture
 from serve_eval.report.pictures.questions import draw_questions
 from serve_eval.report.pictures.run_pictures import draw_answers, draw_task
+from serve_eval.report.run.conclusions import picture_tasks
 from serve_eval.report.samples.by_question import RepeatedQuestion, count_by_question
 from serve_eval.report.samples.known import know_task
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.report.summary import (
-    Row,
     SummaryTask,
-    describe_leads,
-    describe_run,
-    describe_workers,
-    list_details,
-    rows_of,
     summarise_tasks,
 )
-from serve_eval.report.terminal import explain
-from serve_eval.schema import REHEARSED, Attribution, Report, TaskReport
-
-
-def write_page(
-    report: Report,
-    out_dir: Path,
-    leads: Sequence[Row] = (),
-    *,
-    include_path: Sequence[str] = (),
-    prepared: Sequence[PreparedTask] = (),
-    notify: Callable[[str], object] = lambda line: None,
-) -> Path:
-    """Write the page into the run folder and return its path.
-
-    `leads` are the rows that lead to the cause of a red run; `notify` gets a warning if the
-    pictures could not be drawn. Tasks that are not `prepared` are prepared again. Raises
-    RunFolderError if the page cannot be written.
-    """
-    path = out_dir / PAGE_FILE
-    content = make_run_page(report, out_dir, leads, include_path=include_path, prepared=prepared)
-    save_page(content, path, notify)
-    return path
+from serve_eval.schema import Attribution, Report, TaskReport
 
 
 @with_scope
-def make_run_page(
+def list_page_blocks(
     report: Report,
     out_dir: Path,
-    leads: Sequence[Row] = (),
     *,
     include_path: Sequence[str] = (),
     prepared: Sequence[PreparedTask] = (),
-) -> PageContent:
-    """Return the page of a run."""
-    tasks = summarise_tasks(report, out_dir)
-    first = make_first_line(tasks)
+) -> list[Section]:
+    """Return what only the page of a run shows: pictures, questions, samples, settings.
+
+    Tasks that are not `prepared` are prepared again.
+    """
     ready = {one.task.name: one for one in prepared}
     opened = [
         _open_task(report, out_dir, one, include_path, ready.get(one.result.task))
         for one in report.tasks
     ]
     data = SampleData(opened, out_dir, most=report.plan.limits.page_samples)
-    alone = tasks[0].result.task if len(tasks) == 1 else ""
-    facts = make_facts(rows_of(tasks[0]), alone) if alone else []
-    rows = [row for task in report.tasks for row in describe_workers(task, report)]
-    rows += [*describe_leads(report, leads), *describe_run(report, out_dir)]
-    return PageContent(
-        notice=REHEARSED if report.rehearsal else "",
-        kind="run",
-        title=", ".join(f"{task.result.task}: {task.verdict.outcome}" for task in report.tasks),
-        heading=report.plan.model or report.endpoint.base_url,
-        state=first.state,
-        badge=first.badge,
-        headline=first.text,
-        ruler=rule_task(tasks[0]) if alone else None,
-        rows=[*facts, *make_facts(rows)],
-        sections=tuple(_list_sections(report, tasks, data)),
-        foot=f"serve-eval {__version__}, {report.started_at}",
-    )
+    return [*_list_sections(report, summarise_tasks(report, out_dir), data)]
 
 
 def _list_sections(
     report: Report, tasks: Sequence[SummaryTask], data: SampleData
 ) -> Iterator[Section]:
-    if several := len(tasks) > 1:
-        yield tabulate_tasks(tasks)
-        for summary in tasks:
-            if details := list_details(summary):
-                name = summary.result.task
-                yield Facts(title=name, rows=make_facts(details, name))
+    several = len(tasks) > 1
     asked = {one.result.task: _count_questions(report, one, data) for one in report.tasks}
     drawn = [*picture_tasks(tasks), *_draw_tasks(report, data, asked)]
     if drawn:
@@ -139,7 +78,7 @@ def _list_sections(
             yield from _show_workers(task.attribution, task.result.task)
     if (samples := show_samples(data)) is not None:
         yield samples
-    yield from _show_settings(report, tasks[0].resume)
+    yield from _show_settings(report)
 
 
 def _draw_tasks(
@@ -202,29 +141,12 @@ def _show_workers(told: Attribution, task: str) -> Iterator[DataTable]:
         yield DataTable(title=f"{task}: workers", columns=columns, rows=rows)
 
 
-def _list_defaults(report: Report) -> Iterator[Fact]:
-    """Yield what the endpoint adds to requests, and what the run sends in its place."""
-    for line in describe_defaults(report.sampling_defaults):
-        yield Fact(label="sampling defaults", text=line)
-
-
-def _show_settings(report: Report, resume: str) -> Iterator[Section]:
-    """Yield the details that the terminal shows with --verbose, the settings and the machines."""
-    for one in report.tasks:
-        yield TextLines(
-            title=f"Details: {one.result.task}", lines=[*explain(one, resume)], closed=True
-        )
+def _show_settings(report: Report) -> Iterator[Section]:
+    """Yield the settings and the machines."""
     yield show_settings("Settings", report.plan)
     servers = [Fact(label=kind, text=what) for kind, what in describe(report.endpoint.info).items()]
-    yield Facts(
-        title="Servers",
-        rows=[
-            Fact(label="base_url", text=report.endpoint.base_url or "no request was sent"),
-            *servers,
-            *_list_defaults(report),
-        ],
-        closed=True,
-    )
+    where = Fact(label="base_url", text=report.endpoint.base_url or "no request was sent")
+    yield Facts(title="Servers", rows=[where, *servers], closed=True)
     yield show_settings("Environment", report.environment)
     for one in report.tasks:
         shown = {"data": one.dataset, "fingerprint": one.fingerprint, "reference": one.reference}
