@@ -81,11 +81,15 @@ class DataTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureSection:
-    """Pictures side by side below one title, and a `note` under them."""
+    """Pictures side by side below one title, and a `note` under them.
+
+    `closed`: they are folded until the reader opens them.
+    """
 
     title: str
     pictures: Sequence[Picture]
     note: str = ""
+    closed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,12 @@ ORDER = (
     "rule", "asked", "cut", "by", "e.g.", "workers", "path", "warning",
 )  # fmt: skip
 """Labels, the most important first; those of others follow in their own order."""
+PAIRED_RULES = ("paired", "noninferiority", "anchors")
+"""Rules that judge prompt by prompt."""
+CHANGE_TITLE = ": change"
+"""Part of the title of the picture of a change."""
+NAMED = 4
+"""Pictures that a title names at most."""
 ROW_STATES: dict[str, State] = {"error": "fail", "warning": "warn"}
 _NUMBERS = ("value", "95 %", "reference", "change", "A", "B")
 _SPARE = ("change",)
@@ -122,6 +128,20 @@ def picture_tasks(tasks: Sequence[SummaryTask]) -> Iterator[Picture]:
             if (ruler := rule_task(task)) is not None:
                 [row] = ruler.rows
                 yield Picture(title=f"{row.label}: value", description=row.text, ruler=ruler)
+
+
+def choose_lead(pictures: Sequence[Picture], *, paired: bool) -> Picture | None:
+    """Return the picture that answers the question of a task: the change of pairs, or the test."""
+    changes = [one for one in pictures if CHANGE_TITLE in one.title]
+    return next(iter([*(changes if paired else []), *pictures]), None)
+
+
+def name_pictures(pictures: Sequence[Picture]) -> str:
+    """Return the title of folded pictures, with what the first ones show."""
+    shown = [one.title.partition(": ")[2] or one.title for one in pictures]
+    names = list(dict.fromkeys(shown))
+    more = ", ..." if len(names) > NAMED else ""
+    return f"More pictures: {', '.join(names[:NAMED])}{more}"
 
 
 def tabulate_tasks(tasks: Sequence[SummaryTask]) -> DataTable:

@@ -9,13 +9,9 @@ from serve_eval.evaluation.endpoint.deployment import describe
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.degradation import what
 from serve_eval.plugins.scope import with_scope
-from serve_eval.report.attribution import COLUMNS, list_workers
 from serve_eval.report.course import picture
 from serve_eval.report.page.breakdown import show_breakdown
 from serve_eval.report.page.content import (
-    DataCell,
-    DataColumn,
-    DataTable,
     Fact,
     Facts,
     PictureSection,
@@ -28,7 +24,12 @@ from serve_eval.report.page.settings import show_settings
 from serve_eval.report.pictures.picture import Picture
 from serve_eval.report.pictures.questions import draw_questions
 from serve_eval.report.pictures.run_pictures import draw_answers, draw_task
-from serve_eval.report.run.conclusions import picture_tasks
+from serve_eval.report.run.conclusions import (
+    PAIRED_RULES,
+    choose_lead,
+    name_pictures,
+    picture_tasks,
+)
 from serve_eval.report.samples.by_question import RepeatedQuestion, count_by_question
 from serve_eval.report.samples.known import know_task
 from serve_eval.report.samples.samples import SampleSource
@@ -36,7 +37,7 @@ from serve_eval.report.summary import (
     SummaryTask,
     summarise_tasks,
 )
-from serve_eval.schema import Attribution, Report, TaskReport
+from serve_eval.schema import Report, TaskReport
 
 
 @with_scope
@@ -65,19 +66,23 @@ def _list_sections(
 ) -> Iterator[Section]:
     several = len(tasks) > 1
     asked = {one.result.task: _count_questions(report, one, data) for one in report.tasks}
-    drawn = [*picture_tasks(tasks), *_draw_tasks(report, data, asked)]
-    if drawn:
-        yield PictureSection(title="Pictures", pictures=drawn)
+    drawn = list(_draw_tasks(report, data, asked))
+    lead = choose_lead(drawn, paired=any(one.verdict.rule in PAIRED_RULES for one in report.tasks))
+    if several or lead is None:
+        lead = None
+        if pictures := list(picture_tasks(tasks)):
+            yield PictureSection(title="Values", pictures=pictures)
+    else:
+        yield PictureSection(title="What decides", pictures=[lead])
+    if (samples := show_samples(data)) is not None:
+        yield samples
+    if others := [one for one in drawn if one is not lead]:
+        yield PictureSection(title=name_pictures(others), pictures=others, closed=True)
     for name, questions in asked.items():
         yield from tabulate_questions(name, questions, several=several)
     for summary in tasks:
         facts = data.known[summary.result.task]
         yield from show_breakdown(summary, facts.fields if facts else (), several=several)
-    for task in report.tasks:
-        if task.attribution is not None:
-            yield from _show_workers(task.attribution, task.result.task)
-    if (samples := show_samples(data)) is not None:
-        yield samples
     yield from _show_settings(report)
 
 
@@ -129,16 +134,6 @@ def _open_task(
         url=report.endpoint.base_url,
         key=report.plan.connection.api_key_env,
     )
-
-
-def _show_workers(told: Attribution, task: str) -> Iterator[DataTable]:
-    rows = [
-        [DataCell(text=cell, state="fail" if accused else "none") for cell in cells]
-        for cells, accused in list_workers(told)
-    ]
-    if rows:
-        columns = [DataColumn(name=name, number=i > 2) for i, name in enumerate(COLUMNS)]
-        yield DataTable(title=f"{task}: workers", columns=columns, rows=rows)
 
 
 def _show_settings(report: Report) -> Iterator[Section]:

@@ -25,7 +25,7 @@ from serve_eval.report.page.samples_section import show_samples
 from serve_eval.report.page.settings import contrast_settings
 from serve_eval.report.pictures.compare_pictures import draw_compared, draw_graded, draw_times
 from serve_eval.report.pictures.picture import Picture
-from serve_eval.report.run.conclusions import picture_tasks
+from serve_eval.report.run.conclusions import choose_lead, name_pictures, picture_tasks
 from serve_eval.report.samples.known import KnownTask, know_task
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import ComparedTask, Comparison, Plan, Report
@@ -56,17 +56,21 @@ def _list_sections(
     opened = [_open_task(one, folders, plans, reports["B"], include_path) for one in tasks]
     most = plans["B"].limits.page_samples if most is None else most
     data = SampleData(opened, out_dir, most=most)
+    drawn = [one for task in tasks for one in _draw(task, folders, data)]
+    lead = None if several else choose_lead(drawn, paired=True)
+    if lead is not None:
+        yield PictureSection(title="What decides", pictures=[lead])
+    elif pictures := list(picture_tasks(summaries)):
+        yield PictureSection(title="Values", pictures=pictures)
     for task in tasks:
         yield _cross(task.task, data, several=several)
-    drawn = list(picture_tasks(summaries))
-    drawn += [one for task in tasks for one in _draw(task, folders, data)]
-    if drawn:
-        yield PictureSection(title="Pictures", pictures=drawn)
+    if (samples := show_samples(data)) is not None:
+        yield samples
+    if others := [one for one in drawn if one is not lead]:
+        yield PictureSection(title=name_pictures(others), pictures=others, closed=True)
     for summary in summaries:
         facts = data.known[summary.result.task]
         yield from show_breakdown(summary, facts.fields if facts else (), several=several)
-    if (samples := show_samples(data)) is not None:
-        yield samples
     a, b = (_list_settings(folders[label], reports[label]) for label in "AB")
     yield contrast_settings("Settings of A and B", a, b)
 
