@@ -135,24 +135,13 @@ def _judge_suite(
     judged: JudgedAgainOptions, output: VerdictOutputOptions, faces: FaceOptions, folder: Path
 ) -> int:
     """Judge the finished runs of a suite, print its table, and return the exit code."""
-    from serve_eval.cli._ci_files import save_ci_files
-    from serve_eval.cli._streams import draw, emit
+    from serve_eval.cli._ending import end
     from serve_eval.evaluation.storage.private_files import pretty_json
-    from serve_eval.workflows.suite.ci import describe_suite
+    from serve_eval.workflows.suite.document import make_document
     from serve_eval.workflows.suite.judged_again import judge_suite_again
-    from serve_eval.workflows.suite.table import render
 
     report = judge_suite_again(
         folder, lambda run: choose_plan(judged, output.include_path, run), strict=output.strict
     )
-    if faces.as_json:
-        emit(pretty_json(report).decode())
-    else:
-        draw(lambda console: render(report, folder, console, stored=False))
-    return save_ci_files(
-        lambda: describe_suite(report, folder, stored=False),
-        report.exit_code,
-        junit=faces.junit,
-        notify_text=faces.notify_text,
-        about=folder,
-    )
+    document = make_document(report, folder, stored=False)
+    return end(document, faces, about=folder, figures=pretty_json(report))

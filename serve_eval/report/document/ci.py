@@ -54,6 +54,7 @@ def make_ci_result(document: Document) -> CiResult:
         notes=join_statements([*shown, *deeper]),
         commands=document.commands[:COMMANDS],
         line=document.make_line(),
+        grid=document.summary_lines,
     )
 
 

@@ -87,7 +87,10 @@ class Document:
     that of several conclusions, and `overview` their table, if it says more than outcome, name,
     figures and counts. `commands` come next, the likeliest first. `suites` are the cases of CI.
     `make_page_blocks` makes what only the page shows, at the very end, since it may read samples.
-    `result` is the file with all figures, and `notice` comes before everything.
+    `result` is the file with all figures, and `notice` comes before everything. `counted_as` says
+    how many conclusions there are, if more than their number is to be said. `summary_lines` are
+    Markdown for the summary of CI alone. With `folds_overview`, the page begins with a table of
+    its own, and has the overview folded.
     """
 
     story: str
@@ -109,6 +112,9 @@ class Document:
     suites: Sequence[CiSuite] = ()
     result: Path | None = None
     make_page_blocks: Callable[[], Iterable[Section]] = tuple
+    counted_as: str = ""
+    summary_lines: Sequence[str] = ()
+    folds_overview: bool = False
 
     @property
     def verdict(self) -> str:
@@ -138,6 +144,8 @@ class Document:
     @property
     def counted(self) -> str:
         """The number of conclusions, and how many have which outcome, the worst first."""
+        if self.counted_as:
+            return self.counted_as
         counts = Counter(one.outcome for one in self.ordered)
         told = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
         return f"{len(self.conclusions)} {self.noun}: {told}"

@@ -42,7 +42,8 @@ def _join_alike(conclusions: Sequence[Conclusion]) -> Iterator[Statement]:
         for row in list_own(one):
             names = named.pop((row.label, row.text), [])
             if names:
-                yield _place(row, one, ", ".join(names))
+                more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+                yield _place(row, one, f"{names[0]}{more}")
 
 
 def _place(row: Statement, one: Conclusion, names: str) -> Statement:

@@ -211,7 +211,8 @@ class _Screen:
             )
             return sum(width + GAP for width in widths) + GAP
 
-        for spare in [column for column in table.columns if column.spare]:
+        spares = (column for column in reversed(table.columns) if column.spare)
+        for spare in sorted(spares, key=lambda column: column.spare):
             if rows and measure() > self._console.width - 1:
                 place = columns.index(spare)
                 del columns[place]
@@ -223,7 +224,7 @@ class _Screen:
             room = max(row[widest].cell_len for row in rows) - over
             if words and room >= SHORTEST:
                 for row in rows:
-                    row[widest].truncate(room, overflow="ellipsis")
+                    row[widest] = _shorten(row[widest], room)
         return columns, rows
 
     def _write_cell(self, cell: DataCell) -> Text:
@@ -254,3 +255,11 @@ class _Screen:
             return []
         told = f"-v adds {self._hidden} more {'fact' if self._hidden == 1 else 'facts'}"
         return [Text(f" {'more':<{LABEL}}{told}", style="dim")]
+
+
+def _shorten(name: Text, room: int) -> Text:
+    """Return a name without its middle: the ends tell the runs of a matrix apart."""
+    text, half = name.plain, (room - 1) // 2
+    return (
+        name if len(text) <= room else Text(f"{text[: room - 1 - half]}…{text[-half:]}", name.style)
+    )

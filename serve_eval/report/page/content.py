@@ -38,13 +38,14 @@ class Facts:
 class DataColumn:
     """A column of a table. Numbers are right-aligned; `note` explains its name.
 
-    A terminal that is too narrow for all columns leaves out a `spare` one.
+    A terminal that is too narrow for all columns leaves out the `spare` ones, the lowest first;
+    0: it never does.
     """
 
     name: str
     number: bool = False
     note: str = ""
-    spare: bool = False
+    spare: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -152,7 +152,7 @@ def tabulate_tasks(tasks: Sequence[SummaryTask]) -> DataTable:
         shown[0] = DataCell(text=shown[0].text, state=name_state(task.verdict.outcome))
         rows.append(shown)
     columns = [
-        DataColumn(name=name, number=name in _NUMBERS, spare=name in _SPARE)
+        DataColumn(name=name, number=name in _NUMBERS, spare=int(name in _SPARE))
         for name in name_columns(tasks)
     ]
     return DataTable(title="Tasks", columns=columns, rows=rows)
