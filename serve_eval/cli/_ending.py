@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,47 +32,63 @@ def ask_in_folder(story: Coroutine[Any, Any, T], folder: Path, plan_file: str) -
 
 
 def end(
-    document: Document, faces: FaceOptions, *, folder: Path | None = None, page: bool = True
+    document: Document,
+    faces: FaceOptions,
+    *,
+    folder: Path | None = None,
+    about: Path | None = None,
+    figures: bytes = b"",
+    printed: bool = True,
 ) -> int:
     """Show a document on all its faces, the page last. Return the exit code.
 
     The order matters: the verdict is printed before anything is written that can fail. With a
-    `folder` the files of CI and the page are written into it.
+    `folder` the files of CI and the page are written into it; `about` is the folder that the line
+    names otherwise. `figures` replace the file of the result in JSON. Unless it is `printed`,
+    standard output gets nothing.
     """
     from serve_eval.cli._ci_files import save_ci_files
     from serve_eval.report.document import make_ci_result
 
-    print_result(document, faces)
+    if printed:
+        print_result(document, faces, figures)
     code = save_ci_files(
         lambda: make_ci_result(document),
         document.exit_code,
         folder=folder,
         junit=faces.junit,
         notify_text=faces.notify_text,
+        about=about,
     )
-    if folder is not None and page:
-        save_document_page(lambda: document, folder)
+    if folder is not None:
+        save_document_page(document, folder)
     return code
 
 
-def print_result(document: Document, faces: FaceOptions) -> None:
+def print_result(document: Document, faces: FaceOptions, figures: bytes = b"") -> None:
     """Write a document to standard output, as JSON if that was asked for."""
     from serve_eval.cli._streams import draw, emit
     from serve_eval.report.document import print_document, write_document
+    from serve_eval.schema import REHEARSED
 
     if not faces.as_json:
-        draw(lambda console: print_document(document, console, verbose=faces.verbose))
+        first = 1 + (document.notice not in ("", REHEARSED))
+        draw(
+            lambda console: print_document(document, console, verbose=faces.verbose),
+            conclusion=first,
+        )
         return
     from serve_eval.evaluation.storage.private_files import read_written_text
 
-    figures = "" if document.result is None else read_written_text(document.result)
-    emit(write_document(document, figures.encode()))
+    if not figures and document.result is not None:
+        figures = read_written_text(document.result).encode()
+    emit(write_document(document, figures))
 
 
-def save_document_page(make: Callable[[], Document], folder: Path) -> None:
+def save_document_page(document: Document, folder: Path) -> None:
     """Write the page of a document into a folder, and tell where it is."""
     from serve_eval.cli._page import save_story_page
     from serve_eval.evaluation.storage.file_names import PAGE_FILE
     from serve_eval.report.document import make_page
 
-    save_story_page(lambda: make_page(make()), folder / PAGE_FILE)
+    save_story_page(lambda: make_page(document), folder / PAGE_FILE)

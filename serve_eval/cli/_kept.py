@@ -67,12 +67,13 @@ def can_resume(ending: Interrupted | ServeEvalError, folder: Path) -> bool:
 def end_early(ending: Interrupted | ServeEvalError, folder: Path, plan_file: str) -> int:
     """Say what is kept of a command that ended early, and return its exit code.
 
-    The folder holds something to resume once it has `plan_file`. An error is raised again.
+    The folder holds something to resume once it has `plan_file`, a name or a pattern. An error is
+    raised again.
     """
     from serve_eval.cli._streams import say
     from serve_eval.verdicts.exit_code import INTERRUPTED
 
-    if can_resume(ending, folder) and (folder / plan_file).exists():
+    if can_resume(ending, folder) and any(folder.glob(plan_file)):
         say(explain_kept(folder, f"the same command with -o {quote_path(folder)}"))
     elif isinstance(ending, Interrupted):
         say("Interrupted; nothing was saved")

@@ -12,64 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from serve_eval.evaluation.plan.prepared_task import PreparedTask
     from serve_eval.report.page.content import PageContent
     from serve_eval.report.plots import Panel
-    from serve_eval.report.summary import Row
-    from serve_eval.schema import Comparison, Report
-
-
-def save_run_page(
-    report: Report, out_dir: Path, leads: Sequence[Row], prepared: Sequence[PreparedTask] = ()
-) -> None:
-    """Write the page of a run, and tell where it is.
-
-    `leads` are the rows that lead to the cause of a red run. Tasks that are not `prepared` are
-    prepared again.
-    """
-    from serve_eval.cli._streams import say
-
-    def write() -> None:
-        from serve_eval.evaluation.storage.file_names import PAGE_FILE
-        from serve_eval.report.page.run_page import write_page
-
-        write_page(
-            report,
-            out_dir,
-            leads,
-            include_path=report.plan.include_path,
-            prepared=prepared,
-            notify=say,
-        )
-        say(f"page: {out_dir / PAGE_FILE}")
-
-    save(write)
-
-
-def save_comparison_page(
-    comparison: Comparison,
-    out_dir: Path,
-    leads: Sequence[Row],
-    include_path: Sequence[str],
-    *,
-    most: int | None = None,
-) -> None:
-    """Write the page of a comparison, and tell where it is.
-
-    `leads` are the rows that lead to a cause; `most` is the number of answers of a side.
-    """
-    from serve_eval.cli._streams import say
-
-    def write() -> None:
-        from serve_eval.evaluation.storage.file_names import PAGE_FILE
-        from serve_eval.workflows.compare.page import write_comparison_page
-
-        write_comparison_page(
-            comparison, out_dir, leads, include_path=include_path, most=most, notify=say
-        )
-        say(f"page: {out_dir / PAGE_FILE}")
-
-    save(write)
 
 
 def save_story_page(make: Callable[[], PageContent], path: Path) -> None:

@@ -9,39 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from serve_eval.report.summary import Row
     from serve_eval.schema import Comparison, Report
     from serve_eval.workflows.diagnose.leads import Leads
-
-
-def draw_report(
-    report: Report, out_dir: Path, leads: Sequence[Row], *, verbose: bool = False
-) -> None:
-    """Print the summary of a run; with `verbose`, the details below it.
-
-    `leads` are the rows that lead to the cause of a red run. A quiet command prints no warnings,
-    but that its answers are old.
-    """
-    from serve_eval.cli._streams import draw, emit
-    from serve_eval.evaluation.steps.nothing_asked import describe_old_answers
-    from serve_eval.report.summary import print_summary
-    from serve_eval.report.terminal import render
-
-    tell_old_answers(describe_old_answers(report.warnings))
-    draw(lambda console: print_summary(report, out_dir, console, leads))
-    if verbose:
-        emit("\n")
-        draw(lambda console: render(report, out_dir, console))
-
-
-def draw_comparison(comparison: Comparison, out_dir: Path, leads: Sequence[Row]) -> None:
-    """Print the result of a comparison. `leads` are as in `draw_report`."""
-    from serve_eval.cli._streams import draw
-    from serve_eval.evaluation.steps.nothing_asked import describe_old_answers
-    from serve_eval.workflows.compare.text import render
-
-    tell_old_answers(describe_old_answers(comparison.warnings))
-    draw(lambda console: render(comparison, out_dir, console, leads))
 
 
 def tell_old_answers(old: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from serve_eval.cli._common_options import NotifyText, Quiet, Strict, TrustPlan
+from serve_eval.cli._common_options import FaceOptions, Strict, TrustPlan
 from serve_eval.cli._compared_loads import compare_loads
 from serve_eval.cli._loads import parse_loads
 from serve_eval.cli._options import command
@@ -162,7 +162,6 @@ class CompareResultOptions:
         ),
     ] = None
     strict: Strict = False
-    notify_text: NotifyText = None
     page_samples: Annotated[
         int | None,
         Setting(
@@ -170,8 +169,6 @@ class CompareResultOptions:
             metavar="N",
         ),
     ] = None
-    quiet: Quiet = False
-    as_json: Annotated[bool, Setting("Print comparison.json.", flags=("--json",))] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,6 +213,7 @@ def compare(
     asked: SideOptions,
     sending: PacingOptions,
     result: CompareResultOptions,
+    faces: FaceOptions,
     moved: MovedOptions,
     b: Annotated[
         str | None, typer.Argument(metavar="B", help="The side to judge, in one of the same forms.")
@@ -233,7 +231,7 @@ def compare(
     from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, CompareRules
     from serve_eval.workflows.compare.sides import check_two_servers
 
-    check_asked(None, result.notify_text, as_json=result.as_json)
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     for name, number in (("self", asked.again), ("show-flips", asked.show_flips)):
         if number is not None and number < 0:
             raise PlanError(f"--{name} must be 0 or more")
@@ -264,11 +262,10 @@ def compare(
             show_flips=SHOW_FLIPS if asked.show_flips is None else asked.show_flips,
             one_after_the_other=asked.one_after_the_other,
             strict=result.strict,
-            as_json=result.as_json,
-            notify_text=result.notify_text,
+            faces=faces,
         )
         raise typer.Exit(code)
-    raise typer.Exit(_execute(sides, rules, out_dir, asked, result))
+    raise typer.Exit(_execute(sides, rules, out_dir, asked, result, faces))
 
 
 def _sides(
@@ -312,52 +309,38 @@ def _execute(
     out_dir: Path,
     asked: SideOptions,
     result: CompareResultOptions,
+    faces: FaceOptions,
 ) -> int:
     """Compare, with progress on stderr and the result on stdout. Return the exit code."""
-    from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._ci_files import save_ci_files
-    from serve_eval.cli._kept import end_early
-    from serve_eval.cli._page import save_comparison_page
+    from serve_eval.cli._ending import ask_in_folder, end
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._red_results import RedResult, draw_comparison, fail_undecided
-    from serve_eval.cli._streams import emit, say
-    from serve_eval.errors import ServeEvalError
-    from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN
-    from serve_eval.evaluation.storage.private_files import read_written_text
-    from serve_eval.workflows.compare.ci import describe_comparison
+    from serve_eval.cli._red_results import RedResult, fail_undecided
+    from serve_eval.cli._streams import say
+    from serve_eval.evaluation.storage.file_names import COMPARISON_PLAN
     from serve_eval.workflows.compare.compare import SHOW_FLIPS
     from serve_eval.workflows.compare.compare import compare as compare_both
+    from serve_eval.workflows.compare.document import make_document
 
     say(f"serve-eval compare: folder {out_dir}")
-    shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
-    try:
-        comparison = run_async(
-            compare_both(
-                *sides,
-                rules,
-                out_dir,
-                show_flips=SHOW_FLIPS if asked.show_flips is None else asked.show_flips,
-                one_after_the_other=asked.one_after_the_other,
-                strict=result.strict,
-                progress=shown,
-                notify=say,
-            )
-        )
-    except (Interrupted, ServeEvalError) as ending:
-        return end_early(ending, out_dir, COMPARISON_PLAN)
+    story = compare_both(
+        *sides,
+        rules,
+        out_dir,
+        show_flips=SHOW_FLIPS if asked.show_flips is None else asked.show_flips,
+        one_after_the_other=asked.one_after_the_other,
+        strict=result.strict,
+        progress=progress(PatientConsole(stderr=True, highlight=False, emoji=False)),
+        notify=say,
+    )
+    comparison = ask_in_folder(story, out_dir, COMPARISON_PLAN)
     red = RedResult(out_dir, comparison.exit_code)
-    leads = red.leads
-    if result.as_json:
-        emit(read_written_text(out_dir / COMPARISON))
-    else:
-        draw_comparison(comparison, out_dir, leads.rows)
-    code = save_ci_files(
-        lambda: describe_comparison(comparison, out_dir, leads.causes),
-        comparison.exit_code,
-        folder=out_dir,
-        notify_text=result.notify_text,
+    document = make_document(
+        comparison,
+        out_dir,
+        red.leads.causes,
+        red.leads.places,
+        include_path=sides[1].plan.include_path,
+        most=result.page_samples,
     )
-    save_comparison_page(
-        comparison, out_dir, leads.rows, sides[1].plan.include_path, most=result.page_samples
-    )
+    code = end(document, faces, folder=out_dir)
     return fail_undecided(comparison, code, strict=result.strict)

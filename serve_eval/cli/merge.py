@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 import typer
 
-from serve_eval.cli._common_options import JunitFile, NotifyText, ReportAsJson, Strict, Verbose
+from serve_eval.cli._common_options import FaceOptions, Strict
 from serve_eval.cli._include import folders_of
 from serve_eval.cli._options import command, settings_of
 from serve_eval.evaluation.plan.shared_options import (
@@ -58,10 +58,6 @@ class MergedOptions:
     ] = None
     include_path: IncludePath = None
     strict: Strict = False
-    junit: JunitFile = None
-    notify_text: NotifyText = None
-    verbose: Verbose = False
-    as_json: ReportAsJson = False
 
 
 @command(examples=EXAMPLES)
@@ -72,6 +68,7 @@ def merge(
     ],
     here: HereOptions,
     output: MergedOptions,
+    faces: FaceOptions,
 ) -> None:
     """Join the shards of a run in a new run folder, and judge them as one run.
 
@@ -80,21 +77,20 @@ def merge(
 
     Exit codes: the same as for `serve-eval run`.
     """
-    from serve_eval.cli._ci_files import check_asked, save_ci_files
-    from serve_eval.cli._page import save_run_page
-    from serve_eval.cli._red_results import RedResult, draw_report, fail_undecided
+    from serve_eval.cli._ci_files import check_asked
+    from serve_eval.cli._ending import end
+    from serve_eval.cli._red_results import RedResult, fail_undecided
     from serve_eval.cli._run_plan import new_folder
-    from serve_eval.cli._streams import emit, say
+    from serve_eval.cli._streams import say
     from serve_eval.evaluation.plan.resolve import resolve
     from serve_eval.evaluation.plan.serialise import to_file
-    from serve_eval.evaluation.storage.reports.report_file import report_text
     from serve_eval.evaluation.trust import adopt_code
-    from serve_eval.report.ci import describe_report
+    from serve_eval.report.run.document import make_run_document
     from serve_eval.workflows.merge.merge import merge as merged
     from serve_eval.workflows.merge.merge import plan_of_whole
     from serve_eval.workflows.merge.shards import read_shards
 
-    check_asked(output.junit, output.notify_text, as_json=output.as_json)
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     found = read_shards(shards)
     plan = adopt_code(plan_of_whole(found), folders_of(output.include_path))
     replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
@@ -104,17 +100,6 @@ def merge(
     say(f"serve-eval: {len(found)} shards, run folder {out_dir}")
     report = merged(found, plan, out_dir, strict=output.strict)
     red = RedResult(out_dir, report.exit_code, report.plan.include_path)
-    leads = red.leads
-    if output.as_json:
-        emit(report_text(out_dir))
-    else:
-        draw_report(report, out_dir, leads.rows, verbose=output.verbose)
-    code = save_ci_files(
-        lambda: describe_report(report, out_dir, leads.causes),
-        report.exit_code,
-        folder=out_dir,
-        junit=output.junit,
-        notify_text=output.notify_text,
-    )
-    save_run_page(report, out_dir, leads.rows)
+    document = make_run_document(report, out_dir, red.leads.causes, red.leads.places)
+    code = end(document, faces, folder=out_dir)
     raise typer.Exit(fail_undecided(report, code, strict=output.strict))

@@ -10,16 +10,12 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from serve_eval.cli._common_options import (
-    JunitFile,
-    NotifyText,
-    Quiet,
-    ReportAsJson,
+    FaceOptions,
     RerunWhat,
     Reuse,
     RunAll,
     Strict,
     TrustPlan,
-    Verbose,
     rerun_of,
 )
 from serve_eval.cli._events import check_events, choose_evaluate
@@ -48,13 +44,11 @@ from serve_eval.evaluation.plan.options import (
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from serve_eval.evaluation.endpoint.launch import Launching
     from serve_eval.evaluation.plan.prepared_task import PreparedTask
     from serve_eval.evaluation.plan.resolve import Resolved
     from serve_eval.evaluation.rerun import Rerun
-    from serve_eval.schema import Plan, Report
+    from serve_eval.schema import Plan
 
 USUAL = (
     "base_url",
@@ -143,11 +137,6 @@ class EndingOptions:
             metavar="POINTS",
         ),
     ] = None
-    junit: JunitFile = None
-    notify_text: NotifyText = None
-    verbose: Verbose = False
-    quiet: Quiet = False
-    as_json: ReportAsJson = False
     json_events: Annotated[
         bool,
         Setting("Print what happens as JSON lines instead of the result: docs/events.md."),
@@ -166,6 +155,7 @@ def run(
     limits: LimitsOptions,
     folder: FolderOptions,
     ending: EndingOptions,
+    faces: FaceOptions,
     job: JobOptions,
     plan: Annotated[
         Path | None,
@@ -181,13 +171,13 @@ def run(
     5 nothing scored, 130 interrupted.
     """
     ending = replace(ending, resume=find_run(ending.resume))
-    check_events(ending.json_events, {"--json": ending.as_json, "--dry-run": ending.dry_run})
+    check_events(ending.json_events, {"--json": faces.as_json, "--dry-run": ending.dry_run})
     sections = (address, asked, judged, connection, limits, folder)
     _check_max_detects(ending)
     settings = read_settings(
         sections, protocol, flags=list_given_flags(ctx), resuming=ending.resume is not None
     )
-    check_job(job, resuming=ending.resume is not None, others=_list_refused(held, ending))
+    check_job(job, resuming=ending.resume is not None, others=_list_refused(held, ending, faces))
     auto = take_auto_limit(settings, resuming=ending.resume is not None)
     only_shown = ending.dry_run or ending.dump_prompts is not None or job.write_job is not None
     resolved = resolve_plan(
@@ -204,7 +194,7 @@ def run(
 
         say(*resolved.notes)
     if job.write_job is not None:
-        flags = list_kept_flags(strict=ending.strict, as_json=ending.as_json, rerun=what)
+        flags = list_kept_flags(strict=ending.strict, as_json=faces.as_json, rerun=what)
         write_run(resolved.plan, job, out_dir=folder.output_dir, flags=flags)
         return
     if only_shown:
@@ -218,21 +208,23 @@ def run(
                 resolved.plan,
                 dry_run=ending.dry_run,
                 dump_to=ending.dump_prompts,
-                as_json=ending.as_json,
+                as_json=faces.as_json,
             )
         )
     moved = ending.resume is not None and "base_url" in list_given_flags(ctx)
-    raise typer.Exit(_evaluate(resolved, held, ending, moved=moved, rerun=what))
+    raise typer.Exit(_evaluate(resolved, held, ending, faces, moved=moved, rerun=what))
 
 
-def _list_refused(held: HeldServerOptions, ending: EndingOptions) -> dict[str, bool]:
+def _list_refused(
+    held: HeldServerOptions, ending: EndingOptions, faces: FaceOptions
+) -> dict[str, bool]:
     """Return, by flag, whether an option is given that a job cannot have."""
     return {
         "--dry-run": ending.dry_run,
         "--dump-prompts": ending.dump_prompts is not None,
         "--json-events": ending.json_events,
-        "--junit": ending.junit is not None,
-        "--notify-text": ending.notify_text is not None,
+        "--junit": faces.junit is not None,
+        "--notify-text": faces.notify_text is not None,
         "--keep-servers": held.keep_servers,
         "--reuse": held.reuse,
     }
@@ -251,7 +243,13 @@ def _check_max_detects(ending: EndingOptions) -> None:
 
 
 def _evaluate(
-    resolved: Resolved, held: HeldServerOptions, ending: EndingOptions, *, moved: bool, rerun: Rerun
+    resolved: Resolved,
+    held: HeldServerOptions,
+    ending: EndingOptions,
+    faces: FaceOptions,
+    *,
+    moved: bool,
+    rerun: Rerun,
 ) -> int:
     """Run the plan in its folder, with kept or reused servers if wanted. Return the exit code."""
     from functools import partial
@@ -265,15 +263,12 @@ def _evaluate(
         execute,
         plan,
         out_dir,
-        as_json=ending.as_json,
+        faces=faces,
         json_events=ending.json_events,
-        verbose=ending.verbose,
         strict=ending.strict,
         max_detects=ending.max_detects,
         moved=moved,
         rerun=rerun,
-        junit=ending.junit,
-        notify_text=ending.notify_text,
     )
     if not (held.keep_servers or held.reuse):
         return finish()
@@ -298,33 +293,33 @@ def execute(
     plan: Plan,
     out_dir: Path,
     *,
-    as_json: bool = False,
+    faces: FaceOptions | None = None,
     json_events: bool = False,
-    verbose: bool = False,
     strict: bool = False,
     max_detects: float | None = None,
     moved: bool = False,
     launching: Launching | None = None,
     rerun: Rerun = "failed",
-    junit: Path | None = None,
-    notify_text: Path | None = None,
 ) -> int:
     """Run a plan, with progress on stderr and verdicts on stdout. Return the exit code."""
 
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._ci_files import check_asked
+    from serve_eval.cli._ending import end
     from serve_eval.cli._half_way import HalfWay
     from serve_eval.cli._kept import can_resume, explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._red_results import fail_undecided
+    from serve_eval.cli._red_results import RedResult, fail_undecided
     from serve_eval.cli._streams import say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.storage.run_folder import holds_run, plan_and_owner
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.report.drawing_process import drawing_ahead
+    from serve_eval.report.run.document import make_run_document
     from serve_eval.verdicts.exit_code import INTERRUPTED
 
-    check_asked(junit, notify_text, as_json=as_json or json_events)
+    faces = faces or FaceOptions()
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json or json_events)
     base_url = plan.launcher.options.get("base_url")
     where = f"endpoint {base_url}" if base_url else f"launcher {plan.launcher.name}"
     if base_url and os.environ.get("OPENAI_BASE_URL", "").removesuffix("/v1") in (
@@ -366,50 +361,14 @@ def execute(
             if isinstance(ending, ServeEvalError):
                 raise
             return INTERRUPTED
-        code = _tell(
+        red = RedResult(out_dir, report.exit_code, plan.include_path)
+        document = make_run_document(
             report,
             out_dir,
-            prepared,
-            as_json=as_json,
-            json_events=json_events,
-            verbose=verbose,
-            junit=junit,
-            notify_text=notify_text,
+            red.leads.causes,
+            red.leads.places,
+            include_path=plan.include_path,
+            prepared=prepared,
         )
+        code = end(document, faces, folder=out_dir, printed=not json_events)
         return fail_undecided(report, code, strict=strict, most=max_detects)
-
-
-def _tell(
-    report: Report,
-    out_dir: Path,
-    prepared: Sequence[PreparedTask],
-    *,
-    as_json: bool,
-    json_events: bool,
-    verbose: bool,
-    junit: Path | None,
-    notify_text: Path | None,
-) -> int:
-    """Print the result and write the files that show it, the page last. Return the exit code."""
-    from serve_eval.cli._ci_files import save_ci_files
-    from serve_eval.cli._page import save_run_page
-    from serve_eval.cli._red_results import RedResult, draw_report
-    from serve_eval.cli._streams import emit
-    from serve_eval.evaluation.storage.reports.report_file import report_text
-    from serve_eval.report.ci import describe_report
-
-    red = RedResult(out_dir, report.exit_code, report.plan.include_path)
-    leads = red.leads
-    if as_json:
-        emit(report_text(out_dir))
-    elif not json_events:
-        draw_report(report, out_dir, leads.rows, verbose=verbose)
-    code = save_ci_files(
-        lambda: describe_report(report, out_dir, leads.causes),
-        report.exit_code,
-        folder=out_dir,
-        junit=junit,
-        notify_text=notify_text,
-    )
-    save_run_page(report, out_dir, leads.rows, prepared)
-    return code

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from serve_eval.cli._common_options import (
-    NotifyText,
-    Quiet,
-    ReportAsJson,
+    FaceOptions,
     RerunWhat,
     Reuse,
     RunAll,
@@ -79,15 +77,13 @@ class SuiteResultOptions:
         bool, Setting("Show runs, servers, requests and references; send nothing.")
     ] = False
     strict: Strict = False
-    notify_text: NotifyText = None
-    quiet: Quiet = False
-    as_json: ReportAsJson = False
 
 
 @command(examples=EXAMPLES)
 def suite(
     asked: SuiteOptions,
     result: SuiteResultOptions,
+    faces: FaceOptions,
     job: JobOptions,
     file: Annotated[Path | None, typer.Argument(metavar="SUITE.yaml", help="A suite file.")] = None,
 ) -> None:
@@ -102,7 +98,7 @@ def suite(
     from serve_eval.errors import PlanError
     from serve_eval.workflows.suite.checked_runs import name_runs
 
-    check_asked(None, result.notify_text, as_json=result.as_json)
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     if (file is None) == (asked.resume is None):
         raise PlanError("give a suite file, or --resume with the folder of a suite")
     if asked.resume is not None and result.output_dir is not None:
@@ -123,7 +119,7 @@ def suite(
         known = _rehearse(known)
     what = rerun_of(asked.rerun, run_all=asked.run_all)
     if job.write_job is not None:
-        flags = list_kept_flags(strict=result.strict, as_json=result.as_json, rerun=what)
+        flags = list_kept_flags(strict=result.strict, as_json=faces.as_json, rerun=what)
         write_suite(known, job, out_dir=str(result.output_dir or ""), flags=flags)
         return
     if result.dry_run:
@@ -132,16 +128,15 @@ def suite(
 
         if (to := result.output_dir or asked.resume) is not None and not refused:
             check_folder(to, known)
-        raise typer.Exit(show(known, refused, as_json=result.as_json))
+        raise typer.Exit(show(known, refused, as_json=faces.as_json))
     out_dir = asked.resume or result.output_dir or _new_folder(known.name)
     code = execute(
         known,
         out_dir,
-        as_json=result.as_json,
+        faces=faces,
         strict=result.strict,
         reuse=asked.reuse,
         rerun=what,
-        notify_text=result.notify_text,
     )
     raise typer.Exit(code)
 
@@ -214,34 +209,29 @@ def execute(
     known: Suite,
     out_dir: Path,
     *,
-    as_json: bool = False,
+    faces: FaceOptions | None = None,
     strict: bool = False,
     reuse: bool = False,
     rerun: Rerun = "failed",
-    notify_text: Path | None = None,
 ) -> int:
     """Run a suite, with progress on stderr and its verdict on stdout. Return the exit code."""
     from functools import partial
 
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._ci_files import save_ci_files
+    from serve_eval.cli._ending import end
     from serve_eval.cli._kept import explain_kept
-    from serve_eval.cli._page import save_story_page
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._red_results import RedResult, tell_old_answers
-    from serve_eval.cli._streams import draw, emit, say
-    from serve_eval.evaluation.storage.file_names import PAGE_FILE, SUITE_REPORT_FILE, SUITE_RUNS
-    from serve_eval.evaluation.storage.private_files import read_written_text
+    from serve_eval.cli._red_results import RedResult
+    from serve_eval.cli._streams import say
+    from serve_eval.evaluation.storage.file_names import SUITE_RUNS
     from serve_eval.evaluation.storage.reports.suite_files import holds_suite, suite_and_owner
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.verdicts.exit_code import FAIL, INTERRUPTED
     from serve_eval.workflows.servers.reuse import attach
     from serve_eval.workflows.suite.checked_runs import check_suite
-    from serve_eval.workflows.suite.ci import describe_suite
+    from serve_eval.workflows.suite.document import make_document
     from serve_eval.workflows.suite.execution import evaluate_suite
-    from serve_eval.workflows.suite.old_answers import describe_old_runs
-    from serve_eval.workflows.suite.page import make_suite_page
-    from serve_eval.workflows.suite.table import find_worst_fail, render
+    from serve_eval.workflows.suite.rows import find_worst_fail
 
     say(f"serve-eval: suite {known.name}, {len(known.runs)} runs, folder {out_dir}")
     check_suite(known, out_dir, rerun, say)
@@ -272,25 +262,12 @@ def execute(
             else "Interrupted; nothing was saved"
         )
         return INTERRUPTED
-    if any(run.error is not None for run in report.runs):
-        say(f"To try runs again that ended early: {again()}")
-    if as_json:
-        emit(read_written_text(out_dir / SUITE_REPORT_FILE))
-    else:
-        tell_old_answers(describe_old_runs(report, out_dir))
-        draw(lambda console: render(report, out_dir, console))
     causes = {}
     if (worst := find_worst_fail(report)) is not None:
         found = RedResult(out_dir / SUITE_RUNS / worst.run, FAIL).leads.causes
         causes = {f"{worst.run}/{task}": cause for task, cause in found.items()}
-    code = save_ci_files(
-        lambda: describe_suite(report, out_dir, causes),
-        report.exit_code,
-        folder=out_dir,
-        notify_text=notify_text,
-    )
-    save_story_page(lambda: make_suite_page(report, out_dir), out_dir / PAGE_FILE)
-    return code
+    document = make_document(report, out_dir, causes, again=again())
+    return end(document, faces or FaceOptions(), folder=out_dir)
 
 
 def _new_folder(name: str) -> Path:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from serve_eval.cli._common_options import JunitFile, NotifyText, ReportAsJson, Strict, Verbose
+from serve_eval.cli._common_options import FaceOptions, Strict
 from serve_eval.cli._include import folders_of
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._run_folder import LATEST, name_run
@@ -66,16 +66,13 @@ class VerdictOutputOptions:
     title: ClassVar[str] = "Code and output"
     include_path: IncludePath = None
     strict: Strict = False
-    junit: JunitFile = None
-    notify_text: NotifyText = None
-    verbose: Verbose = False
-    as_json: ReportAsJson = False
 
 
 @command()
 def verdict(
     judged: JudgedAgainOptions,
     output: VerdictOutputOptions,
+    faces: FaceOptions,
     run: Annotated[
         Path, name_run("A run folder, or the folder of a suite (default latest).")
     ] = LATEST,
@@ -88,30 +85,21 @@ def verdict(
     Exit codes: the same as for `serve-eval run`, and for a suite as for `serve-eval suite`.
     """
 
-    from serve_eval.cli._ci_files import check_asked, save_ci_files
-    from serve_eval.cli._red_results import RedResult, draw_report, fail_undecided
-    from serve_eval.cli._streams import emit
+    from serve_eval.cli._ci_files import check_asked
+    from serve_eval.cli._ending import end
+    from serve_eval.cli._red_results import RedResult, fail_undecided
     from serve_eval.evaluation.evaluate import judge_again
     from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.evaluation.storage.reports.suite_files import holds_suite
-    from serve_eval.report.ci import describe_report
+    from serve_eval.report.run.document import make_run_document
 
-    check_asked(output.junit, output.notify_text, as_json=output.as_json)
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     if holds_suite(run):
-        raise typer.Exit(_judge_suite(judged, output, run))
+        raise typer.Exit(_judge_suite(judged, output, faces, run))
     report = judge_again(choose_plan(judged, output.include_path, run), run, strict=output.strict)
     red = RedResult(run, report.exit_code, report.plan.include_path)
-    if output.as_json:
-        emit(pretty_json(report).decode())
-    else:
-        draw_report(report, run, red.leads.rows, verbose=output.verbose)
-    code = save_ci_files(
-        lambda: describe_report(report, run, red.leads.causes),
-        report.exit_code,
-        junit=output.junit,
-        notify_text=output.notify_text,
-        about=run,
-    )
+    document = make_run_document(report, run, red.leads.causes, red.leads.places)
+    code = end(document, faces, about=run, figures=pretty_json(report))
     raise typer.Exit(fail_undecided(report, code, strict=output.strict))
 
 
@@ -143,26 +131,17 @@ def choose_plan(judged: JudgedAgainOptions, include_path: Sequence[str] | None, 
     return resolve(saved, settings_of(judged), inherited).plan
 
 
-def _judge_suite(judged: JudgedAgainOptions, output: VerdictOutputOptions, folder: Path) -> int:
+def _judge_suite(
+    judged: JudgedAgainOptions, output: VerdictOutputOptions, faces: FaceOptions, folder: Path
+) -> int:
     """Judge the finished runs of a suite, print its table, and return the exit code."""
-    from serve_eval.cli._ci_files import save_ci_files
-    from serve_eval.cli._streams import draw, emit
+    from serve_eval.cli._ending import end
     from serve_eval.evaluation.storage.private_files import pretty_json
-    from serve_eval.workflows.suite.ci import describe_suite
+    from serve_eval.workflows.suite.document import make_document
     from serve_eval.workflows.suite.judged_again import judge_suite_again
-    from serve_eval.workflows.suite.table import render
 
     report = judge_suite_again(
         folder, lambda run: choose_plan(judged, output.include_path, run), strict=output.strict
     )
-    if output.as_json:
-        emit(pretty_json(report).decode())
-    else:
-        draw(lambda console: render(report, folder, console, stored=False))
-    return save_ci_files(
-        lambda: describe_suite(report, folder, stored=False),
-        report.exit_code,
-        junit=output.junit,
-        notify_text=output.notify_text,
-        about=folder,
-    )
+    document = make_document(report, folder, stored=False)
+    return end(document, faces, about=folder, figures=pretty_json(report))

@@ -166,21 +166,22 @@ def describe_compared(
     """Return the result of a comparison, with the states and properties of junit.xml."""
     from serve_eval.report.ci import CiState
     from serve_eval.report.deciding import describe_undecided
-    from serve_eval.workflows.compare.ci import describe_comparison
-    from serve_eval.workflows.compare.text import render
+    from serve_eval.report.document import print_document
+    from serve_eval.workflows.compare.document import make_document
 
     comparison = _speak_to_tests(comparison)
     leads = find_leads_in(folder, comparison.exit_code, include_path)
     here = shorten_path(folder)
-    described = describe_comparison(comparison, here, leads.causes)
-    cases = described.cases
+    document = make_document(comparison, here, leads.causes, leads.places)
+    cases = document.cases
     passed = all(case.state is CiState.PASSED for case in cases)
-    shown = _drop_warnings(comparison) if passed else comparison
+    if passed:
+        document = make_document(_drop_warnings(comparison), here)
     return conclude(
         cases,
-        draw(lambda console: render(shown, here, console, leads.rows)),
+        draw(lambda console: print_document(document, console)),
         kept=kept,
-        properties=dict(list_properties(cases, folder, described.commands)),
+        properties=dict(list_properties(cases, folder, document.commands)),
         warnings=list(_list_warnings(comparison)),
         undecided=describe_undecided(comparison, max_detects) if passed else "",
         rehearsal=comparison.rehearsal,
@@ -189,7 +190,7 @@ def describe_compared(
 
 def _list_warnings(comparison: Comparison) -> Iterator[str]:
     """Yield what a reader should know although B passed."""
-    from serve_eval.report.ci.of_report import remark_on_losses
+    from serve_eval.report.run.cases import remark_on_losses
     from serve_eval.workflows.compare.rows import list_warnings
 
     for task in comparison.tasks:

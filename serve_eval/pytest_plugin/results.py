@@ -76,25 +76,29 @@ def describe_run(
     points decides nothing.
     """
     from serve_eval.pytest_plugin.deciding import pass_unjudged
-    from serve_eval.report.ci import CiState, list_cases, withhold_cases
+    from serve_eval.report.ci import CiState, withhold_cases
     from serve_eval.report.deciding import describe_undecided
-    from serve_eval.report.summary.next_steps import next_steps
+    from serve_eval.report.document import print_document
+    from serve_eval.report.run.document import make_run_document
 
     report = _speak_to_tests(report)
     leads = find_leads_in(folder, report.exit_code, report.plan.include_path)
-    cases = list_cases(report, leads.causes)
+    here = shorten_path(folder)
+    document = make_run_document(report, here, leads.causes, leads.places)
+    cases = document.cases
     if judges_itself:
         cases = pass_unjudged(report, cases)
     if report.rehearsal:
         cases = withhold_cases(cases)
     passed = all(case.state is CiState.PASSED for case in cases)
     undecided = describe_undecided(report, max_detects) if passed else ""
-    commands = list(next_steps(report, shorten_path(folder)))
+    if passed:
+        document = make_run_document(_drop_warnings(report), here)
     return conclude(
         cases,
-        _print(_drop_warnings(report) if passed else report, folder, leads),
+        draw(lambda console: print_document(document, console)),
         kept=kept,
-        properties=dict(list_properties(cases, folder, commands)),
+        properties=dict(list_properties(cases, folder, document.commands)),
         warnings=list(_list_warnings(report)),
         undecided=undecided,
         rehearsal=report.rehearsal,
@@ -209,7 +213,7 @@ def find_leads_in(folder: Path, exit_code: int, include_path: Sequence[str]) -> 
 
 def _list_warnings(report: Report) -> Iterator[str]:
     """Yield what a reader should know although the run passed."""
-    from serve_eval.report.ci.of_report import remark_on_losses
+    from serve_eval.report.run.cases import remark_on_losses
 
     for task in report.tasks:
         told = (*task.verdict.warnings, *remark_on_losses(task.result))
@@ -246,13 +250,6 @@ def _drop_warnings(report: Report) -> Report:
     """Return a report without its warnings, which pytest shows in its own summary."""
     tasks = [replace(task, verdict=replace(task.verdict, warnings=())) for task in report.tasks]
     return replace(report, tasks=tuple(tasks), warnings=())
-
-
-def _print(report: Report, folder: Path, leads: Leads) -> str:
-    """Return the summary as `serve-eval run` prints it, without colours."""
-    from serve_eval.report.summary import print_summary
-
-    return draw(lambda console: print_summary(report, shorten_path(folder), console, leads.rows))
 
 
 def draw(print_on: Callable[[Console], None]) -> str:

@@ -6,8 +6,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Self
 
-from serve_eval.report.ci import describe_report
 from serve_eval.report.one_line import write_line
+from serve_eval.report.run.document import make_run_document
 from serve_eval.schema import REHEARSED, Report
 
 
@@ -26,9 +26,8 @@ class TellingReport(Report):
 
     def __str__(self) -> str:
         folder = getattr(self, "_folder", Path())
-        line = describe_report(self, folder).line
-        place = str(folder) if folder.name else ""
-        if line is None:
+        if not self.tasks:
             return "no task was asked"
-        notice = REHEARSED if self.rehearsal else ""
-        return write_line(replace(line, place=place, notice=notice))
+        line = make_run_document(self, folder).make_line()
+        place = str(folder) if folder.name else ""
+        return write_line(replace(line, place=place, notice=REHEARSED if self.rehearsal else ""))

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from serve_eval.report.page.run_page import write_page
 
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.report.page.run_page import write_page
 from serve_eval.schema import Plan, Spec
 from serve_eval.workflows.invariants.check import check
 

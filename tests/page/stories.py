@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from serve_eval.checks.row import CheckOutcome, CheckRow
@@ -16,16 +16,9 @@ from serve_eval.schema import (
     LoadTask,
     Metric,
     ProbeDistance,
-    SuiteReport,
-    SuiteRow,
-    SuiteRunReport,
-    VerdictOutcome,
     Verification,
     VerificationOutcome,
     VerifiedSide,
-    Waiver,
-    WaiverState,
-    WaiverUse,
 )
 from serve_eval.series.chart import chart
 from serve_eval.series.history import Night, Series
@@ -33,61 +26,15 @@ from serve_eval.series.page import make_drift_page
 from serve_eval.workflows.load.page import make_load_page
 from serve_eval.workflows.smoke.page import make_smoke_page
 from serve_eval.workflows.smoke.smoke import Smoke
-from serve_eval.workflows.suite.page import make_suite_page
 from serve_eval.workflows.verify.page import make_verify_page
 from serve_eval.workflows.watch.judging import WatchRules
 from serve_eval.workflows.watch.page import make_watch_page
 from serve_eval.workflows.watch.record import LearntLevel, Seen, State, WatchAlarm
+from tests.report.document.made.suite import make_documents as make_suite_documents
 from tests.report.document.made.tools import make_documents
 
 HOSTILE = "</title><script>window.hit = 1</script><img src=x onerror=hit()>\x1b[31m\u202e\ud800"
 T0 = datetime(2026, 10, 1, 12, tzinfo=UTC)
-
-
-def make_suite(folder: Path) -> PageContent:
-    """Return a suite with a FAIL, a waived FAIL, a run without a report and one with a page."""
-    (folder / "runs/a-7b").mkdir(parents=True)
-    (folder / "runs/a-7b/report.html").touch()
-    waiver = Waiver(match={"task": "mmlu"}, reason=HOSTILE, until=date(2027, 1, 31))
-    rows = [
-        ("a-7b", "gsm8k", VerdictOutcome.FAIL, 60.5, None, {"size": "7B", "cache": "fp8"}),
-        ("a-7b", "mmlu", VerdictOutcome.FAIL, 50.25, waiver, {"size": "7B", "cache": "fp8"}),
-        ("b-70b", "gsm8k", VerdictOutcome.PASS, 80.0, None, {"size": "70B", "cache": HOSTILE}),
-    ]
-    return make_suite_page(
-        SuiteReport(
-            schema_version=1,
-            name=HOSTILE,
-            verdict="FAIL",
-            exit_code=1,
-            alpha=0.05,
-            runs=tuple(
-                SuiteRunReport(name=name, attributes={}, folder=name, kept=False, error=None)
-                for name in ("a-7b", "b-70b", "<b>run")
-            ),
-            rows=tuple(
-                SuiteRow(
-                    run=run,
-                    task=task,
-                    model=run,
-                    attributes=attributes,
-                    rule="classic",
-                    own=outcome,
-                    outcome=outcome,
-                    evaluated=value,
-                    reference=70.0,
-                    threshold=68.0,
-                    waiver=waived,
-                    reasons=(HOSTILE,),
-                )
-                for run, task, outcome, value, waived, attributes in rows
-            ),
-            waivers=(WaiverUse(waiver=waiver, state=WaiverState.APPLIED, failing=("a-7b/mmlu",)),),
-            started_at="2026-10-01T12:00:00+00:00",
-            wall_s=3.0,
-        ),
-        folder,
-    )
 
 
 def make_load() -> PageContent:
@@ -271,7 +218,7 @@ def make_drift(folder: Path) -> PageContent:
 def make_all(folder: Path) -> Mapping[str, PageContent]:
     """Return the content of each page. `folder` is an empty one."""
     return {
-        "suite": make_suite(folder),
+        "suite": make_page(make_suite_documents(HOSTILE, folder)["FAIL"]),
         "load": make_load(),
         "verify": make_verify(),
         "smoke": make_smoke(),

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from rich.console import Console
+from serve_eval.report.terminal import render
 from typer.testing import CliRunner
 
 from serve_eval.cli.app import app
@@ -29,7 +30,6 @@ from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import LOOKS_FILE
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.evaluation.storage.sessions import read_sessions
-from serve_eval.report.terminal import render
 from serve_eval.schema import EarlyStop, Plan, Report, Spec, Verdict, VerdictOutcome
 from serve_eval.stats.drift_hold import DriftHold
 from serve_eval.stats.early_paired import EarlyPaired

@@ -12,7 +12,6 @@ from serve_eval.report.ci.ci_result import (
 )
 from serve_eval.report.ci.junit import write_junit
 from serve_eval.report.ci.markdown import write_markdown
-from serve_eval.report.ci.of_report import describe_report, list_cases, list_rows
 
 __all__ = [
     "CiCase",
@@ -20,10 +19,7 @@ __all__ = [
     "CiState",
     "CiSuite",
     "CiTable",
-    "describe_report",
     "list_annotations",
-    "list_cases",
-    "list_rows",
     "place_result",
     "withhold_cases",
     "write_junit",

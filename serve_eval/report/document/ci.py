@@ -19,6 +19,7 @@ from serve_eval.report.document.statements import (
 )
 from serve_eval.report.document.terminal import COMMANDS
 from serve_eval.report.page.content import DataTable
+from serve_eval.schema import REHEARSED
 
 STATES = {
     "PASS": CiState.PASSED,
@@ -32,7 +33,7 @@ STATES = {
 def make_ci_result(document: Document) -> CiResult:
     """Return what CI systems show of a document. A rehearsal passes and fails nothing."""
     suites = document.suites or [_make_suite(document)]
-    if document.notice:
+    if document.notice == REHEARSED:
         suites = [
             CiSuite(
                 name=one.name,
@@ -53,6 +54,7 @@ def make_ci_result(document: Document) -> CiResult:
         notes=join_statements([*shown, *deeper]),
         commands=document.commands[:COMMANDS],
         line=document.make_line(),
+        grid=document.summary_lines,
     )
 
 
@@ -78,8 +80,8 @@ def _make_case(document: Document, one: Conclusion) -> CiCase:
 
 
 def _make_table(document: Document) -> CiTable:
-    """Return the table of the conclusions if there are several, or else the first one shown."""
-    if len(document.conclusions) > 1:
+    """Return the table of the conclusions, or of a single one without it the first one shown."""
+    if document.overview is not None or len(document.conclusions) > 1:
         table = document.overview or tabulate(document)
     else:
         tables = [

@@ -18,12 +18,12 @@ from serve_eval.report.pictures.picture import Ruler
 
 OUTCOMES = (
     "FAIL", "ERROR", "INTERRUPTED", "INCONCLUSIVE", "UNSUPPORTED", "NO REFERENCE", "SHARD",
-    "NOT JUDGED", "PASS",
+    "INTEGRATION TEST", "PASS",
 )  # fmt: skip
 """Outcomes, the worst first. One that stands in no story's list here comes before NO REFERENCE."""
 _UNKNOWN = OUTCOMES.index("NO REFERENCE")
 _STATES: dict[str, State] = {"PASS": "pass", "FAIL": "fail", "ERROR": "fail"}
-_QUIET = ("NO REFERENCE", "NOT JUDGED")
+_QUIET = ("NO REFERENCE",)
 """Outcomes without a colour: they must not outshine a FAIL."""
 
 
@@ -62,9 +62,10 @@ class Block:
 class Conclusion:
     """What was found about one thing: a task, a server, a check as a whole.
 
-    `figures` are its value and what that is compared with, and `drawn` the same with the marks of
-    the `ruler`, for faces that draw it. `counts` say how much was asked and how much has no answer.
-    `cause` says why it did not pass: the reason itself if `sure`, else the likeliest one.
+    `figures` are its value and what that is compared with, and `drawn` the same for a first line
+    with the marks of the `ruler`; "" if it says no more. `counts` say how much was asked and how
+    much has no answer. `cause` says why it did not pass: the reason itself if `sure`, else the
+    likeliest one.
     """
 
     name: str
@@ -86,7 +87,10 @@ class Document:
     that of several conclusions, and `overview` their table, if it says more than outcome, name,
     figures and counts. `commands` come next, the likeliest first. `suites` are the cases of CI.
     `make_page_blocks` makes what only the page shows, at the very end, since it may read samples.
-    `result` is the file with all figures, and `notice` comes before everything.
+    `result` is the file with all figures, and `notice` comes before everything. `counted_as` says
+    how many conclusions there are, if more than their number is to be said. `summary_lines` are
+    Markdown for the summary of CI alone. With `folds_overview`, the page begins with a table of
+    its own, and has the overview folded.
     """
 
     story: str
@@ -108,6 +112,9 @@ class Document:
     suites: Sequence[CiSuite] = ()
     result: Path | None = None
     make_page_blocks: Callable[[], Iterable[Section]] = tuple
+    counted_as: str = ""
+    summary_lines: Sequence[str] = ()
+    folds_overview: bool = False
 
     @property
     def verdict(self) -> str:
@@ -137,9 +144,15 @@ class Document:
     @property
     def counted(self) -> str:
         """The number of conclusions, and how many have which outcome, the worst first."""
+        if self.counted_as:
+            return self.counted_as
         counts = Counter(one.outcome for one in self.ordered)
         told = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
         return f"{len(self.conclusions)} {self.noun}: {told}"
+
+    def with_suites(self, suites: Sequence[CiSuite]) -> Document:
+        """Return the same document with its cases, whose lines it made."""
+        return replace(self, suites=suites)
 
     def make_line(self) -> OneLine:
         """Return the line about all: the worst conclusion, with the counts of the others."""

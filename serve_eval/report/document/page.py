@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from serve_eval import __version__
 from serve_eval.report.document.document import Depth, Document, Statement, name_state
 from serve_eval.report.document.statements import WARNINGS, list_statements, tabulate
-from serve_eval.report.page.content import Fact, Facts, PageContent, PictureSection, Section
+from serve_eval.report.page.content import (
+    Fact,
+    Facts,
+    PageContent,
+    PictureSection,
+    ScriptData,
+    Section,
+)
 
 FOLDED_WARNINGS = "Warnings"
 """The title of the folded list of all warnings; their number follows."""
@@ -18,8 +26,7 @@ def make_page(document: Document) -> PageContent:
     alone = document.only
     words = document.counted if document.conclusions else ""
     if alone is not None:
-        drawn = alone.drawn if alone.ruler is not None else ""
-        words = "  ".join(filter(None, (alone.name, drawn or alone.figures)))
+        words = "  ".join(filter(None, (alone.name, alone.drawn or alone.figures)))
     subject = document.model or document.endpoint
     shown = [row for row in list_statements(document) if row.depth is Depth.FIRST]
     return PageContent(
@@ -41,17 +48,25 @@ def _make_facts(rows: Iterable[Statement]) -> list[Fact]:
     return [Fact(label=one.label, text=one.text, state=one.state, href=one.href) for one in rows]
 
 
+def _fold(section: Section) -> Section:
+    """Return a section that a reader opens; its title says what it holds."""
+    return section if isinstance(section, ScriptData) else replace(section, closed=True)
+
+
 def _list_sections(document: Document) -> Iterator[Section]:
     """Yield the sections: the first picture, what the first screen has, then the deeper ones."""
-    if len(document.conclusions) > 1:
-        yield document.overview or tabulate(document)
+    overview = document.overview or tabulate(document)
+    if len(document.conclusions) > 1 and not document.folds_overview:
+        yield overview
     blocks = [block for block in document.blocks if not isinstance(block.section, PictureSection)]
     pictures = [block.section for block in document.blocks if block not in blocks]
     yield from pictures[:1]
     yield from (block.section for block in blocks if block.depth is Depth.FIRST)
     yield from document.make_page_blocks()
-    yield from pictures[1:]
-    yield from (block.section for block in blocks if block.depth is not Depth.FIRST)
+    yield from map(_fold, pictures[1:])
+    if len(document.conclusions) > 1 and document.folds_overview:
+        yield _fold(overview)
+    yield from (_fold(block.section) for block in blocks if block.depth is not Depth.FIRST)
     deeper = [row for row in list_statements(document) if row.depth is not Depth.FIRST]
     if rest := [row for row in deeper if row.label != "warning"]:
         yield Facts(title="Details", rows=_make_facts(rest), closed=True)

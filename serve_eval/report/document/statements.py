@@ -25,26 +25,44 @@ def list_statements(document: Document) -> list[Statement]:
 
     Of several conclusions those that passed need no words on the first screen: the table has them.
     """
-    several = len(document.conclusions) > 1
-    found = [_place(row, one, named=several) for one in document.ordered for row in list_own(one)]
+    if len(document.conclusions) == 1:
+        found = list(list_own(document.conclusions[0]))
+    else:
+        found = list(_join_alike(document.ordered))
     return [*found, *document.statements, *list_warnings(document.warnings)]
 
 
-def _place(row: Statement, one: Conclusion, *, named: bool) -> Statement:
+def _join_alike(conclusions: Sequence[Conclusion]) -> Iterator[Statement]:
+    """Yield the statements of several conclusions behind their names, equal ones once."""
+    named: dict[tuple[str, str], list[str]] = {}
+    for one in conclusions:
+        for row in list_own(one):
+            named.setdefault((row.label, row.text), []).append(one.name)
+    for one in conclusions:
+        for row in list_own(one):
+            names = named.pop((row.label, row.text), [])
+            if names:
+                more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+                yield _place(row, one, f"{names[0]}{more}")
+
+
+def _place(row: Statement, one: Conclusion, names: str) -> Statement:
     """Return a statement of a conclusion as it stands among those of all."""
-    if not named:
-        return row
     silent = name_state(one.outcome) == "pass" and row.label not in _KEPT
     depth = max(row.depth, Depth.MORE) if silent else row.depth
-    return replace(row, text=f"{one.name}: {row.text}", depth=depth)
+    return replace(row, text=f"{names}: {row.text}", depth=depth)
 
 
 def list_own(one: Conclusion) -> Iterator[Statement]:
-    """Yield the statements of a conclusion, with its cause first and its counts last."""
-    if one.cause:
+    """Yield the statements of a conclusion, with its cause first and its counts last.
+
+    Statements that have more words for one of them stand in its place.
+    """
+    labels = {row.label for row in one.statements}
+    if one.cause and labels.isdisjoint(("why", "likely", "error")):
         yield Statement(label="why" if one.sure else "likely", text=one.cause)
     yield from one.statements
-    if one.counts:
+    if one.counts and "asked" not in labels:
         yield Statement(label="asked", text=one.counts)
 
 

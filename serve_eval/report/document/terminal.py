@@ -16,7 +16,7 @@ from serve_eval.report.document.document import (
 )
 from serve_eval.report.document.statements import list_statements, tabulate
 from serve_eval.report.layout import fit_tables, wrap
-from serve_eval.report.page.content import DataCell, DataTable, State, TextLines
+from serve_eval.report.page.content import DataCell, DataColumn, DataTable, State, TextLines
 from serve_eval.report.summary.axis import (
     ASCII,
     UNICODE,
@@ -38,6 +38,8 @@ TABLE = 8
 """Lines that are kept for the first table, if it has as many."""
 COMMANDS = 3
 """Next commands at most, on any face."""
+GAP, SHORTEST = 2, 12
+"""Characters between two columns, and of a name that is shortened at least."""
 LABEL = 9
 """Width of the column of labels."""
 _STYLES: dict[State, str] = {"pass": "bold green", "fail": "bold red", "warn": "bold yellow"}
@@ -85,8 +87,7 @@ class _Screen:
                 table = self._lay_out_table(document.overview or tabulate(document))
                 yield from table if self._verbose else self._cut(table, LINES // 2)
             return
-        drawn = one.drawn if one.ruler is not None else ""
-        words = "  ".join(filter(None, (one.name, self._mark(drawn) or one.figures)))
+        words = "  ".join(filter(None, (one.name, self._mark(one.drawn) or one.figures)))
         yield from self._write_head(document.verdict, words)
         if one.ruler is not None:
             yield self._draw(one)
@@ -94,7 +95,10 @@ class _Screen:
     def _write_head(self, outcome: str, words: str) -> Iterator[Text]:
         style = _STYLES.get(name_state(outcome), "bold")
         line = Text().append(f" {outcome} ", style=f"{style} reverse")
-        line.append(f"  {clean(words)}" if words else "")
+        words = clean(words)
+        if line.cell_len + len(words) + 2 > self._console.width:
+            words = words.replace(" reference ", " ref ", 1)
+        line.append(f"  {words}" if words else "")
         first, *others = wrap(line, self._console.width) if self._console.is_terminal else [line]
         yield first
         yield from (Text(" " * (LABEL + 1)) + one for one in others)
@@ -177,10 +181,10 @@ class _Screen:
 
     def _lay_out_table(self, table: DataTable) -> list[Text]:
         """Return the lines of a table, whose columns fit the width if that is possible."""
-        names = [*(column.name for column in table.columns), ""]
-        cells = [[*map(self._write_cell, row), Text()] for row in table.rows]
+        columns, cells = self._narrow(table)
+        names = [*(column.name for column in columns), ""]
         lines: list[Text] = [Text(f" {table.title}", style="bold")] if self._verbose else []
-        left = [column.name for column in table.columns if not column.number]
+        left = [column.name for column in columns if not column.number]
         for part in fit_tables(names, cells, self._console.width - 1, left):
             drawn = self._console.render_lines(part, pad=False, new_lines=False)
             for segments in drawn:
@@ -192,6 +196,36 @@ class _Screen:
         if self._verbose and table.caption:
             lines.append(Text(f" {clean(table.caption)}", style="dim"))
         return lines
+
+    def _narrow(self, table: DataTable) -> tuple[list[DataColumn], list[list[Text]]]:
+        """Return columns and cells, without spare columns as long as they do not fit.
+
+        What is still too wide loses the end of its longest names.
+        """
+        columns = list(table.columns)
+        rows = [[*map(self._write_cell, row), Text()] for row in table.rows]
+
+        def measure() -> int:
+            widths = (
+                max(len(c.name), *(r[i].cell_len for r in rows)) for i, c in enumerate(columns)
+            )
+            return sum(width + GAP for width in widths) + GAP
+
+        spares = (column for column in reversed(table.columns) if column.spare)
+        for spare in sorted(spares, key=lambda column: column.spare):
+            if rows and measure() > self._console.width - 1:
+                place = columns.index(spare)
+                del columns[place]
+                for row in rows:
+                    del row[place]
+        if rows and (over := measure() - self._console.width + 1) > 0:
+            words = [i for i, column in enumerate(columns) if not column.number]
+            widest = max(words, key=lambda i: max(row[i].cell_len for row in rows), default=0)
+            room = max(row[widest].cell_len for row in rows) - over
+            if words and room >= SHORTEST:
+                for row in rows:
+                    row[widest] = _shorten(row[widest], room)
+        return columns, rows
 
     def _write_cell(self, cell: DataCell) -> Text:
         return Text(clean(cell.text), style=_STYLES.get(cell.state, ""))
@@ -221,3 +255,11 @@ class _Screen:
             return []
         told = f"-v adds {self._hidden} more {'fact' if self._hidden == 1 else 'facts'}"
         return [Text(f" {'more':<{LABEL}}{told}", style="dim")]
+
+
+def _shorten(name: Text, room: int) -> Text:
+    """Return a name without its middle: the ends tell the runs of a matrix apart."""
+    text, half = name.plain, (room - 1) // 2
+    return (
+        name if len(text) <= room else Text(f"{text[: room - 1 - half]}…{text[-half:]}", name.style)
+    )

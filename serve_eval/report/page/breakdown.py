@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from urllib.parse import urlencode
 
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
@@ -33,8 +33,9 @@ def show_breakdown(
         columns += [DataColumn(name=metric.name, number=True), DataColumn(name="95 %")]
         if before:
             columns += [DataColumn(name=text, number=True) for text in (before, "change")]
+        by = f"{name}: by" if several else "By"
         yield DataTable(
-            title=f"{name}: by {field}" if several else f"By {field}",
+            title=f"{by} {field}: {_describe_worst(slices, metric)}",
             columns=columns,
             rows=[
                 _show_slice(
@@ -45,7 +46,15 @@ def show_breakdown(
                 for one in slices
             ],
             caption=_explain(metric, before),
+            closed=True,
         )
+
+
+def _describe_worst(slices: Sequence[BreakdownSlice], metric: Metric) -> str:
+    """Return the number of slices, and the worst with its value."""
+    worst = slices[0]
+    was = "" if worst.before is None else f", was {figure(worst.before, metric)}"
+    return f"{len(slices)} slices, worst {worst.name} ({figure(worst.value, metric)}{was})"
 
 
 def _explain(metric: Metric, before: str) -> str:

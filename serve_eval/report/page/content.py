@@ -36,11 +36,16 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataColumn:
-    """A column of a table. Numbers are right-aligned; `note` explains its name."""
+    """A column of a table. Numbers are right-aligned; `note` explains its name.
+
+    A terminal that is too narrow for all columns leaves out the `spare` ones, the lowest first;
+    0: it never does.
+    """
 
     name: str
     number: bool = False
     note: str = ""
+    spare: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +82,15 @@ class DataTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureSection:
-    """Pictures side by side below one title, and a `note` under them."""
+    """Pictures side by side below one title, and a `note` under them.
+
+    `closed`: they are folded until the reader opens them.
+    """
 
     title: str
     pictures: Sequence[Picture]
     note: str = ""
+    closed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,6 @@ from serve_eval.report.samples.by_question import RepeatedQuestion
 
 MOST_ROWS = 500
 """Questions that the table has at most: the least often right ones, which say most."""
-_FEW = 40
-"""Questions up to which the table is open."""
 
 
 def tabulate_questions(
@@ -39,12 +37,20 @@ def tabulate_questions(
     if len(shown) < len(questions):
         caption += f" The last {len(shown):,} of {len(questions):,} questions are shown."
     yield DataTable(
-        title=f"{task}: by question" if several else "By question",
+        title=f"{f'{task}: by' if several else 'By'} question: {_count_mixed(questions)}",
         columns=columns,
         rows=[_show(one, task) for one in shown],
         caption=caption,
-        closed=len(shown) > _FEW,
+        closed=True,
     )
+
+
+def _count_mixed(questions: Sequence[RepeatedQuestion]) -> str:
+    """Return how many questions were right each time, sometimes, and never."""
+    always = sum(one.share == 1.0 for one in questions)
+    never = sum(one.right == 0 for one in questions)
+    mixed = len(questions) - always - never
+    return f"{always} always right, {mixed} sometimes, {never} never"
 
 
 def _show(one: RepeatedQuestion, task: str) -> list[DataCell]:

@@ -2,15 +2,6 @@
 
 from serve_eval.report.summary.headline import badge, style_of
 from serve_eval.report.summary.print_rows import join_row, print_commands, print_rows
-from serve_eval.report.summary.print_summary import (
-    describe_leads,
-    describe_run,
-    describe_workers,
-    list_details,
-    print_summary,
-    print_table_of_runs,
-    print_tasks,
-)
 from serve_eval.report.summary.rows import (
     Row,
     brief,
@@ -26,17 +17,10 @@ __all__ = [
     "badge",
     "brief",
     "describe_answers",
-    "describe_leads",
-    "describe_run",
-    "describe_workers",
     "join_row",
-    "list_details",
     "name_expected",
     "print_commands",
     "print_rows",
-    "print_summary",
-    "print_table_of_runs",
-    "print_tasks",
     "rows_of",
     "style_of",
     "summarise_task",

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from rich.cells import cell_len
 from rich.text import Text
 
 from serve_eval.report.summary import figures
-from serve_eval.report.summary.axis import AxisPoints, Marks, draw_axis
+from serve_eval.report.summary.axis import AxisPoints, Marks
 from serve_eval.report.summary.summary_task import SummaryTask
-from serve_eval.report.text import clean
 from serve_eval.schema import VerdictOutcome
 
 STYLES: Final[Mapping[str, str]] = {
@@ -39,24 +37,8 @@ def style_of(outcome: str) -> str:
     return STYLES.get(outcome, OTHER)
 
 
-def headline(task: SummaryTask, marks: Marks | None, width: int | None = None) -> Text:
-    """Return the verdict, the task, its value, and what it is compared with.
-
-    `marks` are those of the drawn line, if there is one. If the line is wider than `width`, the
-    word reference is shortened, and then the bound for cut answers.
-    """
-    verdict = task.verdict
-    line = badge(verdict.outcome.value, style_of(verdict.outcome))
-    said = "  ".join(["", clean(task.result.task), *_parts(task, marks)])
-    if width is not None and line.cell_len + cell_len(said) > width:
-        said = said.replace(f" {task.names[1]} ", " ref ", 1) if len(task.names[1]) > 3 else said
-    if width is not None and line.cell_len + cell_len(said) > width:
-        bound, brief = (figures.bound_next_to_value(task, brief=one) for one in (False, True))
-        said = said.replace(f"; {bound}", f" ({brief})", 1) if bound else said
-    return line.append(said)
-
-
-def _parts(task: SummaryTask, marks: Marks | None) -> Iterator[str]:
+def list_parts(task: SummaryTask, marks: Marks | None) -> Iterator[str]:
+    """Yield the value of a task, what it is compared with, the change and the rule."""
     metric, verdict = task.result.metric, task.verdict
     if (value := figures.show_value(task)) != "-":
         shown = "; ".join(filter(None, (value, figures.bound_next_to_value(task))))
@@ -82,12 +64,6 @@ def criterion(task: SummaryTask) -> str:
     if verdict.rule in WITH_MARGIN and verdict.paired is not None:
         return f"margin {figures.figure(verdict.paired.margin, metric)} ({verdict.rule})"
     return f"rule {verdict.rule}"
-
-
-def axis_of(task: SummaryTask, marks: Marks, width: int) -> str | None:
-    """Return the drawn line of a task, or None if its value is not known in points."""
-    points = points_of(task)
-    return None if points is None else draw_axis(min(WIDEST, width - AROUND), marks, points)
 
 
 def points_of(task: SummaryTask) -> AxisPoints | None:

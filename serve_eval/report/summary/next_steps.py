@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from serve_eval.evaluation.plan.again import write_resume_command
 from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE
 from serve_eval.evaluation.plan.lacking_reference import write_taking
-from serve_eval.report.terminal import RED, diagnose_command
+from serve_eval.plugins.withheld import name_folders
 from serve_eval.schema import Report, TaskReport, VerdictOutcome
 from serve_eval.shell_words import quote_argument, quote_path, quote_word
 
+RED = (VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE, VerdictOutcome.ERROR)
+"""Outcomes that a diagnosis explains."""
 _LACKING = VerdictOutcome.NO_REFERENCE
+
+
+def diagnose_command(out_dir: Path, include_path: Sequence[str] = ()) -> str:
+    """Return the command that explains a red verdict; it may need folders of code."""
+    return f"serve-eval diagnose {quote_path(out_dir)}{name_folders(include_path)}"
 
 
 def next_steps(report: Report, out_dir: Path) -> Iterator[str]:

@@ -10,7 +10,6 @@ from serve_eval.report import lines, repeats
 from serve_eval.report.summary import figures
 from serve_eval.report.summary.breakdown import describe_breakdown
 from serve_eval.report.summary.summary_task import SummaryTask
-from serve_eval.report.terminal import SHOWN_ERRORS, tell_how_to_score_again
 from serve_eval.schema import (
     CutEffect,
     EarlyStop,
@@ -25,6 +24,8 @@ from serve_eval.schema import (
 from serve_eval.verdicts import cut_answers, two_rules
 
 Row = tuple[str, str]
+SHOWN_ERRORS = 3
+"""Number of different scorer errors that are shown per task."""
 LONGEST = 60
 """Characters of an answer that are shown in an example."""
 _WORDS = {
@@ -101,6 +102,14 @@ def _describe_reference_cuts(effect: CutEffect, task: SummaryTask) -> str:
         return told if whose != "reference" else f"{told} in its first run, the others not known"
     value = figures.figure(effect.reference_value, result.metric)
     return f"{told}, {value} if {'it was' if cut == 1 else 'they were'} right"
+
+
+def tell_how_to_score_again(resume: str) -> str:
+    """Return what to do about a failed scorer; `resume` is the command that resumes the run."""
+    return (
+        f"after fixing the scorer, {resume} scores these answers without new requests;"
+        " --scorer-timeout gives the scorer more time"
+    )
 
 
 _EXAMPLES = (VerdictOutcome.FAIL, VerdictOutcome.NO_REFERENCE)

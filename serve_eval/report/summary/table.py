@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from rich.console import Console
 from rich.text import Text
 
+from serve_eval.report.layout import fit_tables
 from serve_eval.report.summary import figures
-from serve_eval.report.summary.headline import badge, style_of
-from serve_eval.report.summary.summary_task import SummaryTask
+from serve_eval.report.summary.headline import style_of
+from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
 from serve_eval.report.text import clean
-from serve_eval.schema import VerdictOutcome
+from serve_eval.schema import Report, VerdictOutcome
 
 SHORTEST = 12
 """Characters of a name that are shown at least."""
@@ -42,16 +43,6 @@ def name_worst(outcomes: Iterable[VerdictOutcome]) -> str:
     """Return the worst of some outcomes; of none, that nothing was judged."""
     known = set(outcomes)
     return next((one.value for one in ORDER if one in known), VerdictOutcome.NOT_JUDGED.value)
-
-
-def title(tasks: Sequence[SummaryTask]) -> Text:
-    """Return the worst outcome, and how many tasks had which."""
-    counts = Counter(task.verdict.outcome for task in tasks)
-    worst = name_worst(counts)
-    line = badge(worst, style_of(worst))
-    said = ", ".join(f"{counts[one]} {one.value}" for one in ORDER if counts[one])
-    line.append(f"  {len(tasks)} tasks: {said}")
-    return line
 
 
 def lay_out(
@@ -110,3 +101,21 @@ def _limit(task: SummaryTask) -> str:
         return "-" if verdict.rule == "none" else verdict.rule
     sign = "<" if metric.higher_is_better else ">"
     return f"{sign} {figures.figure(verdict.limit, metric)}"
+
+
+def print_table_of_runs(reports: Mapping[str, Report], console: Console) -> None:
+    """Print a table with a row for each task of some runs, by their names."""
+    columns: tuple[str, ...] = ("run", *COLUMNS)
+    rows = [
+        [Text(name), *cells(summarise_task(task))]
+        for name, report in reports.items()
+        for task in report.tasks
+    ]
+    if len({row[2].plain for row in rows}) == 1:  # the task's name says nothing
+        columns, rows = (*columns[:2], *columns[3:]), [[*row[:2], *row[3:]] for row in rows]
+    _print_table(columns, rows, console)
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[Text]], console: Console) -> None:
+    laid_out = lay_out(columns, rows, console.width)
+    console.print(*fit_tables(*laid_out, console.width), sep="\n\n")

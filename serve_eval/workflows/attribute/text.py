@@ -7,8 +7,9 @@ from pathlib import Path
 from rich.console import Console
 
 from serve_eval.evaluation.storage.file_names import ATTRIBUTION_FILE
+from serve_eval.report.attribution import sentences, table
 from serve_eval.report.layout import say, tell_rehearsal
-from serve_eval.report.terminal import attribution
+from serve_eval.schema import Attribution
 from serve_eval.workflows.attribute.attributed import Attributed
 
 
@@ -26,3 +27,11 @@ def render(done: Attributed, run: Path, console: Console) -> None:
     for warning in done.warnings:
         say(console, f"warning: {warning}")
     say(console, f"attribution: {run / ATTRIBUTION_FILE}")
+
+
+def attribution(told: Attribution, name: str, console: Console) -> None:
+    """Print which workers gave the bad answers."""
+    for sentence in sentences(told):
+        say(console, f"{name}: {sentence}")
+    if (rows := table(told)) is not None:
+        console.print(rows)

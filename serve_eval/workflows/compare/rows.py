@@ -33,18 +33,27 @@ def summarise_compared(task: ComparedTask) -> SummaryTask:
 
 
 def describe_task(task: ComparedTask) -> Iterator[Row]:
-    """Yield what only a comparison knows of a task."""
+    """Yield what decides about a task, and that only a comparison knows."""
     if task.a.doubted:
         yield "asked", f"A: {describe_answers(task.a)}"
-    if task.a.stability is not None:
-        yield "repeats", f"A: {describe_repeats(task.a)}"
-        yield "spread", f"A: {describe_agreement(task.a.stability)}"
     yield from _drop(task)
-    yield from _answers(task)
-    yield from _first_differences(task)
+    yield from _difference(task)
     if task.exact is not None:
         for line in describe_equality(task.exact):
             yield "" if line.startswith(" ") else "tokens", line
+
+
+def describe_agreement_of(task: ComparedTask) -> Iterator[Row]:
+    """Yield the counts behind the differences of a task, and the service of both sides."""
+    if task.a.stability is not None:
+        yield "repeats", f"A: {describe_repeats(task.a)}"
+        yield "spread", f"A: {describe_agreement(task.a.stability)}"
+    if (told := task.verdict.paired) is not None and told.anchors is not None:
+        line = anchors_text(told.anchors, told.candidate_runs)
+        yield "anchors", line.replace("reference run", "run of A")
+    yield from _answers(task)
+    yield from _first_differences(task)
+    yield from _describe_service(task)
 
 
 def describe_sides(comparison: Comparison) -> Iterator[Row]:
@@ -91,9 +100,31 @@ def _drop(task: ComparedTask) -> Iterator[Row]:
     no = "is" if told.noninferior else "is not"
     here = " on these prompts" if min(told.reference_runs, told.candidate_runs) > 1 else ""
     yield "margin", f"a drop of {told.margin:.3f} points{here} {no} excluded{kept}"
-    if told.anchors is not None:
-        line = anchors_text(told.anchors, told.candidate_runs)
-        yield "anchors", line.replace("reference run", "run of A")
+
+
+def _difference(task: ComparedTask) -> Iterator[Row]:
+    """Yield whether B differs from A more than one of them from itself, with the counts and p."""
+    told, agreed = task.itself, task.agreement
+    if told is None:
+        if agreed.prompts:
+            counted = f"{agreed.counted - agreed.identical} of {_count_pairs(agreed)} differ"
+            unknown = task.unmeasured or "no side was asked twice, so its own noise is not known"
+            yield "differs", f"answers of A and B: {counted}; {unknown}"
+        return
+    one, other = ("A", "B") if told.endpoint == "A" else ("B", "A")
+    more = "more" if told.more else "no more"
+    head = f"{other} differs from {one} {more} than {one} from itself"
+    if told.repeats is not None:
+        yield "differs", f"{head}: {describe_repeated(told)} ({name_p(told)})"
+        return
+    by_text = told.other_texts is not None and told.measure != "score"
+    across, own = (told.other_texts, told.own_texts) if by_text else (told.other, told.own)
+    what = "texts" if by_text else "scores"
+    limit = "" if by_text or told.other_texts is not None else "; texts were not compared"
+    yield (
+        "differs",
+        f"{head}: {across} of {told.prompts} {what} against {own} (p {told.p:.2g}){limit}",
+    )
 
 
 def _answers(task: ComparedTask) -> Iterator[Row]:
@@ -109,8 +140,6 @@ def _answers(task: ComparedTask) -> Iterator[Row]:
         yield "texts", f"{_agreement(task.agreement)}{where}"
     if task.itself is not None:
         yield "noise", _itself(task.itself, task.agreement)
-    elif task.unmeasured:
-        yield "noise", task.unmeasured
     yield from _effects(task)
 
 
@@ -136,7 +165,7 @@ def _count_pairs(agreed: Agreement) -> str:
     return f"{agreed.counted}" if agreed.pairs is None else f"{agreed.counted} pairs of answers"
 
 
-def describe_service(task: ComparedTask) -> Iterator[Row]:
+def _describe_service(task: ComparedTask) -> Iterator[Row]:
     """Yield latencies and token counts of both sides."""
     for what, pick in (
         ("latency", "latency_s"),

@@ -6,8 +6,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Self
 
+from serve_eval.report.one_line import write_line
 from serve_eval.schema import Comparison
-from serve_eval.workflows.compare.ci import describe_comparison
+from serve_eval.workflows.compare.document import make_document
 
 
 class TellingComparison(Comparison):
@@ -21,5 +22,6 @@ class TellingComparison(Comparison):
         return cls(**{one.name: getattr(comparison, one.name) for one in fields(comparison)})
 
     def __str__(self) -> str:
-        described = describe_comparison(self, Path(self.b.folder).parent)
-        return "no task was compared" if described.line is None else described.said
+        if not self.tasks:
+            return "no task was compared"
+        return write_line(make_document(self, Path(self.b.folder).parent).make_line())

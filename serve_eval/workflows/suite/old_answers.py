@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from serve_eval.evaluation.steps.nothing_asked import (
@@ -11,7 +10,6 @@ from serve_eval.evaluation.steps.nothing_asked import (
     write_notice,
 )
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
-from serve_eval.report.summary import Row
 from serve_eval.schema import SuiteReport
 
 
@@ -31,12 +29,6 @@ def describe_each_old_run(report: SuiteReport, out_dir: Path) -> dict[str, str]:
     """Return for each run that was not asked the time of its last answer, in words."""
     old = {name: find_last_answer([out_dir / SUITE_RUNS / name]) for name in _list_old_runs(report)}
     return {name: write_notice(at) for name, at in old.items() if at}
-
-
-def list_old_rows(report: SuiteReport, out_dir: Path) -> Iterator[Row]:
-    """Yield the row that warns of old runs, if there are any."""
-    if told := describe_old_runs(report, out_dir):
-        yield "warning", f"{told}; to ask again, name another folder or give --run-all"
 
 
 def _list_old_runs(report: SuiteReport) -> list[str]:

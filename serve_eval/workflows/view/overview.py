@@ -13,8 +13,8 @@ import msgspec
 
 from serve_eval.evaluation.storage.reports.ended_early import EndedEarly
 from serve_eval.evaluation.storage.reports.folder_results import FolderResult
+from serve_eval.report.document import name_state
 from serve_eval.report.page.content import State
-from serve_eval.report.page.verdict import name_state
 from serve_eval.report.summary import summarise_task
 from serve_eval.report.summary.figures import show_value
 from serve_eval.schema import VerdictOutcome

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 import pytest
 from rich.console import Console
+from serve_eval.report.terminal import render
 
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.attribution import named_servers
@@ -28,7 +29,6 @@ from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import journal
 from serve_eval.evaluation.storage.file_names import TRACE_FILE
-from serve_eval.report.terminal import render
 from serve_eval.schema import Limits, Plan, Report, Spec
 from serve_eval.workflows.attribute.attribute import prepare_asking
 from serve_eval.workflows.diagnose.story import diagnose

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from serve_eval.report.terminal import render
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation.endpoint.companions import Companions
@@ -23,7 +24,6 @@ from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.processes.core_load import CoreLoad
 from serve_eval.report.engine import describe_engines
-from serve_eval.report.terminal import render
 from serve_eval.schema import (
     Connection,
     Endpoint,

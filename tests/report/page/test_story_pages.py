@@ -10,7 +10,7 @@ import pytest
 
 from serve_eval.report.page.content import DataTable, PageContent
 from serve_eval.report.page.writer import render_page
-from serve_eval.workflows.suite.page import read_number
+from serve_eval.workflows.suite.page_blocks import read_number
 from tests.page.stories import STORIES, make_all
 
 FIRST = {
@@ -23,7 +23,7 @@ FIRST = {
     "drift": ("warn", "ALARM", "1 of 1 series decline; 20 runs"),
 }
 FIGURES = {
-    "suite": ["60.5 FAIL", "50.2 FAIL (waived)", "80.0 PASS", "waived: until 2027-01-31"],
+    "suite": ["60.5 FAIL", "50.2 FAIL (waived)", "80.0 PASS", "waived until 2027-01-31"],
     "load": ["60.5 (53-67)", "41", "0.0000", "500, 900", "BROKEN", "1: 81.0 (75.0 to 86.0)"],
     "verify": ["1.25", "noise 0.002, floor 0.08 nat", "floor at 0.08 nat"],
     "smoke": ["HTTP 200", "0.20", "# json"],

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from serve_eval.report.summary import Row, print_summary
+from serve_eval.report.document import print_document
+from serve_eval.report.run.document import make_run_document
 from serve_eval.schema import (
     EarlyStop,
     Endpoint,
@@ -138,7 +139,11 @@ def named(name: str, one: TaskReport) -> TaskReport:
 
 
 def show(
-    *tasks: TaskReport, width: int = 80, terminal: bool = True, leads: Sequence[Row] = ()
+    *tasks: TaskReport,
+    width: int = 80,
+    terminal: bool = True,
+    verbose: bool = False,
+    places: Sequence[str] = (),
 ) -> str:
     """Return the summary of a run of these tasks as a terminal shows it, without colours."""
     out = io.StringIO()
@@ -146,7 +151,8 @@ def show(
         file=out, width=width, force_terminal=terminal, no_color=True, highlight=False, emoji=False
     )
     console._color_system = None  # attributes such as reverse are escapes too
-    print_summary(make_report(*tasks), Path("out"), console, leads)
+    document = make_run_document(make_report(*tasks), Path("out"), {}, places)
+    print_document(document, console, verbose=verbose)
     return out.getvalue()
 
 

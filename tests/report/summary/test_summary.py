@@ -35,8 +35,7 @@ def test_a_red_run_says_what_fell_by_how_much_and_what_to_do() -> None:
         example=WrongExample(id="test-198", answer="90", target="12*7=84\n#### 80"),
         before={"steps": {"1": {"value": 95.2, "scored": 117}, "2": {"value": 68.0}}},
     )
-    leads = [("where", "word_problems: prompts of more than 38 tokens")]
-    lines = show(red, leads=leads).splitlines()
+    lines = show(red, places=["word_problems: prompts of more than 38 tokens"]).splitlines()
     assert lines[0] == (
         " FAIL   word_problems  ● 49.2  ▲ ref 83.8  -34.6  ┃ fails below 78.6 (classic)"
     )
@@ -44,12 +43,14 @@ def test_a_red_run_says_what_fell_by_how_much_and_what_to_do() -> None:
     assert [line.rstrip() for line in lines[2:]] == [
         " drop     29.8 to 39.4 points (95 %, 500 prompts one by one); 191 turned wrong,",
         "          18 turned right; p below one in 10,000 one-sided",
+        " where    prompts of more than 38 tokens",
         " asked    500: 0 failed, 0 repaired, 1 cut off, 3 unreadable",
         " by steps 1: 75 (was 95)   2: 27 (was 68)",
         " e.g.     test-198: answered 90, expected 80",
-        " where    prompts of more than 38 tokens",
         " run      out: toy, default, http://host:8000/v1",
-        " next     serve-eval diagnose out · serve-eval show out test-198",
+        " next     serve-eval diagnose out",
+        "          serve-eval show out test-198",
+        " more     -v adds 3 more facts",
     ]
 
 
@@ -133,7 +134,7 @@ def test_an_unsupported_task_has_a_reason_and_no_value() -> None:
     lines = show(task(lacking, cannot)).splitlines()
     assert lines[0] == " UNSUPPORTED   word_problems"
     assert lines[1] == " why      the endpoint gives no log-probabilities"
-    assert len(lines) == 3
+    assert len(lines) == 4
 
 
 def test_an_early_stop_shows_an_estimate_and_what_is_ruled_out() -> None:
@@ -208,25 +209,24 @@ def test_several_tasks_are_a_table_with_details_of_the_red_ones() -> None:
     assert lines[0] == " FAIL   2 tasks: 1 FAIL, 1 PASS"
     assert [line.split() for line in lines[1:4]] == [
         ["verdict", "task", "value", "95", "%", "reference", "change", "fails"],
-        ["PASS", "gsm8k", "83.4", "79.9", "to", "86.4", "83.8", "-0.4", "<", "78.6"],
         ["FAIL", "mmlu", "49.2", "44.8", "to", "53.6", "83.8", "-34.6", "<", "78.6"],
+        ["PASS", "gsm8k", "83.4", "79.9", "to", "86.4", "83.8", "-0.4", "<", "78.6"],
     ]
-    assert lines[4] == "gsm8k"
-    assert lines[5].startswith(" warning  a warning of many words")
-    assert "mmlu" in lines
-    assert " drop     29.8 to 39.4" in shown
+    assert lines[4].startswith(" drop     mmlu: 29.8 to 39.4")
+    assert " warning  gsm8k: a warning of many words" in shown
+    assert "asked    gsm8k" not in shown
 
 
 def test_a_table_fits_eighty_columns_by_leaving_out_the_change_and_shortening_names() -> None:
     long = named("passkey_retrieval_of_128_thousand_tokens", _passes())
     wide = show(long, named("mmlu", task()), width=120).splitlines()
     assert "change" in wide[1].split()
-    assert wide[2].split()[1] == long.result.task
-    narrow = show(long, named("mmlu", task()), width=70).splitlines()
+    assert wide[3].split()[1] == long.result.task
+    narrow = show(long, named("mmlu", task()), width=72).splitlines()
     assert "change" not in narrow[1].split()
-    assert narrow[2].split()[1].startswith("passkey_ret")
-    assert narrow[2].split()[1].endswith("...")
-    assert narrow[2].split()[2:] == ["83.4", "79.9", "to", "86.4", "83.8", "<", "78.6"]
+    assert narrow[3].split()[1].startswith("passkey_ret")
+    assert narrow[3].split()[1].endswith("…")
+    assert narrow[3].split()[2:] == ["83.4", "79.9", "to", "86.4", "83.8", "<", "78.6"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

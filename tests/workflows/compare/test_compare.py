@@ -15,6 +15,7 @@ import pytest
 from aiohttp import web
 from rich.console import Console
 from scipy.stats import binom
+from serve_eval.workflows.compare.text import render
 
 from serve_eval.errors import NoRoomError, NotComparableError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
@@ -29,7 +30,6 @@ from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.compare import asking
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.rows import describe_task, summarise_compared
-from serve_eval.workflows.compare.text import render
 from serve_eval.workflows.compare.verdict import compare_folders
 from tests.cli.command import serve_eval
 from tests.scripted_server import ScriptedServer, answer

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from serve_eval.workflows.compare.text import render
 
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.evaluate import evaluate
@@ -19,7 +20,6 @@ from serve_eval.evaluation.storage.reports.comparison_files import find_comparis
 from serve_eval.schema import Comparison, Limits, Plan, Spec, TokenEquality
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
-from serve_eval.workflows.compare.text import render
 from tests.scripted_server import (
     HttpRequest,
     Reply,

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from scipy.stats import binom
+from serve_eval.workflows.compare.text import render
 
 from serve_eval.evaluation.agreement.answer_pairs import first_difference
 from serve_eval.evaluation.agreement.first_divergence import is_clear
@@ -31,7 +32,6 @@ from serve_eval.schema import (
 from serve_eval.verdicts.exit_code import FAIL
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.places import draw_places, find_places
-from serve_eval.workflows.compare.text import render
 from serve_eval.workflows.compare.verdict import compare_folders
 from serve_eval.workflows.diagnose.finding import list_leading
 from serve_eval.workflows.diagnose.story import diagnose

@@ -17,6 +17,7 @@ import pytest
 from aiohttp import web
 from rich.console import Console
 from scipy.stats import binom
+from serve_eval.workflows.compare.text import render
 
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
@@ -33,7 +34,6 @@ from serve_eval.workflows.compare.steadiness import (
     _list_reasons,
     describe_asked,
 )
-from serve_eval.workflows.compare.text import render
 from tests.cli.command import serve_eval
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, hand_over
 

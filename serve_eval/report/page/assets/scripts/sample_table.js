@@ -52,7 +52,9 @@ class SampleTable {
     const field = data.fields.find((one) => one.choose);
     if (field) columns.push(text("field", field.name, (row) => brief(samples.text(field, row) ?? "", 40)));
     if (data.prompts.rows.some((one) => one !== null))
-      columns.push(text("question", "prompt", (row) => this._question(row)));
+      columns.push(text("question", "prompt", (row) => clamp(this._question(row))));
+    for (const [label, arm] of arms)
+      columns.push(text("answer", label ? `${label} answer` : "answer", (row) => clamp(this._answer(row, arm))));
     columns.push({ ...text("expected", "expected", (row) => brief(samples.wanted(row) ?? "", 60)), sort: "expected" });
     for (const [label, arm] of arms)
       columns.push({ ...text("answered", label ? `${label} answered` : "answered", (row) => answered(row, arm)), sort: arm === arms.length - 1 ? "answered" : null });
@@ -102,7 +104,17 @@ class SampleTable {
     const text = this.samples.question(row)?.trimEnd();
     if (!text) return "";
     const last = text.slice(-4000).split(/\n\s*\n/).at(-1);
-    return brief(last.length < 20 ? text.slice(-200) : last, 160);
+    return brief(last.length < 20 ? text.slice(-300) : last, 400);
+  }
+
+  /* Return the first answer of an arm, without the middle of a long one, or why there is none. */
+  _answer(row, arm) {
+    const { samples } = this;
+    const [first] = samples.answers(row, samples.paired ? arm : null);
+    if (first === undefined || samples.hidden.has(row)) return "";
+    const text = ["text", "calls", "refusal", "failure"].map((name) => samples.answer(name, first)).find((one) => one?.trim());
+    if (!text) return "";
+    return text.length > 300 ? `${brief(text.slice(0, 140), 140)} … ${reveal(text.slice(-140)).replace(/\s+/g, " ")}` : brief(text, 300);
   }
 
   /* Show rows from the first one. */
@@ -176,6 +188,11 @@ class SampleTable {
   openActive() {
     if (this.rows.length) this.open(this.rows[Math.max(0, this.active)]);
   }
+}
+
+/* Return a text in at most three lines. */
+function clamp(text) {
+  return make("div", { class: "clamp" }, text);
 }
 
 function show(value) {

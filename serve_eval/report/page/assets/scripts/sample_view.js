@@ -48,14 +48,17 @@ class SampleView {
         make("span", { class: `outcome ${stateOf(said)}` },
           `${label} ${said}${n > 1 || every.length > 1 ? ` ×${n}` : ""}`.trim())));
     this.title.replaceChildren(...states, ` ${reveal(samples.data.id[row])}`);
+    const asked = this._prompt(row);
     this.body.replaceChildren(
-      this._facts(row),
+      asked,
       ...(samples.paired ? this._pair(row) : this._single(row)),
-      this._prompt(row),
+      this._facts(row),
       ...this._rest(row),
     );
     if (!this.element.open) this.element.showModal();
     this.body.scrollTop = 0;
+    const turns = asked.querySelector(".asked");
+    if (turns) turns.scrollTop = turns.scrollHeight; // the question stands at the end
     this.body.focus({ preventScroll: true });
   }
 
@@ -67,8 +70,6 @@ class SampleView {
       const said = samples.text(field, row);
       if (said !== null) facts.push([field.name, said]);
     }
-    const expected = samples.text(data.expected, row);
-    if (expected !== null) facts.push(["expected", expected]);
     const before = data.before?.[row];
     if (before) facts.push([before.length > 1 ? "reference's scores" : "reference's score", before.map((one) => (one === null ? "-" : show(one))).join(", ")]);
     if (data.flip[row]) facts.push(["change", ["", "same score", "score fell", "score rose"][data.flip[row]]]);
@@ -77,7 +78,7 @@ class SampleView {
       const said = samples.tally(repeats.map((i) => samples.answered(i) || "nothing readable"));
       facts.push(["answers", said.map(([text, n]) => `${brief(text, 60)} ×${n}`).join(", ")]);
     }
-    return listFacts(facts);
+    return part("Sample", listFacts(facts));
   }
 
   _single(row) {
@@ -119,13 +120,16 @@ class SampleView {
     if (answers.choices[i])
       inner.push(listFacts(answers.choices[i].map(([value, greedy], n) => [`choice ${n + 1}`, `log-probability ${value}${greedy ? ", the likeliest text" : ""}`])));
     const value = samples.number("value", i);
-    const facts = [["outcome", say("outcome") + (answers.cut[i] ? ", cut off" : "")]];
+    const facts = [];
+    const expected = samples.text(samples.data.expected, answers.row[i]);
+    if (expected !== null) facts.push(["expected", expected]);
     if (extracted !== null) facts.push(["extracted", extracted]);
     else if (value !== null && !samples.hidden.has(answers.row[i])) facts.push(["extracted", "nothing"]);
     if (value !== null) {
       const parts = Object.entries(answers.parts[i] ?? {}).map(([name, one]) => `${name} ${show(one)}`);
       facts.push(["score", [show(value), ...parts, ...(say("mode") ? [say("mode")] : [])].join(", ")]);
     }
+    facts.push(["outcome", say("outcome") + (answers.cut[i] ? ", cut off" : "")]);
     if (say("failure")) facts.push(["failure", say("failure")]);
     facts.push(...this._timing(i));
     inner.push(listFacts(facts));
@@ -167,7 +171,7 @@ class SampleView {
     const inner = turns.map(({ role, content }) =>
       make("div", { class: "turn" }, role === null ? null : make("h4", {}, reveal(role)), longText(content)));
     const choices = (samples.data.choices[row] ?? []).map((one, n) => [`choice ${n + 1}`, one]);
-    return part("Prompt", [...inner, ...showMedia(samples.data.media, row), choices.length ? listFacts(choices) : null]);
+    return part("Prompt", [make("div", { class: "asked", tabindex: "0", role: "region", "aria-label": "Prompt" }, inner), ...showMedia(samples.data.media, row), choices.length ? listFacts(choices) : null]);
   }
 
   _rest(row) {

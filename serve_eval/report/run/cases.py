@@ -1,4 +1,4 @@
-"""Describe the report of a run for CI systems. Pure.
+"""List the test cases of a run for CI systems. Pure.
 
 FAIL is a failure. ERROR is an error, and so is an undecided verdict because answers are missing or
 a path is not proven: the deployment did not do what was asked. What is undecided for another
@@ -7,24 +7,19 @@ reason, or has no verdict, is skipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from serve_eval.evaluation.steps.nothing_asked import describe_old_answers
-from serve_eval.report.ci.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
+from serve_eval.report.ci.ci_result import CiCase, CiState
 from serve_eval.report.ci.properties import list_figures, list_other
 from serve_eval.report.lines import count_lost
 from serve_eval.report.one_line import OneLine, lead
-from serve_eval.report.repeats import describe_repeats
 from serve_eval.report.summary.figures import count
-from serve_eval.report.summary.next_steps import explain_taking, next_steps
 from serve_eval.report.summary.rows import describe_rules
 from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
-from serve_eval.report.summary.table import COLUMNS, ORDER, cells, name_worst
+from serve_eval.report.summary.table import ORDER
 from serve_eval.report.task_line import BROKEN, make_task_line
 from serve_eval.schema import (
-    REHEARSED,
     PathFinding,
     ProofState,
     Report,
@@ -43,32 +38,11 @@ _STATES = {
 """The state of an outcome; the others are skipped."""
 
 
-def describe_report(
-    report: Report, out_dir: Path, causes: Mapping[str, str] | None = None
-) -> CiResult:
-    """Return the result of a run. `causes` has the likeliest cause by task, as far as known."""
-    old = describe_old_answers(report.warnings)
-    cases = name_old(list_cases(report, causes or {}), old)
-    suite = CiSuite(
-        name=f"serve-eval run {report.plan.model}",
-        cases=cases,
-        host=report.endpoint.base_url,
-        seconds=report.wall_s,
-    )
-    return CiResult(
-        notice=REHEARSED if report.rehearsal else old,
-        title=f"serve-eval run of {report.plan.model} at {report.endpoint.base_url}",
-        outcome=name_worst([task.verdict.outcome for task in report.tasks]),
-        suites=[suite],
-        table=CiTable(columns=COLUMNS, rows=list_rows(report)),
-        notes=[*_list_notes(report), *explain_taking(report)],
-        commands=list(next_steps(report, out_dir)),
-        line=choose_line(cases, [task.verdict.outcome for task in report.tasks]),
-    )
+def make_lines(report: Report, causes: Mapping[str, str] | None = None) -> list[OneLine]:
+    """Return the line of each task, of which the worst speaks for all.
 
-
-def list_cases(report: Report, causes: Mapping[str, str] | None = None) -> list[CiCase]:
-    """Return the test cases of a run: its tasks, and each part of the path that was expected."""
+    `causes` has the likeliest cause by task, as far as known.
+    """
     lines = [
         make_task_line(
             summarise_task(task),
@@ -79,7 +53,12 @@ def list_cases(report: Report, causes: Mapping[str, str] | None = None) -> list[
         )
         for task in report.tasks
     ]
-    led = lead_tasks(lines, [task.verdict.outcome for task in report.tasks])
+    return lead_tasks(lines, [task.verdict.outcome for task in report.tasks])
+
+
+def list_cases(report: Report, causes: Mapping[str, str] | None = None) -> list[CiCase]:
+    """Return the test cases of a run: its tasks, and each part of the path that was expected."""
+    led = make_lines(report, causes)
     tasks = [_describe_task(task, line) for task, line in zip(report.tasks, led, strict=True)]
     return [*tasks, *map(_describe_finding, report.path)]
 
@@ -102,11 +81,6 @@ def choose_line(cases: Sequence[CiCase], outcomes: Sequence[VerdictOutcome]) -> 
     if not outcomes:
         return None
     return cases[min(range(len(outcomes)), key=lambda i: ORDER.index(outcomes[i]))].line
-
-
-def list_rows(report: Report) -> list[list[str]]:
-    """Return the rows of the table of tasks, as the summary prints them."""
-    return [[cell.plain for cell in cells(summarise_task(task))] for task in report.tasks]
 
 
 def choose_state(outcome: VerdictOutcome, reasons: Sequence[str]) -> CiState:
@@ -169,27 +143,3 @@ def _describe_finding(found: PathFinding) -> CiCase:
         message=found.state if proven else found.reason,
         details=[one for one in (found.evidence, found.hint) if one],
     )
-
-
-def _list_notes(report: Report) -> Iterator[str]:
-    """Yield what was flaky, always, since silence says nothing; then the warnings of the run."""
-    retries = sum(n for task in report.tasks for n in task.traffic.retries.values())
-    failed = sum(task.result.failed for task in report.tasks)
-    repeated = f"{count(retries, 'request')} repeated after a failure"
-    again = sum(task.result.doubted for task in report.tasks)
-    flaky = [repeated, f"{count(failed, 'sample')} without an answer"]
-    flaky.append(f"{count(again, 'sample')} repaired")
-    for task in report.tasks:
-        if (stability := task.result.stability) is not None and stability.mixed is not None:
-            mixed = round(stability.mixed * stability.prompts)
-            flaky.append(
-                f"{task.result.task}: {count(mixed, 'prompt')} of {stability.prompts:,} right in"
-                " some repeats and wrong in others"
-            )
-    for task in report.tasks:
-        if task.result.stability is not None:
-            yield f"{task.result.task}: {describe_repeats(task.result)}"
-    for task in report.tasks:
-        yield from (f"rule: {line}" for line in name_rules(summarise_task(task)))
-    yield f"flaky: {'; '.join(flaky)}"
-    yield from (f"warning: {line}" for line in report.warnings)

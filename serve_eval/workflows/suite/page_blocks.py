@@ -1,4 +1,4 @@
-"""Make the page of a suite: the verdict, runs by tasks, waivers, and values by attribute."""
+"""Make what only the page of a suite shows: runs by tasks, and values by attribute."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ from itertools import product
 from pathlib import Path
 from urllib.parse import quote
 
-from serve_eval import __version__
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import PAGE_FILE, SUITE_RUNS
 from serve_eval.evaluation.storage.reports.report_file import find_report
+from serve_eval.report.document import name_state
 from serve_eval.report.page.content import (
     DataCell,
     DataColumn,
     DataTable,
-    PageContent,
     PictureSection,
     Section,
     State,
-    TextLines,
 )
-from serve_eval.report.page.verdict import name_state
 from serve_eval.report.pictures import (
     IntervalRow,
     Picture,
@@ -31,21 +28,13 @@ from serve_eval.report.pictures import (
     draw_boxes,
     draw_intervals,
 )
-from serve_eval.report.summary import join_row
+from serve_eval.report.run.conclusions import name_pictures
 from serve_eval.report.summary.figures import figure, in_points, span
-from serve_eval.schema import REHEARSED, Scalar, SuiteReport, SuiteRow, TaskReport
+from serve_eval.schema import Scalar, SuiteReport, SuiteRow, TaskReport
 from serve_eval.series.result_table import name_asked
-from serve_eval.workflows.suite.old_answers import list_old_rows
 from serve_eval.workflows.suite.proven import describe_verdict, is_marked
-from serve_eval.workflows.suite.table import (
-    describe_counts,
-    list_cells,
-    list_explanations,
-    show_value,
-)
-from serve_eval.workflows.suite.waivers import describe_waiver
+from serve_eval.workflows.suite.rows import show_value
 
-_STATES: dict[str, State] = {"PASS": "pass", "FAIL": "fail", "ERROR": "fail"}
 _WORST: tuple[State, ...] = ("fail", "warn", "none", "pass")
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z-]*)\s*")
 Tasks = dict[tuple[str, str], TaskReport]
@@ -53,21 +42,14 @@ Headings = dict[tuple[str, str], str]
 """The heading of each run and task, which differs between ways to ask a task."""
 
 
-def make_suite_page(report: SuiteReport, folder: Path) -> PageContent:
-    """Return the page of a suite. `folder` has the reports of its runs, for their intervals."""
+def list_page_blocks(report: SuiteReport, folder: Path) -> Iterator[Section]:
+    """Yield the runs by tasks and the pictures. `folder` has the reports of its runs."""
     tasks = _read_tasks(report, folder)
     headings = _name_headings(report, tasks)
-    return PageContent(
-        notice=REHEARSED if report.rehearsal else "",
-        kind="suite",
-        title=f"suite {report.name}: {report.verdict}",
-        heading=report.name,
-        state=_STATES.get(report.verdict, "warn"),
-        badge=report.verdict,
-        headline=describe_counts(report),
-        sections=tuple(_list_sections(report, tasks, headings, folder)),
-        foot=f"serve-eval {__version__}, {report.started_at}",
-    )
+    yield _make_matrix(report, tasks, headings, folder)
+    drawn = [*_draw_tasks(report, tasks, headings), *_draw_attributes(report, tasks, headings)]
+    if drawn:
+        yield PictureSection(title=name_pictures(drawn), pictures=drawn, closed=len(drawn) > 1)
 
 
 def _read_tasks(report: SuiteReport, folder: Path) -> Tasks:
@@ -83,24 +65,8 @@ def _read_tasks(report: SuiteReport, folder: Path) -> Tasks:
     return found
 
 
-def _list_sections(
-    report: SuiteReport, tasks: Tasks, headings: Headings, folder: Path
-) -> Iterator[Section]:
-    if rows := [*list_old_rows(report, folder), *list_explanations(report)]:
-        yield TextLines(title="Reasons and warnings", lines=list(map(join_row, rows)))
-    if report.waivers:
-        lines = [join_row(describe_waiver(use)) for use in report.waivers]
-        yield TextLines(title="Waivers", lines=lines)
-    yield _make_matrix(report, tasks, headings, folder)
-    if pictures := [
-        *_draw_tasks(report, tasks, headings),
-        *_draw_attributes(report, tasks, headings),
-    ]:
-        yield PictureSection(title="Pictures", pictures=pictures)
-    yield _tabulate(report)
-
-
-def _state(row: SuiteRow) -> State:
+def find_state(row: SuiteRow) -> State:
+    """Return the colour of a row: what is waived, or dropped without a FAIL, is a warning."""
     warned = row.waiver is not None or (is_marked(row) and row.proven == "drop")
     return "warn" if warned else name_state(row.outcome)
 
@@ -120,7 +86,7 @@ def _make_matrix(report: SuiteReport, tasks: Tasks, headings: Headings, folder: 
 
     def badness(run: str) -> tuple[int, float]:
         rows = [by_place[run, name] for name in names if (run, name) in by_place]
-        worst = min((_WORST.index(_state(row)) for row in rows), default=0)
+        worst = min((_WORST.index(find_state(row)) for row in rows), default=0)
         values = [row.evaluated for row in rows if row.evaluated is not None]
         return worst, sum(values) / len(values) if values else 0.0
 
@@ -148,7 +114,7 @@ def _cell(row: SuiteRow, task: TaskReport | None) -> DataCell:
         metric, ends = task.result.metric, task.result.interval
         text = figure(row.evaluated, metric) + (f" ({span(ends, metric)})" if ends else "")
     text = f"{text} {describe_verdict(row)}"
-    return DataCell(text=text, order=row.evaluated, state=_state(row))
+    return DataCell(text=text, order=row.evaluated, state=find_state(row))
 
 
 def _pick(report: SuiteReport, headings: Headings, heading: str) -> list[SuiteRow]:
@@ -231,22 +197,3 @@ def read_number(value: Scalar) -> tuple[float, str] | None:
         return float(value), ""
     found = _NUMBER.fullmatch(value)
     return None if found is None else (float(found[1]), found[2])
-
-
-def _tabulate(report: SuiteReport) -> DataTable:
-    """Return the table of the terminal."""
-    names = list(dict.fromkeys(key for row in report.rows for key in row.attributes))
-    tested = any(row.p is not None for row in report.rows)
-    figures = ["value", "95 %", "reference", "fails", *(("p", "p holm", "q") if tested else ())]
-    columns = [
-        *(DataColumn(name=name) for name in ("verdict", "run", *names, "task")),
-        *(DataColumn(name=name, number=True) for name in figures),
-    ]
-    rows = []
-    for row in report.rows:
-        verdict, *cells = list_cells(row, names, tested=tested)
-        first = DataCell(text=verdict.plain, state=_state(row))
-        rows.append([first, *(DataCell(text=cell.plain) for cell in cells)])
-    return DataTable(
-        title="All tasks", columns=columns, rows=rows, caption="In the order of the suite."
-    )

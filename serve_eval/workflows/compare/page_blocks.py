@@ -1,14 +1,12 @@
-"""Make the page of a comparison: the verdict, who was right where, both answers to each prompt."""
+"""Make what only the page of a comparison shows: who was right where, and both answers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlencode
 
-from serve_eval import __version__
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.file_names import PAGE_FILE
 from serve_eval.evaluation.storage.records.scores import read_values
 from serve_eval.evaluation.storage.reports.comparison_files import locate_runs
 from serve_eval.evaluation.storage.reports.report_file import find_report
@@ -19,100 +17,32 @@ from serve_eval.report.page.content import (
     DataCell,
     DataColumn,
     DataTable,
-    Facts,
-    PageContent,
     PictureSection,
     Section,
 )
 from serve_eval.report.page.sample_data import PageTask, SampleData
 from serve_eval.report.page.samples_section import show_samples
 from serve_eval.report.page.settings import contrast_settings
-from serve_eval.report.page.verdict import (
-    make_facts,
-    make_first_line,
-    picture_tasks,
-    rule_task,
-    tabulate_tasks,
-)
-from serve_eval.report.page.writer import save_page
 from serve_eval.report.pictures.compare_pictures import draw_compared, draw_graded, draw_times
 from serve_eval.report.pictures.picture import Picture
+from serve_eval.report.run.conclusions import choose_lead, name_pictures, picture_tasks
 from serve_eval.report.samples.known import KnownTask, know_task
 from serve_eval.report.samples.samples import SampleSource
-from serve_eval.report.summary import Row, rows_of
-from serve_eval.schema import REHEARSED, ComparedTask, Comparison, Plan, Report
+from serve_eval.schema import ComparedTask, Comparison, Plan, Report
 from serve_eval.workflows.compare.rows import (
-    describe_service,
-    describe_sides,
-    describe_task,
-    list_warnings,
     summarise_compared,
 )
 
 
-def write_comparison_page(
-    comparison: Comparison,
-    out_dir: Path,
-    leads: Sequence[Row] = (),
-    *,
-    include_path: Sequence[str] = (),
-    most: int | None = None,
-    notify: Callable[[str], object] = lambda line: None,
-) -> Path:
-    """Write the page into the comparison's folder and return its path.
-
-    `leads` are the rows that lead to a cause; `most` is the number of answers of a side
-    that are shown (None: as B's plan says); `notify` gets a warning if the pictures could not be
-    drawn. Raises RunFolderError if it cannot be written.
-    """
-    path = out_dir / PAGE_FILE
-    content = make_comparison_page(comparison, out_dir, leads, include_path=include_path, most=most)
-    save_page(content, path, notify)
-    return path
-
-
 @with_scope
-def make_comparison_page(
-    comparison: Comparison,
-    out_dir: Path,
-    leads: Sequence[Row] = (),
-    *,
-    include_path: Sequence[str] = (),
-    most: int | None = None,
-) -> PageContent:
-    """Return the page of a comparison."""
-    tasks = list(map(summarise_compared, comparison.tasks))
-    first, alone = make_first_line(tasks), len(tasks) == 1
-    facts = []
-    if alone:
-        [task] = comparison.tasks
-        facts = make_facts([*rows_of(tasks[0]), *_list_rows(task)], task.task)
-    only = f"{comparison.tasks[0].task}: " if alone else ""
-    rows = [
-        *((label, line.removeprefix(only)) for label, line in leads),
-        *describe_sides(comparison),
-        *(("warning", line) for line in list_warnings(comparison)),
-        ("folder", str(out_dir)),
-    ]
-    return PageContent(
-        notice=REHEARSED if comparison.rehearsal else "",
-        kind="compare",
-        title=", ".join(f"{one.task}: {one.verdict.outcome}" for one in comparison.tasks),
-        heading=f"{comparison.b.model} (B) against {comparison.a.model} (A)",
-        state=first.state,
-        badge=first.badge,
-        headline=first.text,
-        ruler=rule_task(tasks[0]) if alone else None,
-        rows=[*facts, *make_facts(rows)],
-        sections=tuple(_list_sections(comparison, out_dir, include_path, most)),
-        foot=f"serve-eval {__version__}, {comparison.started_at}",
-    )
+def list_page_blocks(
+    comparison: Comparison, out_dir: Path, include_path: Sequence[str], most: int | None
+) -> list[Section]:
+    """Return what only the page shows.
 
-
-def _list_rows(task: ComparedTask) -> list[Row]:
-    """Return what only a comparison knows of a task."""
-    warnings = (("warning", warning) for warning in task.warnings)
-    return [*describe_task(task), *describe_service(task), *warnings]
+    `most` is the number of answers of a side that are shown (None: as B's plan says).
+    """
+    return [*_list_sections(comparison, out_dir, include_path, most)]
 
 
 def _list_sections(
@@ -126,22 +56,21 @@ def _list_sections(
     opened = [_open_task(one, folders, plans, reports["B"], include_path) for one in tasks]
     most = plans["B"].limits.page_samples if most is None else most
     data = SampleData(opened, out_dir, most=most)
-    if several:
-        yield tabulate_tasks(summaries)
-        for summary, task in zip(summaries, tasks, strict=True):
-            rows = [*rows_of(summary), *_list_rows(task)]
-            yield Facts(title=task.task, rows=make_facts(rows, task.task))
+    drawn = [one for task in tasks for one in _draw(task, folders, data)]
+    lead = None if several else choose_lead(drawn, paired=True)
+    if lead is not None:
+        yield PictureSection(title="What decides", pictures=[lead])
+    elif pictures := list(picture_tasks(summaries)):
+        yield PictureSection(title="Values", pictures=pictures)
     for task in tasks:
         yield _cross(task.task, data, several=several)
-    drawn = list(picture_tasks(summaries))
-    drawn += [one for task in tasks for one in _draw(task, folders, data)]
-    if drawn:
-        yield PictureSection(title="Pictures", pictures=drawn)
+    if (samples := show_samples(data)) is not None:
+        yield samples
+    if others := [one for one in drawn if one is not lead]:
+        yield PictureSection(title=name_pictures(others), pictures=others, closed=True)
     for summary in summaries:
         facts = data.known[summary.result.task]
         yield from show_breakdown(summary, facts.fields if facts else (), several=several)
-    if (samples := show_samples(data)) is not None:
-        yield samples
     a, b = (_list_settings(folders[label], reports[label]) for label in "AB")
     yield contrast_settings("Settings of A and B", a, b)
 

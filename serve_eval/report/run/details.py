@@ -1,21 +1,17 @@
-"""Print the report: a table of verdicts, the reasons below it, and the run folder."""
+"""List the details of a run that `-v` and the page show: a table of figures, and lines by task."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-
-from rich.console import Console
-from rich.text import Text
 
 from serve_eval.evaluation.capabilities.sampling import describe_defaults
 from serve_eval.evaluation.endpoint.deployment import describe
-from serve_eval.evaluation.plan.again import write_resume_command
-from serve_eval.plugins.withheld import name_folders
 from serve_eval.report import engine, lines, repeats
-from serve_eval.report.attribution import sentences, table
-from serve_eval.report.layout import fit_tables, say, tell_rehearsal
+from serve_eval.report.attribution import COLUMNS, list_workers
+from serve_eval.report.document import Block
 from serve_eval.report.lines import number, plain
+from serve_eval.report.page.content import DataCell, DataColumn, DataTable, TextLines
 from serve_eval.schema import (
     MEAN,
     Attribution,
@@ -24,97 +20,55 @@ from serve_eval.schema import (
     TaskReport,
     TaskResult,
     Verdict,
-    VerdictOutcome,
 )
-from serve_eval.shell_words import quote_path
 from serve_eval.stats.availability import failure_rate_upper
 from serve_eval.verdicts.references import describe_taken, spec_text
 
-SHOWN_ERRORS = 3
-"""Number of different scorer errors that are shown per task."""
-
-_STYLES = {
-    VerdictOutcome.PASS: "bold green",
-    VerdictOutcome.FAIL: "bold red",
-    VerdictOutcome.ERROR: "bold red",
-    VerdictOutcome.NO_REFERENCE: "bold",
-}
-RED = (VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE, VerdictOutcome.ERROR)
 _COLUMNS = (
-    "task",
-    "n",
-    "failed",
-    "truncated",
-    "unparsed",
-    "evaluated",
-    "reference",
-    "threshold",
-    "theta",
-    "alpha",
-    "beta",
-    "sigma",
-    "verdict",
-)
+    "task", "n", "failed", "truncated", "unparsed", "evaluated", "reference", "threshold", "theta",
+    "alpha", "beta", "sigma",
+)  # fmt: skip
 
 
-def render(report: Report, out_dir: Path, console: Console) -> None:
-    """Print the verdict table and its explanation.
-
-    On a narrow terminal the table has a column per task.
-    """
-    tell_rehearsal(report.rehearsal, console)
-    spec = spec_text(report.plan.accuracy_spec)
-    say(
-        console,
-        f"model {report.plan.model}, specification {spec},"
-        f" {report.endpoint.base_url or 'no request was sent'}",
-    )
-    servers = (f"{kind}: {what}" for kind, what in describe(report.endpoint.info).items())
-    for line in (*servers, *lines.describe_preset(report.plan)):
-        say(console, line)
-    console.print(*fit_tables(_COLUMNS, list(map(_cells, report.tasks)), console.width), sep="\n\n")
+def list_detail_blocks(report: Report) -> list[Block]:
+    """Return every figure of the tests, the workers, and the lines about tasks and servers."""
+    rows = [[DataCell(text=text) for text in _list_figures(task)] for task in report.tasks]
+    columns = [DataColumn(name=name, number=i > 0) for i, name in enumerate(_COLUMNS)]
+    blocks = [
+        Block(section=show_workers(task.attribution, task.result.task))
+        for task in report.tasks
+        if task.attribution is not None
+    ]
+    blocks.append(Block(section=DataTable(title="Figures of the test", columns=columns, rows=rows)))
     for task in report.tasks:
-        for line in explain(task, write_resume_command(out_dir, report.plan)):
-            say(console, f"{task.result.task}: {line}")
-        if task.attribution is not None:
-            attribution(task.attribution, task.result.task, console)
-    for load in report.loads[-1:]:
-        say(console, lines.session_load(load))
-    defaults = [f"sampling defaults: {one}" for one in describe_defaults(report.sampling_defaults)]
-    for line in (
-        *lines.describe_efforts(report),
-        *engine.describe_engines(report),
-        *lines.describe_path(report.path),
-        *defaults,
-    ):
-        say(console, line)
-    for warning in report.warnings:
-        say(console, f"warning: {warning}")
-    if report.plan.integration_test:
-        say(console, "INTEGRATION TEST: ONE SAMPLE PER TASK, NOTHING WAS JUDGED")
-    say(console, f"run folder: {out_dir}")
+        told = TextLines(title=f"Details: {task.result.task}", lines=[*explain(task)], closed=True)
+        blocks.append(Block(section=told))
+    about = TextLines(title="Endpoint and load", lines=[*_describe_rest(report)], closed=True)
+    return [*blocks, Block(section=about)]
 
 
-def diagnose_command(out_dir: Path, include_path: Sequence[str] = ()) -> str:
-    """Return the command that explains a red verdict; it may need folders of code."""
-    return f"serve-eval diagnose {quote_path(out_dir)}{name_folders(include_path)}"
+def show_workers(told: Attribution, task: str) -> DataTable:
+    """Return the table of bad answers by worker."""
+    rows = [
+        [DataCell(text=cell, state="fail" if accused else "none") for cell in cells]
+        for cells, accused in list_workers(told)
+    ]
+    columns = [DataColumn(name=name, number=i > 2) for i, name in enumerate(COLUMNS)]
+    return DataTable(title=f"{task}: workers", columns=columns, rows=rows)
 
 
-def tell_how_to_score_again(resume: str) -> str:
-    """Return what to do about a failed scorer; `resume` is the command that resumes the run."""
-    return (
-        f"after fixing the scorer, {resume} scores these answers without new requests;"
-        " --scorer-timeout gives the scorer more time"
-    )
+def _describe_rest(report: Report) -> Iterator[str]:
+    """Yield lines about the servers, the load and what the endpoint adds to requests."""
+    for kind, what in describe(report.endpoint.info).items():
+        yield f"{kind}: {what}"
+    yield from (lines.session_load(load) for load in report.loads[-1:])
+    yield from lines.describe_efforts(report)
+    yield from engine.describe_engines(report)
+    for line in describe_defaults(report.sampling_defaults):
+        yield f"sampling defaults: {line}"
 
 
-def _cells(task: TaskReport) -> list[Text]:
-    cells = list(map(Text, _row(task)))
-    cells[-1].stylize(_STYLES.get(task.verdict.outcome, "bold yellow"))
-    return cells
-
-
-def _row(task: TaskReport) -> list[str]:
+def _list_figures(task: TaskReport) -> list[str]:
     result, verdict = task.result, task.verdict
     return [
         result.task,
@@ -129,7 +83,6 @@ def _row(task: TaskReport) -> list[str]:
         plain(verdict.alpha),
         plain(verdict.beta),
         plain(verdict.sigma),
-        verdict.outcome.value,
     ]
 
 
@@ -143,32 +96,21 @@ def _value(task: TaskReport) -> str:
     return number(task.verdict.evaluated)
 
 
-def explain(task: TaskReport, resume: str) -> Iterator[str]:
-    """Yield lines that explain the row of a task in the table.
-
-    `resume` is the command that resumes the run.
-    """
-    yield from _losses(task.result, resume)
+def explain(task: TaskReport) -> Iterator[str]:
+    """Yield every figure of the test, the protocol and the times that the summary leaves out."""
+    yield from _losses(task.result)
     yield lines.traffic_of(task)
     yield from _figures(task)
     yield from _basis(task)
     yield from _decision(task.verdict)
 
 
-def _losses(result: TaskResult, resume: str) -> Iterator[str]:
+def _losses(result: TaskResult) -> Iterator[str]:
     """Yield lines about the samples without a score."""
     if result.failed and result.value is not None:
         yield f"{result.value:.3f} over the {result.scored} of {result.planned} scored samples"
     if result.failures:
         yield _failures(result)
-    for error in result.scorer_errors[:SHOWN_ERRORS]:
-        yield f"{FailureKind.SCORER_ERROR}: {error.line}"
-    if len(result.scorer_errors) > SHOWN_ERRORS:
-        yield f"{len(result.scorer_errors) - SHOWN_ERRORS} more scorer errors in report.json"
-    if result.scorer_errors:
-        yield tell_how_to_score_again(resume)
-    for line in result.hook_errors:
-        yield f"left out of the figures: {line}"
 
 
 def _failures(result: TaskResult) -> str:
@@ -224,7 +166,7 @@ def _basis(task: TaskReport) -> Iterator[str]:
 
 
 def _decision(verdict: Verdict) -> Iterator[str]:
-    """Yield lines about what decided the verdict."""
+    """Yield lines about the tests behind the verdict."""
     if verdict.early is not None:
         yield f"early stop: {lines.early_stop(verdict.early)}"
     if verdict.paired is not None:
@@ -232,14 +174,3 @@ def _decision(verdict: Verdict) -> Iterator[str]:
         if verdict.paired.anchors is not None:
             runs = verdict.paired.candidate_runs
             yield f"anchors: {lines.anchors_text(verdict.paired.anchors, runs)}"
-    yield from verdict.reasons
-    for warning in verdict.warnings:
-        yield f"warning: {warning}"
-
-
-def attribution(told: Attribution, name: str, console: Console) -> None:
-    """Print which workers gave the bad answers."""
-    for sentence in sentences(told):
-        say(console, f"{name}: {sentence}")
-    if (rows := table(told)) is not None:
-        console.print(rows)

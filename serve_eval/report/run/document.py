@@ -1,0 +1,123 @@
+"""Make the document of a run: a conclusion for each task, and what is known of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.steps.nothing_asked import describe_old_answers
+from serve_eval.evaluation.storage.file_names import REPORT_FILE
+from serve_eval.report import lines
+from serve_eval.report.attribution import sentences
+from serve_eval.report.ci.ci_result import CiSuite
+from serve_eval.report.document import Conclusion, Document
+from serve_eval.report.one_line import OneLine
+from serve_eval.report.run.cases import list_cases, make_lines, name_old
+from serve_eval.report.run.conclusions import make_conclusion, make_statements, tabulate_tasks
+from serve_eval.report.run.details import list_detail_blocks
+from serve_eval.report.run.page_blocks import list_page_blocks
+from serve_eval.report.summary.next_steps import explain_taking, next_steps
+from serve_eval.report.summary.rows import Row, rows_of
+from serve_eval.report.summary.summary_task import SummaryTask, summarise_tasks
+from serve_eval.schema import REHEARSED, Load, Report, TaskReport
+from serve_eval.verdicts.references import spec_text
+
+
+def make_run_document(
+    report: Report,
+    out_dir: Path,
+    causes: Mapping[str, str] | None = None,
+    places: Sequence[str] = (),
+    *,
+    include_path: Sequence[str] = (),
+    prepared: Sequence[PreparedTask] = (),
+) -> Document:
+    """Return the document of a run.
+
+    `causes` has the likeliest cause by task, and `places` say where score was lost, each behind
+    the name of its task, as far as a diagnosis knows. The page prepares tasks again that are not
+    `prepared`.
+    """
+    old = describe_old_answers(report.warnings)
+    tasks = summarise_tasks(report, out_dir)
+    said = make_lines(report, causes)
+    cases = name_old(list_cases(report, causes), old)
+    return Document(
+        story="run",
+        command=f"serve-eval run of {report.plan.model} at {report.endpoint.base_url}",
+        exit_code=report.exit_code,
+        conclusions=[
+            _conclude(task, one, line, causes or {}, places)
+            for task, one, line in zip(tasks, report.tasks, said, strict=True)
+        ],
+        overview=tabulate_tasks(tasks),
+        model=report.plan.model or "",
+        endpoint=report.endpoint.base_url,
+        started_at=report.started_at,
+        wall_s=report.wall_s,
+        notice=REHEARSED if report.rehearsal else old,
+        statements=make_statements(_describe_run(report, out_dir)),
+        blocks=list_detail_blocks(report),
+        warnings=report.warnings,
+        commands=list(next_steps(report, out_dir)),
+        suites=[
+            CiSuite(
+                name=f"serve-eval run {report.plan.model}",
+                cases=cases,
+                host=report.endpoint.base_url,
+                seconds=report.wall_s,
+            )
+        ],
+        result=out_dir / REPORT_FILE,
+        make_page_blocks=lambda: list_page_blocks(
+            report, out_dir, include_path=include_path, prepared=prepared
+        ),
+    )
+
+
+def _conclude(
+    task: SummaryTask,
+    one: TaskReport,
+    line: OneLine,
+    causes: Mapping[str, str],
+    places: Sequence[str],
+) -> Conclusion:
+    name = one.result.task
+    rows = list(rows_of(task))
+    if name in causes:
+        rows.append(("likely", causes[name]))
+    here = [place for place in places if place.startswith(f"{name}: ")]
+    rows += [("where", place.removeprefix(f"{name}: ")) for place in here]
+    if one.attribution is not None:
+        rows += [("workers", sentence) for sentence in sentences(one.attribution)]
+    return make_conclusion(task, line, rows)
+
+
+def _describe_run(report: Report, out_dir: Path) -> Iterator[Row]:
+    """Yield the rows about the run as a whole."""
+    for line in lines.describe_path(report.path):
+        yield "path", line.removeprefix("path: ")
+    if report.plan.integration_test:
+        yield "note", "INTEGRATION TEST: ONE SAMPLE PER TASK, NOTHING WAS JUDGED"
+    for load in report.loads[-1:]:
+        yield "speed", _describe_load(load, report)
+    for line in lines.describe_preset(report.plan):
+        yield "preset", line.removeprefix("preset ")
+    spec = spec_text(report.plan.accuracy_spec)
+    where = report.endpoint.base_url or "no request was sent"
+    yield "run", f"{out_dir}: {report.plan.model}, {spec}, {where}"
+    yield from (("note", line) for line in explain_taking(report))
+
+
+def _describe_load(load: Load, report: Report) -> str:
+    rate = load.finished / load.wall_s if load.wall_s else 0.0
+    shown = f"{rate:,.0f}" if rate >= 100.0 else f"{rate:.3g}"
+    told = [
+        f"{load.finished:,} answers in {load.wall_s:.1f} s, {shown}/s, at most"
+        f" {load.max_in_flight} in flight"
+    ]
+    if len(report.tasks) == 1 and (times := report.tasks[0].traffic.latency_s):
+        shown = ", ".join(f"{name} {lines.seconds(value)}" for name, value in times.items())
+        told.append(f"latency {shown}")
+    return "; ".join(told)

@@ -1,0 +1,272 @@
+"""Make the document of a suite: a conclusion for each run and task, the worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE
+from serve_eval.evaluation.plan.lacking_reference import write_taking
+from serve_eval.evaluation.storage.file_names import SUITE_REPORT_FILE, SUITE_RUNS
+from serve_eval.evaluation.storage.run_folder import read_plan
+from serve_eval.report.ci.ci_result import CiCase, CiSuite
+from serve_eval.report.ci.properties import list_other
+from serve_eval.report.document import Conclusion, Depth, Document, Statement
+from serve_eval.report.one_line import OneLine, lead
+from serve_eval.report.page.content import DataCell, DataColumn, DataTable
+from serve_eval.report.results_table.markdown import list_table_lines
+from serve_eval.report.summary.figures import count
+from serve_eval.schema import REHEARSED, SuiteReport, SuiteRow, VerdictOutcome
+from serve_eval.series.result_table import find_suite_results
+from serve_eval.shell_words import quote_path
+from serve_eval.verdicts.many_tests import GATES
+from serve_eval.verdicts.pairing import UNPAIRED
+from serve_eval.verdicts.two_rules import say_in_words
+from serve_eval.workflows.suite.changes import describe_changes
+from serve_eval.workflows.suite.old_answers import describe_each_old_run, describe_old_runs
+from serve_eval.workflows.suite.page_blocks import find_state, list_page_blocks
+from serve_eval.workflows.suite.proven import describe_verdict
+from serve_eval.workflows.suite.rows import (
+    choose_row_state,
+    describe_counts,
+    describe_figures,
+    find_worth_a_look,
+    list_remarks,
+    list_texts,
+    rank,
+)
+from serve_eval.workflows.suite.run_warnings import list_run_warnings
+from serve_eval.workflows.suite.waivers import describe_waiver
+
+_TESTED = ("p", "p holm", "q")
+_SPARE = ("fails", "q", "", "p", "95 %", "reference")
+"""Columns that a narrow terminal leaves out, in this order; "" stands for the attributes."""
+_FEW = "detects only drops"
+"""Is in the warning of a rule that misses large drops."""
+
+
+def make_document(
+    report: SuiteReport,
+    out_dir: Path,
+    causes: Mapping[str, str] | None = None,
+    *,
+    again: str = "",
+    stored: bool = True,
+) -> Document:
+    """Return the document of a suite.
+
+    `causes` has likely causes by RUN/TASK, as far as known, and `again` is the command that tries
+    runs again that ended early. Not `stored`: the runs were judged again, so that their own
+    reports say something else.
+    """
+    rows = sorted(report.rows, key=rank)
+    lines = _make_lines(report, rows, causes or {})
+    notices = describe_each_old_run(report, out_dir) if stored else {}
+    old = describe_old_runs(report, out_dir) if stored else ""
+    table = find_suite_results(out_dir) if stored else None
+    found = dict(zip(((row.run, row.task) for row in rows), lines, strict=True))
+    return Document(
+        story="suite",
+        command=f"suite {report.name}: {count(len(report.runs), 'run')},"
+        f" {count(len(report.rows), 'task')}",
+        exit_code=report.exit_code,
+        outcome=report.verdict,
+        counted_as=f"suite {report.name}: {describe_counts(report)}",
+        conclusions=[_conclude(report, row, line) for row, line in zip(rows, lines, strict=True)],
+        overview=tabulate(rows),
+        started_at=report.started_at,
+        wall_s=report.wall_s,
+        notice=REHEARSED if report.rehearsal else old,
+        statements=list(_list_statements(report, out_dir, rows, old=old)),
+        warnings=list(list_run_warnings(report)),
+        commands=list(_list_next(report, out_dir, rows, again)),
+        suites=[
+            CiSuite(
+                name=run.name,
+                cases=[
+                    _describe_case(
+                        row,
+                        replace(found[row.run, row.task], notice=notices.get(run.name, "")),
+                    )
+                    for row in report.rows
+                    if row.run == run.name
+                ],
+            )
+            for run in report.runs
+        ],
+        result=out_dir / SUITE_REPORT_FILE if stored else None,
+        make_page_blocks=lambda: list_page_blocks(report, out_dir),
+        folds_overview=True,
+        summary_lines=[] if table is None else list(list_table_lines(table)),
+    )
+
+
+def _make_lines(
+    report: SuiteReport, rows: Sequence[SuiteRow], causes: Mapping[str, str]
+) -> list[OneLine]:
+    """Return the lines of rows that are sorted, the worst of which speaks for the suite."""
+    errors = {run.name: run.error for run in report.runs if run.error is not None}
+    lines = []
+    for row in rows:
+        error = errors.get(row.run) if row.outcome is VerdictOutcome.ERROR else None
+        found = causes.get(f"{row.run}/{row.task}", "")
+        known = [f"{error.kind}: {error.message}"] if error is not None else [*row.reasons]
+        known += [found] if found else []
+        sound = row.outcome in (VerdictOutcome.PASS, VerdictOutcome.NOT_JUDGED)
+        one = OneLine(
+            outcome=describe_verdict(row),
+            about=" ".join(filter(None, (f"{row.run}/{row.task}", row.model))),
+            figures=describe_figures(row),
+            counts=f"{row.failed} failed, {row.repaired} repaired" if error is None else "",
+            cause="" if sound or not known else known[0],
+            sure=bool(known) and known[0] != found,
+        )
+        lines.append(one)
+    return lead(lines, range(len(lines)), "tasks")
+
+
+def _conclude(report: SuiteReport, row: SuiteRow, line: OneLine) -> Conclusion:
+    """Return the conclusion on a row; its name has no model, which the table's run names."""
+    hints = [
+        run.error.hint
+        for run in report.runs
+        if run.name == row.run and run.error is not None and row.outcome is VerdictOutcome.ERROR
+    ]
+    lost = bool(hints)
+    statements = [Statement(label="fix", text=hint) for hint in hints if hint]
+    if not lost:
+        reasons = [one for one in dict.fromkeys(row.reasons) if one != line.cause]
+        statements += [Statement(label="reason", text=reason) for reason in reasons]
+        statements += [
+            Statement(label="warning", text=text, state="warn") for text in _list_warnings(row)
+        ]
+    return Conclusion(
+        name=f"{row.run}/{row.task}",
+        outcome=describe_verdict(row),
+        figures=line.figures,
+        counts="" if lost or not (row.failed or row.repaired) else line.counts,
+        cause=line.cause,
+        sure=line.sure,
+        statements=statements,
+    )
+
+
+def _list_warnings(row: SuiteRow) -> Iterator[str]:
+    """Yield what must be seen of a row, and the warnings that its sample is small."""
+    yield from list_remarks(row)
+    reasons = " ".join(row.reasons)
+    for line in row.warnings:
+        # A row without pairs says so in its reason, under a rule that needs them.
+        if (line.startswith(("small ", UNPAIRED)) or _FEW in line) and line not in reasons:
+            yield line
+
+
+def _list_statements(
+    report: SuiteReport, out_dir: Path, rows: Sequence[SuiteRow], *, old: str
+) -> Iterator[Statement]:
+    """Yield what is known of the suite as a whole."""
+    if report.changes is not None:
+        yield Statement(label="since", text=describe_changes(report.changes))
+    for use in report.waivers:
+        label, text = describe_waiver(use)
+        yield Statement(label=label, text=text, state="warn" if label == "warning" else "none")
+    for row in rows:
+        if row.other is not None and row.other.outcome is not row.outcome:
+            text = f"{row.run}/{row.task}: by {row.rule}; {row.other.rule} says {row.other.outcome}"
+            yield Statement(label="rule", text=text, depth=Depth.MORE)
+    if sum(row.p_holm is not None and row.rule in GATES for row in report.rows) > 1:
+        text = (
+            f"{report.alpha:g} or less proves a drop; any false alarm has at most that probability;"
+            " q: for triage only"
+        )
+        yield Statement(label="p holm", text=text, depth=Depth.MORE)
+    if old:
+        text = "to ask again, name another folder or give --run-all"
+        yield Statement(label="older", text=text)
+    if not report.rehearsal and _list_lacking(rows):
+        yield Statement(label="note", text=HOW_TO_TAKE)
+    text = f"{out_dir}/runs/RUN, each with report.json"
+    yield Statement(label="runs", text=text, depth=Depth.MORE)
+
+
+def _list_next(
+    report: SuiteReport, out_dir: Path, rows: Sequence[SuiteRow], again: str
+) -> Iterator[str]:
+    """Yield the commands that come next: look, try again, take the references that lack."""
+    if (worst := find_worth_a_look(rows)) is not None:
+        yield f"serve-eval show {quote_path(out_dir / SUITE_RUNS / worst.run)} --wrong"
+    if again and any(run.error is not None for run in report.runs):
+        yield again
+    if not report.rehearsal and (lacking := _list_lacking(rows)):
+        run = lacking[0].run
+        plan = read_plan(out_dir / SUITE_RUNS / run)
+        yield write_taking(plan, [row.task for row in lacking if row.run == run])
+
+
+def _list_lacking(rows: Sequence[SuiteRow]) -> list[SuiteRow]:
+    return [row for row in rows if row.outcome is VerdictOutcome.NO_REFERENCE]
+
+
+def tabulate(rows: Sequence[SuiteRow]) -> DataTable:
+    """Return a line for each run and task, the worst first, without a column that says nothing."""
+    attributes = list(dict.fromkeys(key for row in rows for key in row.attributes))
+    tested = any(row.p is not None for row in rows)
+    names = ["verdict", "run", *attributes, "task", "value", "95 %", "reference", "fails"]
+    names += _TESTED if tested else ()
+    texts = [list_texts(row, attributes, tested=tested) for row in rows]
+    fixed = ("verdict", "run", "task", "value")
+    kept = [
+        i
+        for i, name in enumerate(names)
+        if name in fixed or any(cells[i] != "-" for cells in texts)
+    ]
+    figures = ("value", "95 %", "reference", "fails", *_TESTED)
+    return DataTable(
+        title="All tasks",
+        columns=[
+            DataColumn(
+                name=names[i], number=names[i] in figures, spare=_rank_spare(names[i], attributes)
+            )
+            for i in kept
+        ],
+        rows=[
+            [DataCell(text=cells[i], state=find_state(row) if i == 0 else "none") for i in kept]
+            for row, cells in zip(rows, texts, strict=True)
+        ],
+        caption="The worst first.",
+    )
+
+
+def _rank_spare(name: str, attributes: Sequence[str]) -> int:
+    """Return when a narrow terminal leaves a column out: 0 for never, else the lowest first."""
+    told = "" if name in attributes else name
+    return _SPARE.index(told) + 1 if told in _SPARE else 0
+
+
+def _describe_case(row: SuiteRow, line: OneLine) -> CiCase:
+    *_, value, _, reference, limit = list_texts(row, (), tested=False)
+    waived = [] if row.waiver is None else [f"until {row.waiver.until}: {row.waiver.reason}"]
+    return CiCase(
+        group=row.run,
+        name=row.task,
+        state=choose_row_state(row),
+        line=line if not waived else replace(line, cause=waived[0], sure=True),
+        remarks=[
+            *(f"{row.run}/{row.task}: {one}" for one in list_remarks(row)),
+            *([f"{count(row.repaired, 'sample')} repaired"] if row.repaired else ()),
+        ],
+        details=[
+            *waived,
+            *row.reasons,
+            *(f"warning: {say_in_words(text)}" for text in row.warnings),
+        ],
+        properties={
+            "value": value,
+            "reference": reference,
+            "fails": limit,
+            "repaired": str(row.repaired),
+            **list_other(row.other),
+            **{name: str(text) for name, text in row.attributes.items()},
+        },
+    )
