@@ -167,7 +167,7 @@ class Document:
         """Return the line about a conclusion."""
         return OneLine(
             outcome=one.outcome,
-            about=" ".join(filter(None, (one.name, self.model, self.endpoint))),
+            about=" ".join(filter(None, (one.name, self.model or self.endpoint))),
             figures=one.figures,
             counts=one.counts,
             cause=one.cause,

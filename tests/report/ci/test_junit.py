@@ -6,7 +6,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from serve_eval.evaluation.storage.reports.report_file import read_report
-from serve_eval.report.ci import describe_report, write_junit
+from serve_eval.report.ci import write_junit
+from serve_eval.report.document import make_ci_result
+from serve_eval.report.run.document import make_run_document
 from tests.cli.command import serve_eval as command
 from tests.evaluation.path_proof.deployments import Deployment, PathFault, run
 
@@ -14,7 +16,9 @@ from tests.evaluation.path_proof.deployments import Deployment, PathFault, run
 def test_a_path_that_is_not_proven_is_an_error_of_its_own(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run(Deployment(PathFault.BYPASS), folder, expect=("kv_transfer", "speculation"))
-    [suite] = ElementTree.fromstring(write_junit(describe_report(read_report(folder), folder)))
+    [suite] = ElementTree.fromstring(
+        write_junit(make_ci_result(make_run_document(read_report(folder), folder)))
+    )
     assert (suite.get("tests"), suite.get("errors"), suite.get("failures")) == ("3", "2", "0")
     task, transfer, speculation = suite
     assert (task.get("classname"), task.get("name")) == ("task", "word_problems")

@@ -53,7 +53,7 @@ def _compare(out: Path, wrong_from: int, loads: str, *more: str) -> tuple[int, s
 def test_the_load_from_which_b_is_worse_is_named(tmp_path: Path) -> None:
     out = tmp_path / "out"
     code, said, asked = _compare(out, 2, "1,16", "--margin", "10")
-    assert (code, "FAIL   word_problems  B is worse from 16 on" in said) == (1, True), said
+    assert (code, "word_problems at 16 in flight: B is worse from 16 on" in said) == (1, True), said
     found = json.loads((out / "load_comparison.json").read_text())
     assert sorted(found["order"]) == [1, 16]
     rows = {one["load"]: one for one in found["tasks"]}
@@ -66,7 +66,7 @@ def test_the_load_from_which_b_is_worse_is_named(tmp_path: Path) -> None:
 
 def test_equal_sides_pass_and_one_number_compares_once(tmp_path: Path) -> None:
     code, said, _ = _compare(tmp_path / "out", 99, "1,16", "--margin", "10")
-    assert (code, "PASS   word_problems  nothing found" in said) == (0, True), said
+    assert (code, " PASS   2 comparisons: 2 PASS" in said) == (0, True), said
     code, _, _ = _compare(tmp_path / "one", 99, "4", "--margin", "10")
     assert (code, (tmp_path / "one/comparison.json").exists()) == (0, True)
 

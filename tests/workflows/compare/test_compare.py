@@ -15,7 +15,6 @@ import pytest
 from aiohttp import web
 from rich.console import Console
 from scipy.stats import binom
-from serve_eval.workflows.compare.text import render
 
 from serve_eval.errors import NoRoomError, NotComparableError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
@@ -24,11 +23,13 @@ from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.launchers.simulated import probability
+from serve_eval.report.document import print_document
 from serve_eval.report.summary import rows_of
 from serve_eval.schema import Comparison, Endpoint, Limits, Plan, Spec
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.compare import asking
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
+from serve_eval.workflows.compare.document import make_document
 from serve_eval.workflows.compare.rows import describe_task, summarise_compared
 from serve_eval.workflows.compare.verdict import compare_folders
 from tests.cli.command import serve_eval
@@ -548,7 +549,7 @@ def test_what_differs_of_the_servers_and_their_hidden_retries_stands_side_by_sid
     a = replace(found.a, servers={**servers, "generation servers": "1: version 1, tp 2"})
     b = replace(found.b, servers=servers, hidden_retries={"context": 3, "generation": 0})
     console = Console(file=io.StringIO(), record=True, width=300)
-    render(replace(found, a=a, b=b), out, console)
+    print_document(make_document(replace(found, a=a, b=b), out), console, verbose=True)
     lines = console.export_text().splitlines()
     assert [line for line in lines if "servers:" in line] == [
         " A        generation servers: 1: version 1, tp 2",
@@ -564,7 +565,7 @@ def test_a_warning_is_called_one_once(alike: tuple[Comparison, Path]) -> None:
     found, out = alike
     warned = replace(found, b=replace(found.b, warnings=("no KV moved",)), warnings=("it is cold",))
     console = Console(file=io.StringIO(), record=True, width=300)
-    render(warned, out, console)
+    print_document(make_document(warned, out), console, verbose=True)
     lines = console.export_text().splitlines()
     assert [line for line in lines if "warning" in line][-2:] == [
         " warning  B: no KV moved",
@@ -580,7 +581,13 @@ def test_of_a_case_what_was_expected_is_printed_and_not_how_it_is_scored(
     target = '{"expected":{"answer":"Paris"},"options":{},"scorer":"words"}'
     flips = (replace(task.flips[0], target=target),)
     console = Console(width=200, record=True, file=io.StringIO())
-    render(replace(found, tasks=(replace(task, task="cases:capitals", flips=flips),)), out, console)
+    print_document(
+        make_document(
+            replace(found, tasks=(replace(task, task="cases:capitals", flips=flips),)), out
+        ),
+        console,
+        verbose=True,
+    )
     assert 'expected {"answer":"Paris"}' in console.export_text()
 
 

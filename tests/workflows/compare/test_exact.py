@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from serve_eval.workflows.compare.text import render
 
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.reports.comparison_files import find_comparison
+from serve_eval.report.document import print_document
 from serve_eval.schema import Comparison, Limits, Plan, Spec, TokenEquality
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
+from serve_eval.workflows.compare.document import make_document
 from tests.scripted_server import (
     HttpRequest,
     Reply,
@@ -120,7 +121,7 @@ def _exact(found: Comparison) -> TokenEquality:
 
 def _print(found: Comparison, out: Path) -> list[str]:
     console = Console(file=io.StringIO(), record=True, width=200)
-    render(found, out, console)
+    print_document(make_document(found, out), console, verbose=True)
     return console.export_text().splitlines()
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 from scipy.stats import binom
-from serve_eval.workflows.compare.text import render
 
 from serve_eval.evaluation.agreement.answer_pairs import first_difference
 from serve_eval.evaluation.agreement.first_divergence import is_clear
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.reports.comparison_files import find_comparison
+from serve_eval.report.document import print_document
 from serve_eval.schema import (
     Agreement,
     Comparison,
@@ -31,6 +31,7 @@ from serve_eval.schema import (
 )
 from serve_eval.verdicts.exit_code import FAIL
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
+from serve_eval.workflows.compare.document import make_document
 from serve_eval.workflows.compare.places import draw_places, find_places
 from serve_eval.workflows.compare.verdict import compare_folders
 from serve_eval.workflows.diagnose.finding import list_leading
@@ -253,7 +254,7 @@ def plan() -> Plan:
 
 def _print(found: Comparison, out: Path) -> list[str]:
     console = Console(file=io.StringIO(), record=True, width=80)
-    render(found, out, console)
+    print_document(make_document(found, out), console, verbose=True)
     return console.export_text().splitlines()
 
 
@@ -283,14 +284,15 @@ def test_a_comparison_prints_where_its_flips_first_differ(
     out = tmp_path / "out"
     found = _ask(plan, gap, place, out)
     lines = _print(found, out)
-    start = lines.index(" first different token of the examined flips (#: confident):")
-    assert row in lines[start + 1 : start + 3]
+    title = " word_problems: first different token of the examined flips (#: confident)"
+    start = lines.index(title)
+    assert row.strip() in [line.strip() for line in lines[start + 1 : start + 3]]
     assert any(line.strip().startswith("token ") for line in lines[:start]), "below the flips"
     [task] = found.tasks
     assert task.places is not None
     assert task.places.reading == reading
     assert [line for line in lines if "look at the" in line] == [
-        f"{' ' * 10}{line}" for line in (reading,) if line
+        f"{' ' * 3}{line}" for line in (reading,) if line
     ]
     assert find_comparison(out) == found
     assert (found.exit_code, task.verdict.outcome) == (FAIL, "FAIL")

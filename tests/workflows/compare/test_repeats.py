@@ -18,7 +18,11 @@ from serve_eval.launchers import embedded
 from serve_eval.report.summary import rows_of
 from serve_eval.schema import ComparedTask, Comparison, LaunchContext, Plan, Spec
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
-from serve_eval.workflows.compare.rows import describe_task, summarise_compared
+from serve_eval.workflows.compare.rows import (
+    describe_agreement_of,
+    describe_task,
+    summarise_compared,
+)
 from serve_eval.workflows.diagnose.story import diagnose
 
 RULES = CompareRules(rule=Spec(name="paired"), again=200)
@@ -59,7 +63,8 @@ def seeded(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparis
 
 
 def _rows(task: ComparedTask) -> dict[str, str]:
-    return dict(describe_task(task)) | dict(rows_of(summarise_compared(task)))
+    rows = (*describe_task(task), *describe_agreement_of(task), *rows_of(summarise_compared(task)))
+    return dict(rows)
 
 
 def test_with_equal_seeds_an_endpoint_is_asked_the_same_seeds_again(
@@ -116,8 +121,8 @@ def test_finished_runs_with_equal_seeds_show_no_noise(
     found = asyncio.run(compare(*sides, RULES, tmp_path / "out", environ={}))
     [task] = found.tasks
     assert (task.itself, task.own) == (None, (None, None))
-    assert _rows(task)["noise"].startswith("not measured: ")
-    assert "nondeterminism" not in _rows(task)["noise"]
+    assert "; not measured: " in _rows(task)["differs"]
+    assert "noise" not in _rows(task)
 
 
 @pytest.fixture(scope="module")

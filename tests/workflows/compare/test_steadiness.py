@@ -17,7 +17,6 @@ import pytest
 from aiohttp import web
 from rich.console import Console
 from scipy.stats import binom
-from serve_eval.workflows.compare.text import render
 
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
@@ -25,9 +24,11 @@ from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator
 from serve_eval.launchers.simulated import probability
+from serve_eval.report.document import print_document
 from serve_eval.schema import Comparison, Limits, Plan, Spec
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
+from serve_eval.workflows.compare.document import make_document
 from serve_eval.workflows.compare.steadiness import (
     UNSTEADY_ALPHA,
     AskedFolder,
@@ -153,7 +154,7 @@ def test_of_a_finished_run_it_is_not_known_whether_it_is_steadier(
     assert _unsteady(found) == []
     assert not (tmp_path / "out" / "again_b").exists()
     console = Console(file=io.StringIO(), record=True, width=400)
-    render(found, tmp_path / "out", console)
+    print_document(make_document(found, tmp_path / "out"), console, verbose=True)
     assert "A was asked once, so whether A is steadier is not known" in console.export_text()
 
 
