@@ -172,14 +172,14 @@ class _Screen:
             elif isinstance(block.section, DataTable) and block.section.rows:
                 yield self._lay_out_table(block.section)
             elif isinstance(block.section, TextLines) and block.section.lines:
-                title = Text(f" {block.section.title}", style="bold")
+                title = Text(f" {clean(block.section.title)}", style="bold")
                 yield [title, *(Text(f"   {clean(line)}") for line in block.section.lines)]
 
     def _lay_out_table(self, table: DataTable) -> list[Text]:
         """Return the lines of a table, whose columns fit the width if that is possible."""
         names = [*(column.name for column in table.columns), ""]
         cells = [[*map(self._write_cell, row), Text()] for row in table.rows]
-        lines: list[Text] = [Text(f" {table.title}", style="bold")] if self._verbose else []
+        lines: list[Text] = [Text(f" {clean(table.title)}", style="bold")] if self._verbose else []
         left = [column.name for column in table.columns if not column.number]
         for part in fit_tables(names, cells, self._console.width - 1, left):
             drawn = self._console.render_lines(part, pad=False, new_lines=False)
@@ -190,7 +190,10 @@ class _Screen:
                 line.rstrip()
                 lines.append(line)
         if self._verbose and table.caption:
-            lines.append(Text(f" {clean(table.caption)}", style="dim"))
+            told = Text(clean(table.caption), style="dim")
+            wide = self._console.is_terminal
+            parts = wrap(told, self._console.width - 1) if wide else [told]
+            lines += [Text(" ").append_text(part) for part in parts]
         return lines
 
     def _write_cell(self, cell: DataCell) -> Text:

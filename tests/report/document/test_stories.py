@@ -94,8 +94,7 @@ def test_the_first_screen_holds_the_verdict_and_what_comes_next(name: str) -> No
     lines = shown.splitlines()
     assert len(lines) <= LINES - 2  # the lines that name the folder and the page
     assert all(len(line) <= COLUMNS or "serve-eval " in line for line in lines)
-    [first] = [line for line in lines if line.startswith(f" {document.verdict} ")]
-    assert lines.index(first) == bool(document.notice)
+    assert lines[bool(document.notice)].startswith(f" {document.verdict} ")
     for command in document.commands[:3]:
         assert command in shown
     whole = _print(document, verbose=True, columns=1000)
