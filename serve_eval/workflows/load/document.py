@@ -158,7 +158,7 @@ def _make_overview(found: LoadSurface, conclusions: Sequence[Conclusion]) -> Dat
     )
     return DataTable(
         title="Tasks",
-        columns=[DataColumn(name=name) for name in ("outcome", "task", "value", "change")],
+        columns=[DataColumn(name=name) for name in ("outcome", "task", "value", "lowest", "drop")],
         rows=[
             [
                 DataCell(text=one.outcome, state=name_state(one.outcome)),
@@ -167,13 +167,15 @@ def _make_overview(found: LoadSurface, conclusions: Sequence[Conclusion]) -> Dat
             ]
             for task, one in rows
         ],
+        caption="the load with most lost scores, or a broken one, against the lowest",
     )
 
 
-def _split(figures: str) -> tuple[str, str]:
-    """Return the values, and their change with its interval."""
-    values, _, change = figures.partition(" (")
-    return values.replace(" in flight", ""), change
+def _split(figures: str) -> tuple[str, str, str]:
+    """Return a value, that at the lowest load, and the drop with its interval."""
+    values, _, drop = figures.partition(" (")
+    value, _, lowest = values.replace(" in flight", "").partition(" against ")
+    return value, lowest, drop.removeprefix("drop ")
 
 
 def _find_bracket(found: LoadSurface, task: LoadTask) -> LoadBracket | None:
@@ -351,6 +353,7 @@ def _tabulate_steps(bracket: LoadBracket) -> DataTable:
             ]
             for step in bracket.steps
         ],
+        caption="lost, won: scores that fell and rose over all askings of a load",
     )
 
 

@@ -153,5 +153,6 @@ def _tabulate(found: CanaryResult) -> Block:
             [DataCell(text=kind), *(DataCell(text=str(n), order=float(n)) for n in counts)]
             for kind, counts in found.by_kind.items()
         ],
+        caption="only an answer with its own code could show an exchange of whole answers",
     )
     return Block(section=table)
