@@ -28,7 +28,7 @@ from serve_eval.report.text import clean
 
 WORKFLOWS = Path(__file__).parents[3] / "serve_eval/workflows"
 WITHOUT = {
-    "bisect", "capsule", "collect", "compare", "diagnose", "doctor", "export", "init",
+    "capsule", "collect", "compare", "diagnose", "doctor", "export", "init",
     "merge", "references", "servers", "show", "smoke", "suite", "verify",
     "view", "watch", "biochatter",
 }  # fmt: skip
