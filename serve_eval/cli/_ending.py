@@ -61,7 +61,8 @@ def print_result(document: Document, faces: FaceOptions) -> None:
     from serve_eval.report.document import print_document, write_document
 
     if not faces.as_json:
-        draw(lambda console: print_document(document, console, verbose=faces.verbose))
+        brief = faces.quiet
+        draw(lambda console: print_document(document, console, verbose=faces.verbose, brief=brief))
         return
     from serve_eval.evaluation.storage.private_files import read_written_text
 

@@ -44,9 +44,15 @@ _STYLES: dict[State, str] = {"pass": "bold green", "fail": "bold red", "warn": "
 _LABELS = {"warning": "yellow", "error": "red", "why": "bold", "likely": "bold"}
 
 
-def print_document(document: Document, console: Console, *, verbose: bool = False) -> None:
-    """Print the first screen of a document, or with `verbose` all but what only the page has."""
-    for line in _Screen(console, verbose=verbose).lay_out(document):
+def print_document(
+    document: Document, console: Console, *, verbose: bool = False, brief: bool = False
+) -> None:
+    """Print the first screen of a document, or with `verbose` all but what only the page has.
+
+    With `brief`, print only the notice and the verdict, each on one line whatever the width.
+    """
+    screen = _Screen(console, verbose=verbose)
+    for line in screen.conclude(document) if brief else screen.lay_out(document):
         console.print(line, soft_wrap=True)
 
 
@@ -74,30 +80,31 @@ class _Screen:
         more = self._tell_rest()
         return [*head, *rows, *shown, *tail, *more]
 
-    def _begin(self, document: Document) -> Iterator[Text]:
-        """Yield the notice, the verdict with its figures, and the drawn line or the overview."""
+    def conclude(self, document: Document) -> Iterator[Text]:
+        """Yield the notice, and the verdict with its figures."""
         if document.notice:
             yield Text(document.notice, style="bold yellow")
         if (one := document.only) is None:
             words = document.counted if document.conclusions else ""
-            yield from self._write_head(document.verdict, words)
-            if document.conclusions:
-                table = self._lay_out_table(document.overview or tabulate(document))
-                yield from table if self._verbose else self._cut(table, LINES // 2)
-            return
-        drawn = one.drawn if one.ruler is not None else ""
-        words = "  ".join(filter(None, (one.name, self._mark(drawn) or one.figures)))
-        yield from self._write_head(document.verdict, words)
-        if one.ruler is not None:
-            yield self._draw(one)
+        else:
+            drawn = one.drawn if one.ruler is not None else ""
+            words = "  ".join(filter(None, (one.name, self._mark(drawn) or one.figures)))
+        style = _STYLES.get(name_state(document.verdict), "bold")
+        line = Text().append(f" {document.verdict} ", style=f"{style} reverse")
+        yield line.append(f"  {clean(words)}" if words else "")
 
-    def _write_head(self, outcome: str, words: str) -> Iterator[Text]:
-        style = _STYLES.get(name_state(outcome), "bold")
-        line = Text().append(f" {outcome} ", style=f"{style} reverse")
-        line.append(f"  {clean(words)}" if words else "")
+    def _begin(self, document: Document) -> Iterator[Text]:
+        """Yield the notice, the verdict with its figures, and the drawn line or the overview."""
+        *notice, line = self.conclude(document)
+        yield from notice
         first, *others = wrap(line, self._console.width) if self._console.is_terminal else [line]
         yield first
         yield from (Text(" " * (LABEL + 1)) + one for one in others)
+        if (one := document.only) is not None and one.ruler is not None:
+            yield self._draw(one)
+        if one is None and document.conclusions:
+            table = self._lay_out_table(document.overview or tabulate(document))
+            yield from table if self._verbose else self._cut(table, LINES // 2)
 
     def _mark(self, text: str) -> str:
         """Return a text with marks that the console can show."""
