@@ -65,7 +65,7 @@ class BisectTestOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class BisectOutputOptions:
-    """Choose the folder and the output."""
+    """Choose the folder."""
 
     title: ClassVar[str] = "Output"
     output_dir: Annotated[
@@ -79,4 +79,3 @@ class BisectOutputOptions:
     dry_run: Annotated[
         bool, Setting("Show the first three steps and the expected starts; send nothing.")
     ] = False
-    as_json: Annotated[bool, Setting("Print bisection.json.", flags=("--json",))] = False

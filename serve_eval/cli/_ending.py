@@ -74,7 +74,9 @@ def print_result(document: Document, faces: FaceOptions, figures: bytes = b"") -
     if not faces.as_json:
         first = 1 + (document.notice not in ("", REHEARSED))
         draw(
-            lambda console: print_document(document, console, verbose=faces.verbose),
+            lambda console: print_document(
+                document, console, verbose=faces.verbose, brief=faces.quiet
+            ),
             conclusion=first,
         )
         return

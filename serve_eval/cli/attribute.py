@@ -7,11 +7,16 @@ from typing import Annotated
 
 import typer
 
+from serve_eval.cli._ci_files import check_asked
+from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._include import IncludePath, TrustPlan, folders_of
+from serve_eval.cli._options import command
 from serve_eval.cli._run_folder import LATEST, name_run
 
 
+@command()
 def attribute(
+    faces: FaceOptions,
     run: Annotated[
         Path,
         name_run("A run folder, finished or not, or that of a comparison: its B (default latest)."),
@@ -54,7 +59,6 @@ def attribute(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the workers and the cost; send no prompts.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print attribution.json.")] = False,
 ) -> None:
     """Find a faulty worker: ask each worker of an endpoint, and each pair, a run's prompts.
 
@@ -67,19 +71,21 @@ def attribute(
     thoughts, 130 interrupted.
     """
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._streams import draw, emit, say
+    from serve_eval.cli._ending import end
+    from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
+    from serve_eval.evaluation.storage.reports.attribution_file import make_faces_folder
     from serve_eval.evaluation.trust import to_follow
     from serve_eval.verdicts.exit_code import INTERRUPTED
-
-    if samples < 1 or concurrency < 1:
-        raise PlanError("--samples and --concurrency must be 1 or more")
-    from serve_eval.evaluation.storage.reports.attribution_file import attribution_text
     from serve_eval.workflows.attribute.attribute import attribute as ask_each_worker
     from serve_eval.workflows.attribute.attribute import prepare_asking
     from serve_eval.workflows.attribute.attribute import worker as named_worker
+    from serve_eval.workflows.attribute.document import make_document
     from serve_eval.workflows.attribute.side import find_side
 
+    if samples < 1 or concurrency < 1:
+        raise PlanError("--samples and --concurrency must be 1 or more")
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     run = find_side(run)
     settings = {"include_path": folders_of(include_path)}
     plan = to_follow(run, settings, trust_plan=trust_plan, endpoint=True)
@@ -103,14 +109,8 @@ def attribute(
             )
             return
         say(f"serve-eval attribute: {run}", asking.cost())
-        done = run_async(ask_each_worker(run, asking, at_a_time=concurrency, notify=say))
+        found = run_async(ask_each_worker(run, asking, at_a_time=concurrency, notify=say))
     except Interrupted:
         say("Interrupted; nothing was saved")
         raise typer.Exit(INTERRUPTED) from None
-    if as_json:
-        emit(attribution_text(run))
-    else:
-        from serve_eval.workflows.attribute.text import render
-
-        draw(lambda console: render(done, run, console))
-    raise typer.Exit(done.exit_code)
+    raise typer.Exit(end(make_document(found, run), faces, folder=make_faces_folder(run)))

@@ -11,6 +11,8 @@ from serve_eval.cli._bisect_options import (
     OptionSearchOptions,
     StepSearchOptions,
 )
+from serve_eval.cli._ci_files import check_asked
+from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command
 from serve_eval.cli._sides import (
     SendingOptions,
@@ -69,6 +71,7 @@ def bisect(
     protocol: SideProtocolOptions,
     sending: SendingOptions,
     output: BisectOutputOptions,
+    faces: FaceOptions,
 ) -> None:
     """Find which option, or which image, broke the accuracy.
 
@@ -84,10 +87,11 @@ def bisect(
     from serve_eval.workflows.bisect.search import BisectRules
 
     _check(test)
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     settings = settings_with(protocol, prompts, sending)
     found = _read_search(options, steps, settings)
     if output.dry_run:
-        _show(found, as_json=output.as_json)
+        _show(found, as_json=faces.as_json)
         return
     rules = BisectRules(
         margin=test.margin,
@@ -95,7 +99,7 @@ def bisect(
         budget_gpu_hours=test.budget_gpu_hours,
     )
     out_dir = output.output_dir or new_folder("bisect")
-    raise typer.Exit(_execute(found, rules, out_dir, as_json=output.as_json))
+    raise typer.Exit(_execute(found, rules, out_dir, faces))
 
 
 def _check(test: BisectTestOptions) -> None:
@@ -198,27 +202,17 @@ def _show(found: Configurations, *, as_json: bool) -> None:
     emit(clean("\n".join(lines) + "\n"))
 
 
-def _execute(found: Configurations, rules: BisectRules, out_dir: Path, *, as_json: bool) -> int:
+def _execute(found: Configurations, rules: BisectRules, out_dir: Path, faces: FaceOptions) -> int:
     """Search, with progress on stderr and the result on stdout. Return the exit code."""
-    from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._kept import end_early
+    from serve_eval.cli._ending import ask_in_folder, end
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import draw, emit, say
-    from serve_eval.errors import ServeEvalError
-    from serve_eval.evaluation.storage.file_names import BISECTION, BISECTION_PLAN
-    from serve_eval.evaluation.storage.private_files import read_written_text
-    from serve_eval.verdicts.exit_code import INFRASTRUCTURE
+    from serve_eval.cli._streams import say
+    from serve_eval.evaluation.storage.file_names import BISECTION_PLAN
     from serve_eval.workflows.bisect.bisect import bisect as search
-    from serve_eval.workflows.bisect.text import render
+    from serve_eval.workflows.bisect.document import make_document
 
     say(f"serve-eval bisect: folder {out_dir}")
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
-    try:
-        state = run_async(search(found, rules, out_dir, progress=shown, notify=say))
-    except (Interrupted, ServeEvalError) as ending:
-        return end_early(ending, out_dir, BISECTION_PLAN)
-    if as_json:
-        emit(read_written_text(out_dir / BISECTION))
-    else:
-        draw(lambda console: render(state, found, out_dir, console))
-    return state.exit_code if state.exit_code is not None else INFRASTRUCTURE
+    story = search(found, rules, out_dir, progress=shown, notify=say)
+    state = ask_in_folder(story, out_dir, BISECTION_PLAN)
+    return end(make_document(state, found, out_dir), faces, folder=out_dir)

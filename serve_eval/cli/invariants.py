@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from serve_eval.cli._ci_files import check_asked
+from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command
 from serve_eval.cli._sides import (
     SendingOptions,
@@ -19,7 +21,11 @@ from serve_eval.cli._sides import (
     settings_with,
 )
 from serve_eval.plugins.setting import Setting
-from serve_eval.shell_words import quote_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from serve_eval.report.document import Document
 
 UNUSED_TASK = "word_problems"
 """Task of a plan for canaries, which asks none of them. It needs no data set."""
@@ -102,7 +108,7 @@ class PassOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class InvariantsResultOptions:
-    """Choose the folder and the output."""
+    """Choose the folder."""
 
     title: ClassVar[str] = "Output"
     output_dir: Annotated[
@@ -113,7 +119,6 @@ class InvariantsResultOptions:
             metavar="DIR",
         ),
     ] = None
-    as_json: Annotated[bool, Setting("Print invariants.json.", flags=("--json",))] = False
 
 
 @command(usual=USUAL, examples=EXAMPLES)
@@ -129,6 +134,7 @@ def invariants(
     passes: PassOptions,
     sending: SendingOptions,
     result: InvariantsResultOptions,
+    faces: FaceOptions,
 ) -> None:
     """Ask an endpoint the same prompts under changes that must not change any answer.
 
@@ -143,6 +149,7 @@ def invariants(
     from serve_eval.errors import PlanError
     from serve_eval.workflows.invariants.check import CHUNKS
 
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     for size in passes.chunk_tokens or ():
         if size < 0:
             raise PlanError("--chunk-tokens must be 0 or more")
@@ -162,9 +169,9 @@ def invariants(
     )
     out_dir = result.output_dir or new_folder("canaries" if passes.canaries else "invariants")
     if passes.canaries:
-        raise typer.Exit(_execute_canaries(a, settings, out_dir, as_json=result.as_json))
+        raise typer.Exit(_execute_canaries(a, settings, out_dir, faces))
     more = {"tokenizer": folder, "chunk_tokens": chunks, "kv_pressure": passes.kv_pressure or 0}
-    raise typer.Exit(_execute(a, settings, out_dir, more, as_json=result.as_json))
+    raise typer.Exit(_execute(a, settings, out_dir, more, faces))
 
 
 def _check_canary_options(
@@ -188,62 +195,49 @@ def _check_canary_options(
         )
 
 
-def _execute_canaries(a: str, settings: dict[str, Any], out_dir: Path, *, as_json: bool) -> int:
+def _execute_canaries(a: str, settings: dict[str, Any], out_dir: Path, faces: FaceOptions) -> int:
     """Send canaries, with progress on stderr and the result on stdout. Return the exit code."""
-    from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._kept import explain_kept
-    from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import draw, emit, say
-    from serve_eval.evaluation.storage.file_names import CANARIES
-    from serve_eval.evaluation.storage.private_files import read_written_text
-    from serve_eval.verdicts.exit_code import INTERRUPTED
+    from serve_eval.evaluation.storage.file_names import CANARY_PLAN
+    from serve_eval.workflows.invariants.canaries.document import make_document
     from serve_eval.workflows.invariants.canaries.story import check_canaries
-    from serve_eval.workflows.invariants.canaries.text import render
 
     plan = find_endpoint_plan(a, settings)
-    say(f"serve-eval invariants --canaries: folder {out_dir}")
-    shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
-    try:
-        found = run_async(check_canaries(plan, out_dir, progress=shown, notify=say))
-    except Interrupted:
-        say(explain_kept(out_dir, f"the same command with -o {quote_path(out_dir)}"))
-        return INTERRUPTED
-    if as_json:
-        emit(read_written_text(out_dir / CANARIES))
-    else:
-        draw(lambda console: render(found, out_dir, console))
-    return found.exit_code
+
+    async def ask(**progress: Any) -> Document:
+        return make_document(await check_canaries(plan, out_dir, **progress), out_dir)
+
+    return _show("invariants --canaries", ask, out_dir, CANARY_PLAN, faces)
 
 
 def _execute(
-    a: str,
-    settings: dict[str, Any],
-    out_dir: Path,
-    more: dict[str, Any],
-    *,
-    as_json: bool,
+    a: str, settings: dict[str, Any], out_dir: Path, more: dict[str, Any], faces: FaceOptions
 ) -> int:
     """Check an endpoint, with progress on stderr and the result on stdout. Return the exit code."""
-    from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._kept import explain_kept
-    from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import draw, emit, say
-    from serve_eval.evaluation.storage.file_names import INVARIANTS
-    from serve_eval.evaluation.storage.private_files import read_written_text
-    from serve_eval.verdicts.exit_code import INTERRUPTED
+    from serve_eval.evaluation.storage.file_names import INVARIANTS_PLAN
     from serve_eval.workflows.invariants.check import check
-    from serve_eval.workflows.invariants.text import render
+    from serve_eval.workflows.invariants.document import make_document
 
     plan = find_endpoint_plan(a, settings)
-    say(f"serve-eval invariants: folder {out_dir}")
+
+    async def ask(**progress: Any) -> Document:
+        return make_document(await check(plan, out_dir, **progress, **more), out_dir)
+
+    return _show("invariants", ask, out_dir, INVARIANTS_PLAN, faces)
+
+
+def _show(
+    name: str,
+    ask: Callable[..., Coroutine[Any, Any, Document]],
+    out_dir: Path,
+    plan_file: str,
+    faces: FaceOptions,
+) -> int:
+    """Ask what a check asks, and show its document."""
+    from serve_eval.cli._ending import ask_in_folder, end
+    from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._streams import say
+
+    say(f"serve-eval {name}: folder {out_dir}")
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
-    try:
-        found = run_async(check(plan, out_dir, progress=shown, notify=say, **more))
-    except Interrupted:
-        say(explain_kept(out_dir, f"the same command with -o {quote_path(out_dir)}"))
-        return INTERRUPTED
-    if as_json:
-        emit(read_written_text(out_dir / INVARIANTS))
-    else:
-        draw(lambda console: render(found, out_dir, console))
-    return found.exit_code
+    document = ask_in_folder(ask(progress=shown, notify=say), out_dir, plan_file)
+    return end(document, faces, folder=out_dir)

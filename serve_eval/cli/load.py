@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from serve_eval.cli._common_options import NotifyText, Quiet
+from serve_eval.cli._ci_files import check_asked
+from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._loads import parse_loads
 from serve_eval.cli._options import command
 from serve_eval.cli._sides import (
@@ -21,7 +22,6 @@ from serve_eval.cli._sides import (
     settings_with,
 )
 from serve_eval.plugins.setting import Setting
-from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +41,7 @@ USUAL = (
     "launch",
     "stream",
     "output_dir",
+    "verbose",
     "as_json",
 )
 EXAMPLES = (
@@ -85,7 +86,7 @@ class LoadsOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadResultOptions:
-    """Choose the folder and the output."""
+    """Choose the folder."""
 
     title: ClassVar[str] = "Output"
     output_dir: Annotated[
@@ -96,9 +97,6 @@ class LoadResultOptions:
             metavar="DIR",
         ),
     ] = None
-    notify_text: NotifyText = None
-    quiet: Quiet = False
-    as_json: Annotated[bool, Setting("Print load.json.", flags=("--json",))] = False
 
 
 @command(usual=USUAL, examples=EXAMPLES)
@@ -114,6 +112,7 @@ def load(
     loads: LoadsOptions,
     sending: PacingOptions,
     result: LoadResultOptions,
+    faces: FaceOptions,
 ) -> None:
     """Ask an endpoint the same prompts at several loads, and name the loads that lose accuracy.
 
@@ -124,10 +123,9 @@ def load(
     Exit codes: 0 nothing found, 1 a load is broken, 2 usage, 3 inconclusive or changed over time, 4
     endpoint or infrastructure, 5 no answers, 130 interrupted.
     """
-    from serve_eval.cli._ci_files import check_asked
     from serve_eval.workflows.load.story import LOADS, check_loads
 
-    check_asked(None, result.notify_text, as_json=result.as_json)
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     settings = settings_with(protocol, prompts, sending)
     settings.setdefault("stream", True)
     asked = LOADS if loads.loads is None else check_loads(parse_loads(loads.loads))
@@ -135,59 +133,22 @@ def load(
         check_launched({"A": a}, settings)
     out_dir = result.output_dir or new_folder("load")
     plan = find_endpoint_plan(a, settings)
-    code = _execute(
-        plan,
-        out_dir,
-        asked,
-        bisect=loads.bisect,
-        as_json=result.as_json,
-        notify_text=result.notify_text,
-    )
-    raise typer.Exit(code)
+    raise typer.Exit(_execute(plan, asked, out_dir, faces, bisect=loads.bisect))
 
 
 def _execute(
-    plan: Plan,
-    out_dir: Path,
-    loads: Sequence[int],
-    *,
-    bisect: bool,
-    as_json: bool,
-    notify_text: Path | None,
+    plan: Plan, loads: Sequence[int], folder: Path, faces: FaceOptions, *, bisect: bool
 ) -> int:
     """Ask, with progress on stderr and the result on stdout. Return the exit code."""
-    from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._ci_files import save_ci_files
-    from serve_eval.cli._kept import explain_kept
-    from serve_eval.cli._page import save_story_page
+    from serve_eval.cli._ending import ask_in_folder, end
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import draw, emit, is_quiet, say
-    from serve_eval.evaluation.storage.file_names import LOAD_RESULT, PAGE_FILE
-    from serve_eval.evaluation.storage.private_files import read_written_text
-    from serve_eval.verdicts.exit_code import INTERRUPTED
-    from serve_eval.workflows.load.ci import describe_load
-    from serve_eval.workflows.load.page import make_load_page
+    from serve_eval.cli._streams import say
+    from serve_eval.evaluation.storage.file_names import LOAD_PLAN
+    from serve_eval.workflows.load.document import make_document
     from serve_eval.workflows.load.story import measure_load
-    from serve_eval.workflows.load.text import render
 
-    say(f"serve-eval load: folder {out_dir}")
+    say(f"serve-eval load: folder {folder}")
     shown: Any = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
-    try:
-        found = run_async(
-            measure_load(plan, out_dir, loads, bisect=bisect, progress=shown, notify=say)
-        )
-    except Interrupted:
-        say(explain_kept(out_dir, f"the same command with -o {quote_path(out_dir)}"))
-        return INTERRUPTED
-    if as_json:
-        emit(read_written_text(out_dir / LOAD_RESULT))
-    else:
-        draw(
-            lambda console: render(found, out_dir, console, brief=is_quiet()),
-            conclusion=len(found.tasks),
-        )
-    code = save_ci_files(
-        lambda: describe_load(found), found.exit_code, folder=out_dir, notify_text=notify_text
-    )
-    save_story_page(lambda: make_load_page(found), out_dir / PAGE_FILE)
-    return code
+    story = measure_load(plan, folder, loads, bisect=bisect, progress=shown, notify=say)
+    found = ask_in_folder(story, folder, LOAD_PLAN)
+    return end(make_document(found, folder), faces, folder=folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -66,9 +67,13 @@ def test_a_step_is_named_in_text_and_in_json(tmp_path: Path) -> None:
     assert done.returncode == 1, done.stderr
     assert "culprit: 3, the first bad step; 2 is the last good one" in done.stdout
     again = serve_eval("bisect", "--plan", plan, "--steps", "1,2,3", *INCLUDE, "-o", out, "--json")
-    content = json.loads(again.stdout)
+    content = json.loads(again.stdout)["result"]
     assert (again.returncode, content["exit_code"], content["ending"]) == (1, 1, "found")
     assert content["suspects"][0]["members"] == ["3"]
+    assert all((out / name).exists() for name in ("report.html", "junit.xml", "summary.md"))
+    [command] = json.loads(again.stdout)["commands"]
+    following = serve_eval(*shlex.split(command)[1:])
+    assert (following.returncode, "FAIL" in following.stdout) == (0, True), following.stderr
     other = serve_eval("bisect", "--plan", plan, "--steps", "1,2,4", *INCLUDE, "-o", out)
     assert (other.returncode, "holds another bisection" in other.stderr) == (2, True)
 

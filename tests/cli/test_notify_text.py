@@ -119,8 +119,8 @@ def test_load_has_files_for_ci(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     said = _read_everywhere(out, file, done.stderr)
     assert re.fullmatch(
-        r"PASS word_problems embedded: (\d+\.\d) at 8 in flight against \1 at 1"
-        r" \(drop 0\.0 \[-\d\.\d, \d\.\d\]\); 120 asked, 0 failed; \S*out",
+        r"PASS word_problems embedded http://\S+: (\d+\.\d) at 8 in flight against \1 at 1"
+        r" \(drop 0\.0 \[-\d\.\d, \d\.\d\]\); 60 prompts at each load, 0 failed; \S*out",
         said,
     ), said
 

@@ -1,4 +1,4 @@
-"""Contents of the pages of suite, load, verify, smoke, watch and drift, with hostile texts."""
+"""Contents of the pages of suite, verify, smoke, watch and drift, with hostile texts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ from serve_eval.checks.row import CheckOutcome, CheckRow
 from serve_eval.report.document import make_page
 from serve_eval.report.page.content import PageContent
 from serve_eval.schema import (
-    LoadPoint,
-    LoadSurface,
-    LoadTask,
     Metric,
     ProbeDistance,
     Verification,
@@ -23,69 +20,16 @@ from serve_eval.schema import (
 from serve_eval.series.chart import chart
 from serve_eval.series.history import Night, Series
 from serve_eval.series.page import make_drift_page
-from serve_eval.workflows.load.page import make_load_page
 from serve_eval.workflows.smoke.page import make_smoke_page
 from serve_eval.workflows.smoke.smoke import Smoke
 from serve_eval.workflows.verify.page import make_verify_page
 from serve_eval.workflows.watch.judging import WatchRules
 from serve_eval.workflows.watch.page import make_watch_page
 from serve_eval.workflows.watch.record import LearntLevel, Seen, State, WatchAlarm
-from tests.report.document.made.suite import make_documents as make_suite_documents
-from tests.report.document.made.tools import make_documents
+from tests.report.document.made import load, suite, tools
 
 HOSTILE = "</title><script>window.hit = 1</script><img src=x onerror=hit()>\x1b[31m\u202e\ud800"
 T0 = datetime(2026, 10, 1, 12, tzinfo=UTC)
-
-
-def make_load() -> PageContent:
-    """Return a check over loads in which load 64 is broken."""
-    points = (
-        LoadPoint(
-            load=1, outcome="lowest", scored=200, failed=0, value=81.0, interval=(75.0, 86.0)
-        ),
-        LoadPoint(
-            load=64,
-            outcome="worse",
-            scored=198,
-            failed=2,
-            value=60.5,
-            interval=(53.0, 67.0),
-            lost=41,
-            won=2,
-            p=1e-9,
-            p_holm=2e-9,
-            ttft_s={"p50": 0.5, "p99": 0.9},
-            right_per_s=20.0,
-        ),
-    )
-    task = LoadTask(
-        task=HOSTILE,
-        points=points,
-        q=None,
-        df=0,
-        q_p=None,
-        time=None,
-        broken=(64,),
-        failing=(),
-        words="broken at load 64",
-    )
-    return make_load_page(
-        LoadSurface(
-            schema_version=1,
-            model=HOSTILE,
-            base_url="http://127.0.0.1:8000/v1",
-            alpha=0.01,
-            order=(64, 1),
-            seed=1,
-            tasks=(task,),
-            bracket=None,
-            requests=400,
-            exit_code=1,
-            started_at="2026-10-01T12:00:00+00:00",
-            wall_s=3.0,
-            warnings=(HOSTILE,),
-        )
-    )
 
 
 def make_verify() -> PageContent:
@@ -218,12 +162,12 @@ def make_drift(folder: Path) -> PageContent:
 def make_all(folder: Path) -> Mapping[str, PageContent]:
     """Return the content of each page. `folder` is an empty one."""
     return {
-        "suite": make_page(make_suite_documents(HOSTILE, folder)["FAIL"]),
-        "load": make_load(),
+        "suite": make_page(suite.make_documents(HOSTILE, folder)["FAIL"]),
+        "load": make_page(load.make_documents(HOSTILE)["FAIL"]),
         "verify": make_verify(),
         "smoke": make_smoke(),
         "watch": make_watch(),
-        "tools": make_page(make_documents(HOSTILE)["FAIL"]),
+        "tools": make_page(tools.make_documents(HOSTILE)["FAIL"]),
         "drift": make_drift(folder),
     }
 

@@ -210,7 +210,7 @@ def test_load_counts_passages_too() -> None:
         asked = ["--cases", "cases.yaml", "--model", "m", "--concurrency", "1,8"]
         done = serve_eval("load", url, *asked, "-o", "load", "--json")
         assert done.returncode == 0, done.stdout + done.stderr
-        [task] = json.loads(done.stdout)["tasks"]
+        [task] = json.loads(done.stdout)["result"]["tasks"]
         point = task["points"][-1]
         assert point["lost"] > 15  # as single questions: p below .0001
         assert point["p"] == pytest.approx(2.0 * 0.5**5)

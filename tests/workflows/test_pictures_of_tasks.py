@@ -17,7 +17,7 @@ PRODUCERS = {
     "report/page/run_page.py",
     "series/page.py",
     "workflows/compare/page.py",
-    "workflows/load/page.py",
+    "workflows/load/document.py",
     "workflows/suite/page.py",
     "workflows/verify/page.py",  # distances of the probes of one server, which have no task
     "workflows/view/index.py",

@@ -23,6 +23,7 @@ The folder of a run:
     order.json               the seed of the random order of the samples
     looks.json               the tasks that a paired rule checked for an early stop, and the rule
     attribution.json         the result of `serve-eval attribute`
+    attribution/             its page and files for CI
     lm-eval/, capsules/      default output of `serve-eval export` and `serve-eval capsule`
 """
 
@@ -45,6 +46,7 @@ SESSIONS_FILE, ORDER_FILE, LOOKS_FILE, LOCK_FILE = (
     "lock",
 )
 PROOFS_FILE, TRACE_FILE, ATTRIBUTION_FILE = "steps.jsonl", "served.jsonl", "attribution.json"
+ATTRIBUTION_FACES = "attribution"
 SAMPLES, SCORES, EXECUTIONS, JUDGEMENTS = "samples", "scores", "executions", "judgements"
 CASES, PROMPTS, MEDIA, ARCHIVE, LOGS = "cases", "prompts", "media", "archive", "logs"
 LM_EVAL, CAPSULES = "lm-eval", "capsules"
@@ -92,7 +94,17 @@ BISECTION_REFERENCES = "good_scores"
 TAKEN_PLAN = "references.json"
 """The plan of the runs that `references take` registers."""
 
-PLANS = (PLAN_FILE, COMPARISON_PLAN, SUITE_FILE, LOAD_PLAN, TOOLS_PLAN, VERIFICATION_PLAN)
+PLANS = (
+    PLAN_FILE,
+    COMPARISON_PLAN,
+    SUITE_FILE,
+    LOAD_PLAN,
+    TOOLS_PLAN,
+    VERIFICATION_PLAN,
+    INVARIANTS_PLAN,
+    CANARY_PLAN,
+    BISECTION_PLAN,
+)
 """The files that show that a command which ends with a verdict has begun in a folder."""
 
 RESULTS = (
@@ -104,6 +116,9 @@ RESULTS = (
     TOOLS_RESULT,
     VERIFICATION,
     SMOKE_RESULT,
+    INVARIANTS,
+    CANARIES,
+    BISECTION,
 )
 """The files that hold the result of such a command, from its end until it goes on."""
 

@@ -46,9 +46,15 @@ _STYLES: dict[State, str] = {"pass": "bold green", "fail": "bold red", "warn": "
 _LABELS = {"warning": "yellow", "error": "red", "why": "bold", "likely": "bold"}
 
 
-def print_document(document: Document, console: Console, *, verbose: bool = False) -> None:
-    """Print the first screen of a document, or with `verbose` all but what only the page has."""
-    for line in _Screen(console, verbose=verbose).lay_out(document):
+def print_document(
+    document: Document, console: Console, *, verbose: bool = False, brief: bool = False
+) -> None:
+    """Print the first screen of a document, or with `verbose` all but what only the page has.
+
+    With `brief`, print only the notice and the verdict, each on one line whatever the width.
+    """
+    screen = _Screen(console, verbose=verbose)
+    for line in screen.conclude(document) if brief else screen.lay_out(document):
         console.print(line, soft_wrap=True)
 
 
@@ -76,32 +82,33 @@ class _Screen:
         more = self._tell_rest()
         return [*head, *rows, *shown, *tail, *more]
 
-    def _begin(self, document: Document) -> Iterator[Text]:
-        """Yield the notice, the verdict with its figures, and the drawn line or the overview."""
+    def conclude(self, document: Document) -> Iterator[Text]:
+        """Yield the notice, and the verdict with its figures."""
         if document.notice:
             yield Text(document.notice, style="bold yellow")
         if (one := document.only) is None:
             words = document.counted if document.conclusions else ""
-            yield from self._write_head(document.verdict, words)
-            if document.conclusions:
-                table = self._lay_out_table(document.overview or tabulate(document))
-                yield from table if self._verbose else self._cut(table, LINES // 2)
-            return
-        words = "  ".join(filter(None, (one.name, self._mark(one.drawn) or one.figures)))
-        yield from self._write_head(document.verdict, words)
-        if one.ruler is not None:
-            yield self._draw(one)
-
-    def _write_head(self, outcome: str, words: str) -> Iterator[Text]:
-        style = _STYLES.get(name_state(outcome), "bold")
-        line = Text().append(f" {outcome} ", style=f"{style} reverse")
+        else:
+            words = "  ".join(filter(None, (one.name, self._mark(one.drawn) or one.figures)))
         words = clean(words)
+        style = _STYLES.get(name_state(document.verdict), "bold")
+        line = Text().append(f" {document.verdict} ", style=f"{style} reverse")
         if line.cell_len + len(words) + 2 > self._console.width:
             words = words.replace(" reference ", " ref ", 1)
-        line.append(f"  {words}" if words else "")
+        yield line.append(f"  {words}" if words else "")
+
+    def _begin(self, document: Document) -> Iterator[Text]:
+        """Yield the notice, the verdict with its figures, and the drawn line or the overview."""
+        *notice, line = self.conclude(document)
+        yield from notice
         first, *others = wrap(line, self._console.width) if self._console.is_terminal else [line]
         yield first
         yield from (Text(" " * (LABEL + 1)) + one for one in others)
+        if (one := document.only) is not None and one.ruler is not None:
+            yield self._draw(one)
+        if one is None and document.conclusions:
+            table = self._lay_out_table(document.overview or tabulate(document))
+            yield from table if self._verbose else self._cut(table, LINES // 2)
 
     def _mark(self, text: str) -> str:
         """Return a text with marks that the console can show."""
@@ -176,14 +183,14 @@ class _Screen:
             elif isinstance(block.section, DataTable) and block.section.rows:
                 yield self._lay_out_table(block.section)
             elif isinstance(block.section, TextLines) and block.section.lines:
-                title = Text(f" {block.section.title}", style="bold")
+                title = Text(f" {clean(block.section.title)}", style="bold")
                 yield [title, *(Text(f"   {clean(line)}") for line in block.section.lines)]
 
     def _lay_out_table(self, table: DataTable) -> list[Text]:
         """Return the lines of a table, whose columns fit the width if that is possible."""
         columns, cells = self._narrow(table)
         names = [*(column.name for column in columns), ""]
-        lines: list[Text] = [Text(f" {table.title}", style="bold")] if self._verbose else []
+        lines: list[Text] = [Text(f" {clean(table.title)}", style="bold")] if self._verbose else []
         left = [column.name for column in columns if not column.number]
         for part in fit_tables(names, cells, self._console.width - 1, left):
             drawn = self._console.render_lines(part, pad=False, new_lines=False)
@@ -194,7 +201,10 @@ class _Screen:
                 line.rstrip()
                 lines.append(line)
         if self._verbose and table.caption:
-            lines.append(Text(f" {clean(table.caption)}", style="dim"))
+            told = Text(clean(table.caption), style="dim")
+            wide = self._console.is_terminal
+            parts = wrap(told, self._console.width - 1) if wide else [told]
+            lines += [Text(" ").append_text(part) for part in parts]
         return lines
 
     def _narrow(self, table: DataTable) -> tuple[list[DataColumn], list[list[Text]]]:

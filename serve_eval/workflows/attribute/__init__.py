@@ -5,9 +5,9 @@ __all__ = [
     "asking",
     "attribute",
     "attributed",
+    "document",
     "kv_moved",
     "legs",
-    "text",
     "transfer",
     "workers",
 ]

@@ -4,11 +4,11 @@ __all__ = [
     "bisect",
     "changes",
     "configurations",
+    "document",
     "folder",
     "held",
     "preview",
     "reference",
     "search",
     "testing",
-    "text",
 ]

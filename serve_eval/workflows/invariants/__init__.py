@@ -6,11 +6,11 @@ __all__ = [
     "canaries",
     "check",
     "chunk_lengths",
+    "document",
     "filling",
     "folder",
     "pressure",
     "pressure_use",
     "result",
     "salting",
-    "text",
 ]

@@ -79,10 +79,7 @@ def _usual_arms(plan: Plan, prepared: Sequence[PreparedTask]) -> list[Arm]:
     arms = [
         Arm(
             name=COLD,
-            what=(
-                "meant to be computed without cached data, against prompts in the prefix cache: the"
-                " server's counts are below"
-            ),
+            what="without cached data, against prompts in the prefix cache",
             plan=plan,
         ),
         Arm(name=BASE, what="", plan=plan, against=None),

@@ -1,3 +1,3 @@
 """Measure the accuracy of one endpoint over the number of requests in flight."""
 
-__all__ = ["asking", "bisecting", "judging", "points", "story", "text"]
+__all__ = ["asking", "bisecting", "document", "judging", "points", "story"]

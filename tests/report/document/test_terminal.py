@@ -127,3 +127,13 @@ def test_a_ruler_is_drawn_with_marks_that_the_output_can_show(encoding: str, mar
     assert head.startswith(f" FAIL   gsm8k  {mark} 52.0  ")
     assert re.match(r" {10}50 .* 60$", drawn) is not None
     assert drawn.count(mark) == 1
+
+
+@pytest.mark.parametrize("notice", ["", "REHEARSAL: nothing was judged"])
+def test_a_brief_result_is_its_whole_verdict_on_one_line(notice: str) -> None:
+    one = Conclusion(name="gsm8k", outcome="FAIL", figures="52.1 against 59.3, " * 4 + "why")
+    *before, line = _print(
+        _make(conclusions=[one], notice=notice), columns=40, brief=True
+    ).splitlines()
+    assert before == [notice] * bool(notice)
+    assert line == f" FAIL   gsm8k  {one.figures}"

@@ -15,7 +15,7 @@ from tests.page.stories import STORIES, make_all
 
 FIRST = {
     "suite": ("fail", "FAIL", "3 runs, 3 tasks: 1 FAIL, 1 FAIL (waived), 1 PASS"),
-    "load": ("fail", "FAIL", "broken at load 64"),
+    "load": ("fail", "FAIL", "60.5 at 64 in flight against 81.0 at 1 (drop 19.7 [14.2, 26.0])"),
     "verify": ("fail", "ANOTHER MODEL, PRECISION OR CACHE", "1 of 2 servers is another model"),
     "smoke": ("fail", "FAIL", "1 PASS, 1 FAIL, 1 UNSUPPORTED; 9 requests"),
     "watch": ("fail", "ALARM", "accuracy fell"),
@@ -24,7 +24,7 @@ FIRST = {
 }
 FIGURES = {
     "suite": ["60.5 FAIL", "50.2 FAIL (waived)", "80.0 PASS", "waived until 2027-01-31"],
-    "load": ["60.5 (53-67)", "41", "0.0000", "500, 900", "BROKEN", "1: 81.0 (75.0 to 86.0)"],
+    "load": ["60.5 (53-67)", "41", "2e-09", "500, 900", "BROKEN", "1: 81.0 (75.0 to 86.0)"],
     "verify": ["1.25", "noise 0.002, floor 0.08 nat", "floor at 0.08 nat"],
     "smoke": ["HTTP 200", "0.20", "# json"],
     "watch": ["80.0%, alarm if below 76.0%", "accuracy", "66.7%", "p99 0.4 s"],

@@ -61,7 +61,7 @@ CAUSES: Mapping[str, Mapping[str, str]] = {
         "compare": r"generation_0",
         "verify": r"found in .*another model",
         "diagnose": r"generation_0 can no longer be reached",
-        "attribute": r"alone: server .* wrong, the others",
+        "attribute": r"alone\W+server .* wrong, the others",
         "load": r"changed over time|generation_0",
     },
     "prefill killed": {

@@ -19,13 +19,14 @@ from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage.reports.bisection_files import find_bisection
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.plugins.scope import scope
+from serve_eval.report.document import print_document
 from serve_eval.schema import Bisection, BisectionResult, Endpoint, Limits, Plan, Spec
 from serve_eval.workflows.bisect.bisect import bisect
 from serve_eval.workflows.bisect.changes import list_changes
 from serve_eval.workflows.bisect.configurations import Configurations, between_plans
+from serve_eval.workflows.bisect.document import make_document
 from serve_eval.workflows.bisect.held import HeldServer
 from serve_eval.workflows.bisect.search import BisectRules
-from serve_eval.workflows.bisect.text import render
 from tests.workflows.bisect.breaking import build_options, build_plan, build_steps
 
 SURE = {"samples": 40, "accuracy": 1.0, "damage": 0.9, "order_seed": 1}
@@ -42,7 +43,8 @@ def _search(
 
 def _print(state: Bisection, found: Configurations, out: Path) -> str:
     buffer = io.StringIO()
-    render(state, found, out, Console(file=buffer, width=80, highlight=False))
+    console = Console(file=buffer, width=80, highlight=False)
+    print_document(make_document(state, found, out), console, verbose=True)
     return buffer.getvalue()
 
 
@@ -68,9 +70,9 @@ def test_one_option_of_three_is_found_and_the_folder_is_not_searched_again(tmp_p
     # The drop is large: a test stops long before it has asked everything.
     assert max(step.asked for step in state.steps[1:]) < 90
     text = _print(state, found, tmp_path / "out")
-    assert "culprit: served.kv_dtype (false -> true) (posterior ." in text
-    assert f"spent: {state.starts} server starts, {state.requests} answers" in text
-    assert "next: serve-eval diagnose" in text
+    assert "culprit: served.kv_dtype (false -> true), posterior ." in text
+    assert f" asked    {state.starts} server starts, {state.requests} answers" in text
+    assert " next     serve-eval diagnose" in text
     again = _search(found, tmp_path / "out")
     assert (again.steps, again.starts) == (state.steps, state.starts)
     with pytest.raises(RunFolderError, match=r"margin: was 20\.0, now 10\.0"):
@@ -117,7 +119,7 @@ def test_steps_that_cannot_start_or_serve_leave_several_suspects(tmp_path: Path)
     assert (state.ending, state.exit_code) == ("exhausted", 3)
     assert {one.members for one in state.suspects[:3]} == {("v2",), ("v3",), ("v4",)}
     text = _print(state, found, tmp_path)
-    assert "undecided: no further configuration would tell enough" in text
+    assert " why      no further configuration would tell enough" in text
     assert "cannot start: too many requests failed" in text
     assert "2 configurations cannot start" in text
 

@@ -10,10 +10,11 @@ from pathlib import Path
 from rich.console import Console
 
 from serve_eval.plugins.scope import scope
+from serve_eval.report.document import print_document
 from serve_eval.schema import Bisection
 from serve_eval.workflows.bisect.bisect import bisect
+from serve_eval.workflows.bisect.document import make_document
 from serve_eval.workflows.bisect.search import BisectRules
-from serve_eval.workflows.bisect.text import render
 from tests.workflows.bisect.on_standin import BROKEN, build, two_gpus
 
 
@@ -54,6 +55,7 @@ def test_gpu_hours_of_processes_are_counted_and_end_a_search(tmp_path: Path) -> 
     assert state.gpu_hours is not None
     assert state.gpu_hours > part.gpu_hours + used / 3600
     buffer = io.StringIO()
-    render(state, found, tmp_path / "out", Console(file=buffer, width=80))
+    document = make_document(state, found, tmp_path / "out")
+    print_document(document, Console(file=buffer, width=80))
     spent = f"2 server starts, {state.requests} answers, {state.gpu_hours:.2f} GPU hours"
     assert spent in buffer.getvalue()

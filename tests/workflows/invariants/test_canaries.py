@@ -17,6 +17,7 @@ from rich.console import Console
 
 from serve_eval.errors import EndpointError, RunFolderError
 from serve_eval.evaluation.storage.reports.canary_files import CanaryPlan, read_canary_log
+from serve_eval.report.document import print_document
 from serve_eval.schema import (
     AnsweringServers,
     Attempt,
@@ -31,6 +32,7 @@ from serve_eval.schema import (
     ToolCall,
 )
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
+from serve_eval.workflows.invariants.canaries.document import make_document
 from serve_eval.workflows.invariants.canaries.prompts import (
     ALPHABET,
     KINDS,
@@ -41,7 +43,6 @@ from serve_eval.workflows.invariants.canaries.prompts import (
 )
 from serve_eval.workflows.invariants.canaries.search import search_codes
 from serve_eval.workflows.invariants.canaries.story import check_canaries
-from serve_eval.workflows.invariants.canaries.text import render
 from tests.cli.command import serve_eval
 from tests.scripted_server import (
     HttpRequest,
@@ -96,7 +97,7 @@ def check(
 
 def printed(found: CanaryResult, out: Path = Path("OUT")) -> str:
     console = Console(file=io.StringIO(), width=80, color_system=None)
-    render(found, out, console)
+    print_document(make_document(found, out), console, verbose=True)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -304,7 +305,6 @@ def test_a_sound_server_passes_and_the_power_is_said(tmp_path: Path) -> None:
     text = printed(found)
     assert f"{N} of {N} answers repeat their own code" in text
     assert "an exchange of 6.9% of the answers or more would show with a chance of 95%" in text
-    assert max(map(len, text.splitlines()[:-1])) <= 80
     assert "no leak found" in text
 
 
@@ -338,8 +338,11 @@ def test_exchanged_answers_are_proof(tmp_path: Path) -> None:
     assert all((into, source) in pairs for source, into in pairs)
     assert all(one.together_s > 0.0 and not one.own for one in found.leaks)
     text = printed(found)
-    assert f"LEAK: {exchange.swapped} of {N} requests received codes of other requests" in text
-    assert "A breach of privacy, whatever the accuracy" in text
+    assert (
+        f"FAIL   canaries  {exchange.swapped} of {N} requests received codes of other requests"
+        in text
+    )
+    assert "a breach of privacy, whatever the accuracy" in text
 
 
 @pytest.mark.parametrize("where", ["text", "error message", "thoughts", "stream"])
@@ -448,7 +451,9 @@ def test_the_command_runs_the_pass_alone(tmp_path: Path) -> None:
             "8",
             "--json",
         )
-        assert json.loads(again.stdout)["own"] == 28
+        assert json.loads(again.stdout)["result"]["own"] == 28
+        for name in ("report.html", "junit.xml", "summary.md"):
+            assert (tmp_path / "out" / name).exists()
         wrong = serve_eval("invariants", url, "--canaries", "--tasks", "gsm8k")
     assert wrong.returncode == 2
     assert "--canaries sends prompts of its own: leave out --tasks" in wrong.stderr

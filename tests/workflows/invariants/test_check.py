@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import shlex
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,11 +24,12 @@ from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app
 from serve_eval.launchers._standin import skills
 from serve_eval.launchers.simulated import probability
+from serve_eval.report.document import print_document
 from serve_eval.schema import Invariants, Limits, Plan, Spec
 from serve_eval.schema.prompt_hash import prompt_sha256
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.invariants.check import ALPHA, check
-from serve_eval.workflows.invariants.text import render
+from serve_eval.workflows.invariants.document import make_document
 from tests.cli.command import serve_eval
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, after, answer, hand_over
 
@@ -182,9 +184,7 @@ def test_batches_that_only_change_the_numerics_are_not_called_broken(
         said := _said(found)
     )
     assert f"worse scores and {alone.rose} better" in said
-    assert [line.split()[-1] for line in said.splitlines() if line.startswith("gsm8k")][
-        -1
-    ] == "differs"
+    assert [line.split()[0] for line in said.splitlines() if " alone  " in line] == ["DIFFERS"]
 
 
 @pytest.mark.parametrize("worse", ["many", "one"])
@@ -282,7 +282,7 @@ def test_other_words_out_of_the_cache_or_in_another_batch_are_not_called_broken(
 
 def _said(found: Invariants) -> str:
     console = Console(file=io.StringIO(), width=200)
-    render(found, Path("out"), console)
+    print_document(make_document(found, Path("out")), console, verbose=True)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -420,28 +420,23 @@ def test_chat_is_also_rendered_here_where_a_template_is_given(
         )
     )
     flags = ["--limit", "10", "--tokenizer", tmp_path / "tokenizer", "--chunk-tokens", "0"]
-    said = serve_eval("invariants", tmp_path / "plan.yaml", *flags, "-o", tmp_path / "out")
-    rows = {
-        line.split()[1]: line.split()
-        for line in said.stdout.splitlines()
-        if line.startswith("gsm8k")
-    }
-    assert set(rows) == {
-        "cold",
-        "shuffled",
-        "streamed",
-        "repeated",
-        "alone",
-        "rendered",
-    }, said.stderr
+    out = tmp_path / "out"
+    said = serve_eval("invariants", tmp_path / "plan.yaml", *flags, "-o", out, "--json")
     # The simulated endpoint knows only chat prompts, so it takes a rendered prompt for another
     # question.
-    assert said.returncode == FAIL
-    assert rows["rendered"][-1] == "BROKEN"
-    assert rows["cold"][-2:] == ["not", "tested"], "it reports no cached tokens"
-    assert [rows[name][-1] for name in ("shuffled", "streamed", "repeated", "alone")] == (
-        ["holds"] * 4
-    )
+    assert said.returncode == FAIL, said.stderr
+    shown = json.loads(said.stdout)
+    assert shown["result"] == json.loads((out / "invariants.json").read_text())
+    assert {one["name"]: one["outcome"] for one in shown["conclusions"]} == {
+        "rendered": "FAIL",
+        "cold": "NOT TESTED",  # it reports no cached tokens
+        **dict.fromkeys(("shuffled", "streamed", "repeated", "alone"), "PASS"),
+    }
+    assert all((out / name).exists() for name in ("report.html", "junit.xml", "summary.md"))
+    [command] = shown["commands"]
+    changed = serve_eval(*shlex.split(command)[1:])
+    assert changed.returncode == 0, changed.stderr
+    assert "gsm8k" in changed.stdout
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,12 @@ from serve_eval.evaluation.storage.reports.invariants_files import (
     PressureLevel,
     read_pressure,
 )
+from serve_eval.report.document import print_document
 from serve_eval.schema import Endpoint, Invariant, Invariants, Plan, PressureUse, Usage
 from serve_eval.verdicts.exit_code import FAIL, PASS
+from serve_eval.workflows.invariants.document import make_document
 from serve_eval.workflows.invariants.filling import fill, make_text
 from serve_eval.workflows.invariants.pressure_use import are_fewer, why_not_pressed
-from serve_eval.workflows.invariants.text import render
 from tests.cli.command import serve_eval
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail
 from tests.workflows.invariants.cache_server import (
@@ -60,7 +61,7 @@ def _pressed(found: Invariants) -> list[tuple[Invariant, PressureUse]]:
 
 def _said(found: Invariants) -> str:
     console = Console(file=io.StringIO(), width=400)
-    render(found, Path("out"), console)
+    print_document(make_document(found, Path("out")), console, verbose=True)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -78,7 +79,7 @@ def test_fillings_double_until_a_sound_cache_evicts_the_old_prompts(tmp_path: Pa
     assert all(level.wanted <= level.filled for level in log.levels)
     assert [one.fate for _, one in earlier] == ["kept"] * len(earlier)
     assert (
-        f"{last.arm}: word_problems: 0 of {use.prompt_tokens:,} prompt tokens came from the cache,"
+        f"{last.arm}: 0 of {use.prompt_tokens:,} prompt tokens came from the cache,"
         f" {use.before:,} before the other prompts: evicted, and computed again"
     ) in _said(found)
     written = json.loads((tmp_path / "invariants.json").read_text())
@@ -127,7 +128,7 @@ def test_too_small_a_budget_is_named(tmp_path: Path) -> None:
     assert (use.fate, one.broken, found.exit_code) == ("kept", False, PASS)
     why = f"the cache was not filled with {use.filled:,} tokens"
     assert (one.not_tested or "").startswith(f"{why}: {N} of {N} prompts are still cached, or came")
-    assert f"{one.arm}: word_problems: not tested: {why}" in _said(found)
+    assert f"{one.arm}: {why}" in _said(found)
     assert why_not_pressed(replace(use, capacity=40_000)) == f"{why}: it has room for 40,000"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, LoadSurface, Spec
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.load.asking import shuffle_loads
+from serve_eval.workflows.load.document import make_document
 from serve_eval.workflows.load.story import check_loads, measure_load
 from tests.cli.command import serve_eval
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, models
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models
 from tests.workflows.load.batch_server import BatchServer, draw, plan_of, targets_of
 
 PROMPTS = 64
@@ -27,9 +29,14 @@ LOADS = (1, 4, 16)
 
 
 def _measure(
-    out: Path, loads: tuple[int, ...] = LOADS, *, bisect: bool = False, **server: Any
+    out: Path,
+    loads: tuple[int, ...] = LOADS,
+    *,
+    bisect: bool = False,
+    server: type[BatchServer] = BatchServer,
+    **options: Any,
 ) -> tuple[LoadSurface, BatchServer]:
-    batches = BatchServer(targets=targets_of(PROMPTS), **server)
+    batches = server(targets=targets_of(PROMPTS), **options)
 
     async def run() -> LoadSurface:
         async with batches.server().serve() as url:
@@ -54,6 +61,41 @@ def test_answers_that_are_wrong_from_a_load_on_are_found_and_where_they_part(
     assert set(worst.ttft_s) == {"p50", "p99"}
     assert [point.in_flight for point in task.points] == list(LOADS)
     assert all(point.right_per_s is not None for point in task.points)
+
+
+class _RefusingServer(BatchServer):
+    """Refuses a third of the prompts from four in flight on."""
+
+    async def _reply(self, request: HttpRequest) -> Reply:
+        reply = await super()._reply(request)
+        refused = request.prompt in self.targets and self._sizes[-1] >= 4
+        return fail(400, "no room") if refused and draw(request.prompt) < 1 / 3 else reply
+
+
+@pytest.mark.parametrize(
+    ("server", "command", "shown"),
+    [
+        (BatchServer, "serve-eval compare OUT/1 OUT/16", "B 0.0"),
+        (_RefusingServer, "serve-eval show OUT/16 --failed", "no room"),
+    ],
+)
+def test_the_next_command_shows_the_samples_of_the_load_that_breaks(
+    server: type[BatchServer],
+    command: str,
+    shown: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrong = server is BatchServer
+    found, _ = _measure(
+        Path("OUT"), (1, 16), server=server, damage=lambda prompt, load, before: wrong and load > 9
+    )
+    [following] = make_document(found, Path("OUT")).commands
+    assert following == command
+    ended = serve_eval(*shlex.split(following)[1:])
+    assert ended.returncode in (0, FAIL), ended.stderr
+    assert shown in ended.stdout
 
 
 def test_a_load_that_alone_is_wrong_is_named_beside_sound_numerics(tmp_path: Path) -> None:
@@ -135,12 +177,14 @@ def test_the_command_prints_what_was_not_tested_and_its_json(tmp_path: Path) -> 
         said = serve_eval(*command, "-o", tmp_path / "out", COLUMNS="80")
         parsed = serve_eval(*command, "-o", tmp_path / "out", "--json")
     assert said.returncode == UNDECIDED, said.stderr
-    assert said.stdout.startswith(" INCONCLUSIVE   word_problems  nothing found\n")
+    assert said.stdout.startswith(" INCONCLUSIVE   word_problems  ")
     assert " why      too few answers to conclude anything" in said.stdout
     assert "load 32: at most 8 requests were in flight" in said.stdout
-    table = said.stdout.partition("load  value")[2].partition(" why ")[0]
+    table = said.stdout.partition("load  value")[2]
     assert all(len(line) <= 80 for line in table.splitlines())
-    assert json.loads(parsed.stdout)["exit_code"] == UNDECIDED
+    shown = json.loads(parsed.stdout)
+    assert shown["result"] == json.loads((tmp_path / "out/load.json").read_text())
+    assert (shown["exit_code"], shown["outcome"]) == (UNDECIDED, "INCONCLUSIVE")
     assert "too few answers to conclude anything" in (tmp_path / "out/report.html").read_text()
 
 

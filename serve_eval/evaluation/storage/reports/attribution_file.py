@@ -1,4 +1,4 @@
-"""Write attribution.json, the results of asking each worker separately."""
+"""Write attribution.json, the results of asking each worker separately, and keep their faces."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval.evaluation.storage.file_names import ATTRIBUTION_FILE
+from serve_eval.evaluation.storage.file_names import ATTRIBUTION_FACES, ATTRIBUTION_FILE
 from serve_eval.evaluation.storage.folder_format import Versioned, decode_known
 from serve_eval.evaluation.storage.private_files import (
     pretty_json,
-    read_written_text,
     write_private,
 )
 
@@ -33,6 +32,8 @@ def write_attribution(run: Path, told: object) -> None:
     write_private(run / ATTRIBUTION_FILE, pretty_json(told))
 
 
-def attribution_text(run: Path) -> str:
-    """Return the text of the file that was just written."""
-    return read_written_text(run / ATTRIBUTION_FILE)
+def make_faces_folder(run: Path) -> Path:
+    """Return the folder in a run for the page and the files of CI, which the run has of its own."""
+    folder = run / ATTRIBUTION_FACES
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder

@@ -2,8 +2,8 @@
 
 __all__ = [
     "asking",
+    "document",
     "prompts",
     "search",
     "story",
-    "text",
 ]
