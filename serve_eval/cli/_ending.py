@@ -32,17 +32,23 @@ def ask_in_folder(story: Coroutine[Any, Any, T], folder: Path, plan_file: str) -
 
 
 def end(
-    document: Document, faces: FaceOptions, *, folder: Path | None = None, page: bool = True
+    document: Document,
+    faces: FaceOptions,
+    *,
+    folder: Path | None = None,
+    page: bool = True,
+    figures: bytes = b"",
 ) -> int:
     """Show a document on all its faces, the page last. Return the exit code.
 
     The order matters: the verdict is printed before anything is written that can fail. With a
-    `folder` the files of CI and the page are written into it.
+    `folder` the files of CI and the page are written into it. `figures` are what JSON has as the
+    result, of a command that may have no folder.
     """
     from serve_eval.cli._ci_files import save_ci_files
     from serve_eval.report.document import make_ci_result
 
-    print_result(document, faces)
+    print_result(document, faces, figures)
     code = save_ci_files(
         lambda: make_ci_result(document),
         document.exit_code,
@@ -55,7 +61,7 @@ def end(
     return code
 
 
-def print_result(document: Document, faces: FaceOptions) -> None:
+def print_result(document: Document, faces: FaceOptions, figures: bytes = b"") -> None:
     """Write a document to standard output, as JSON if that was asked for."""
     from serve_eval.cli._streams import draw, emit
     from serve_eval.report.document import print_document, write_document
@@ -65,8 +71,9 @@ def print_result(document: Document, faces: FaceOptions) -> None:
         return
     from serve_eval.evaluation.storage.private_files import read_written_text
 
-    figures = "" if document.result is None else read_written_text(document.result)
-    emit(write_document(document, figures.encode()))
+    if not figures and document.result is not None:
+        figures = read_written_text(document.result).encode()
+    emit(write_document(document, figures))
 
 
 def save_document_page(make: Callable[[], Document], folder: Path) -> None:

@@ -32,12 +32,14 @@ LINES = 22
 """Lines of the first screen at most: 24, less the two that name the folder and the page."""
 ROWS = 12
 """Statements of the first screen at most."""
-HEIGHT = 3
-"""Lines of a statement of the first screen at most."""
+HEIGHT, CAUSE = 3, 5
+"""Lines of a statement of the first screen at most, and of a cause."""
 TABLE = 8
 """Lines that are kept for the first table, if it has as many."""
 COMMANDS = 3
 """Next commands at most, on any face."""
+GAP, WORDS = 2, 24
+"""Width between two columns of a table, and the least width of a column of words."""
 LABEL = 9
 """Width of the column of labels."""
 _STYLES: dict[State, str] = {"pass": "bold green", "fail": "bold red", "warn": "bold yellow"}
@@ -126,7 +128,8 @@ class _Screen:
             if self._verbose:
                 lines += [] if one.depth is Depth.PAGE else self._write_row(one)
                 continue
-            written = self._write_row(one, most=HEIGHT)
+            cause = one.label in ("why", "likely")
+            written = self._write_row(one, most=CAUSE if cause else HEIGHT)
             fits = rows < ROWS and len(lines) + self._measure(written) <= room
             if one.depth is Depth.FIRST and fits:
                 lines, rows = lines + written, rows + 1
@@ -176,13 +179,21 @@ class _Screen:
                 yield [title, *(Text(f"   {clean(line)}") for line in block.section.lines)]
 
     def _lay_out_table(self, table: DataTable) -> list[Text]:
-        """Return the lines of a table, whose columns fit the width if that is possible."""
+        """Return the lines of a table, whose columns fit the width if that is possible.
+
+        A last column of words goes on below itself; anywhere but on a terminal it is one line.
+        """
         names = [*(column.name for column in table.columns), ""]
-        cells = [[*map(self._write_cell, row), Text()] for row in table.rows]
+        rows = [list(map(self._write_cell, row)) for row in table.rows]
+        width = self._console.width - 1
+        if rows and not table.columns[-1].number:
+            rows, width = self._break_last(names, rows, width)
+        cells = [[*row, Text()] for row in rows]
         lines: list[Text] = [Text(f" {table.title}", style="bold")] if self._verbose else []
         left = [column.name for column in table.columns if not column.number]
-        for part in fit_tables(names, cells, self._console.width - 1, left):
-            drawn = self._console.render_lines(part, pad=False, new_lines=False)
+        options = self._console.options.update_width(width)
+        for part in fit_tables(names, cells, width, left):
+            drawn = self._console.render_lines(part, options, pad=False, new_lines=False)
             for segments in drawn:
                 line = Text(" ").append_tokens(
                     (one.text, one.style) for one in segments if not one.control
@@ -192,6 +203,26 @@ class _Screen:
         if self._verbose and table.caption:
             lines.append(Text(f" {clean(table.caption)}", style="dim"))
         return lines
+
+    def _break_last(
+        self, names: Sequence[str], rows: list[list[Text]], width: int
+    ) -> tuple[list[list[Text]], int]:
+        """Return the rows with the words of the last column in lines, and the width they need."""
+        widths = [
+            max(len(name), *(cell.cell_len for cell in column)) + GAP
+            for name, column in zip(names, zip(*rows, strict=True), strict=False)
+        ]
+        if not self._console.is_terminal:
+            return rows, max(width, sum(widths) + GAP)
+        room = width - sum(widths[:-1]) - 2 * GAP
+        if room >= widths[-1] or room < WORDS:
+            return rows, width
+        broken = list[list[Text]]()
+        for *others, last in rows:
+            for i, line in enumerate(last.wrap(self._console, room)):
+                line.rstrip()
+                broken.append([*([Text() for _ in others] if i else others), line])
+        return broken, width
 
     def _write_cell(self, cell: DataCell) -> Text:
         return Text(clean(cell.text), style=_STYLES.get(cell.state, ""))
