@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
-from serve_eval.checks.row import CheckOutcome, CheckRow
 from serve_eval.report.document import make_page
 from serve_eval.report.page.content import PageContent
 from serve_eval.schema import (
@@ -31,14 +30,12 @@ from serve_eval.series.chart import chart
 from serve_eval.series.history import Night, Series
 from serve_eval.series.page import make_drift_page
 from serve_eval.workflows.load.page import make_load_page
-from serve_eval.workflows.smoke.page import make_smoke_page
-from serve_eval.workflows.smoke.smoke import Smoke
 from serve_eval.workflows.suite.page import make_suite_page
 from serve_eval.workflows.verify.page import make_verify_page
 from serve_eval.workflows.watch.judging import WatchRules
 from serve_eval.workflows.watch.page import make_watch_page
 from serve_eval.workflows.watch.record import LearntLevel, Seen, State, WatchAlarm
-from tests.report.document.made.tools import make_documents
+from tests.report.document.made import smoke, tools
 
 HOSTILE = "</title><script>window.hit = 1</script><img src=x onerror=hit()>\x1b[31m\u202e\ud800"
 T0 = datetime(2026, 10, 1, 12, tzinfo=UTC)
@@ -190,19 +187,6 @@ def _verified(name: str, outcome: VerificationOutcome, nats: float) -> VerifiedS
     )
 
 
-def make_smoke() -> PageContent:
-    """Return a smoke test with each outcome."""
-    rows = [
-        CheckRow(name="chat", outcome=CheckOutcome.PASS, told="HTTP 200", time_s=0.1),
-        CheckRow(
-            name="json", outcome=CheckOutcome.FAIL, told=HOSTILE, time_s=0.2, curl=f"curl {HOSTILE}"
-        ),
-        CheckRow(name="tools", outcome=CheckOutcome.UNSUPPORTED, told="refused", time_s=0.3),
-    ]
-    done = Smoke(rows=rows, exit_code=1, stopped="", requests=9, generated=90, seconds=1.5)
-    return make_smoke_page(done, "http://127.0.0.1:8000/v1")
-
-
 def make_watch() -> PageContent:
     """Return a watch with an active alarm after its baseline."""
     alarm = WatchAlarm(
@@ -274,9 +258,9 @@ def make_all(folder: Path) -> Mapping[str, PageContent]:
         "suite": make_suite(folder),
         "load": make_load(),
         "verify": make_verify(),
-        "smoke": make_smoke(),
+        "smoke": make_page(smoke.make_documents(HOSTILE)["FAIL"]),
         "watch": make_watch(),
-        "tools": make_page(make_documents(HOSTILE)["FAIL"]),
+        "tools": make_page(tools.make_documents(HOSTILE)["FAIL"]),
         "drift": make_drift(folder),
     }
 
