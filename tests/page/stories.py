@@ -14,14 +14,10 @@ from serve_eval.schema import (
     LoadSurface,
     LoadTask,
     Metric,
-    ProbeDistance,
     SuiteReport,
     SuiteRow,
     SuiteRunReport,
     VerdictOutcome,
-    Verification,
-    VerificationOutcome,
-    VerifiedSide,
     Waiver,
     WaiverState,
     WaiverUse,
@@ -31,11 +27,10 @@ from serve_eval.series.history import Night, Series
 from serve_eval.series.page import make_drift_page
 from serve_eval.workflows.load.page import make_load_page
 from serve_eval.workflows.suite.page import make_suite_page
-from serve_eval.workflows.verify.page import make_verify_page
 from serve_eval.workflows.watch.judging import WatchRules
 from serve_eval.workflows.watch.page import make_watch_page
 from serve_eval.workflows.watch.record import LearntLevel, Seen, State, WatchAlarm
-from tests.report.document.made import smoke, tools
+from tests.report.document.made import smoke, tools, verify
 
 HOSTILE = "</title><script>window.hit = 1</script><img src=x onerror=hit()>\x1b[31m\u202e\ud800"
 T0 = datetime(2026, 10, 1, 12, tzinfo=UTC)
@@ -138,55 +133,6 @@ def make_load() -> PageContent:
     )
 
 
-def make_verify() -> PageContent:
-    """Return a verification of two servers, one of them another model."""
-    sides = (
-        _verified(HOSTILE, VerificationOutcome.IDENTICAL, 0.001),
-        _verified("worker-2", VerificationOutcome.ANOTHER, 2.5),
-    )
-    found = Verification(
-        started_at="2026-10-01T12:00:00+00:00",
-        wall_s=2.0,
-        reference="old:8000",
-        noise=0.002,
-        step=0.0,
-        floor=0.08,
-        sibling_median=None,
-        reference_requests=10,
-        prompt_lengths=(100, 900),
-        salted=True,
-        warnings=(HOSTILE,),
-        sides=sides,
-        exit_code=1,
-    )
-    return make_verify_page(found, {})
-
-
-def _verified(name: str, outcome: VerificationOutcome, nats: float) -> VerifiedSide:
-    distances = tuple(ProbeDistance(probe=str(i), nats=nats * (i + 1) / 40) for i in range(40))
-    return VerifiedSide(
-        name=name,
-        url="http://127.0.0.1:8000/v1",
-        outcome=outcome,
-        why=HOSTILE,
-        asked=40,
-        unanswered=0,
-        beyond_noise=3,
-        beyond_floor=2,
-        far=0,
-        median=nats / 2,
-        effect=None,
-        evidence=1e6,
-        excluded_share=0.1,
-        tokens=8000,
-        requests=40,
-        cached_tokens=None,
-        salted=True,
-        fingerprint=None,
-        distances=distances,
-    )
-
-
 def make_watch() -> PageContent:
     """Return a watch with an active alarm after its baseline."""
     alarm = WatchAlarm(
@@ -257,7 +203,7 @@ def make_all(folder: Path) -> Mapping[str, PageContent]:
     return {
         "suite": make_suite(folder),
         "load": make_load(),
-        "verify": make_verify(),
+        "verify": make_page(verify.make_documents(HOSTILE)["two servers"]),
         "smoke": make_page(smoke.make_documents(HOSTILE)["FAIL"]),
         "watch": make_watch(),
         "tools": make_page(tools.make_documents(HOSTILE)["FAIL"]),

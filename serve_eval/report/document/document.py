@@ -19,13 +19,14 @@ from serve_eval.report.pictures.picture import Ruler
 OUTCOMES = (
     "FAIL", "ALARM", "ANOTHER MODEL, PRECISION OR CACHE", "FAULT OF SINGLE REQUESTS",
     "OTHER SAMPLING DEFAULTS", "ERROR", "INTERRUPTED", "INCONCLUSIVE", "UNDECIDED", "UNSUPPORTED",
-    "NO REFERENCE", "SHARD", "NOT JUDGED", "PASS", "OTHER NUMERICS", "IDENTICAL", "REGISTERED",
+    "NO REFERENCE", "SHARD", "NOT JUDGED", "BASELINE", "PASS", "NO ALARM", "OTHER NUMERICS",
+    "IDENTICAL", "REGISTERED",
 )  # fmt: skip
 """Outcomes, the worst first. One that stands in no story's list here comes before NO REFERENCE."""
 _UNKNOWN = OUTCOMES.index("NO REFERENCE")
 _BAD = OUTCOMES[: OUTCOMES.index("ERROR") + 1]
 _SOUND = OUTCOMES[OUTCOMES.index("PASS") :]
-_QUIET = ("NO REFERENCE", "NOT JUDGED")
+_QUIET = ("NO REFERENCE", "NOT JUDGED", "BASELINE")
 """Outcomes without a colour: they must not outshine a FAIL."""
 
 

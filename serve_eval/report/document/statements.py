@@ -16,6 +16,8 @@ from serve_eval.report.page.content import DataCell, DataColumn, DataTable
 
 WARNINGS = 2
 """Warnings of the first screen at most."""
+ASKED = "asked"
+"""The label of what was asked."""
 _KEPT = ("warning", "error")
 """Labels of what must be seen of a task that passed among several."""
 
@@ -23,7 +25,8 @@ _KEPT = ("warning", "error")
 def list_statements(document: Document) -> list[Statement]:
     """Return all statements: causes, findings and counts by conclusion, the others, warnings.
 
-    Of several conclusions those that passed need no words on the first screen: the table has them.
+    Of several conclusions those that passed need no words on the first screen, and none needs its
+    counts: the table has them.
     """
     several = len(document.conclusions) > 1
     found = [_place(row, one, named=several) for one in document.ordered for row in list_own(one)]
@@ -34,7 +37,8 @@ def _place(row: Statement, one: Conclusion, *, named: bool) -> Statement:
     """Return a statement of a conclusion as it stands among those of all."""
     if not named:
         return row
-    silent = name_state(one.outcome) == "pass" and row.label not in _KEPT
+    passed = name_state(one.outcome) == "pass" and row.label not in _KEPT
+    silent = passed or row.label == ASKED
     depth = max(row.depth, Depth.MORE) if silent else row.depth
     return replace(row, text=f"{one.name}: {row.text}", depth=depth)
 
@@ -45,7 +49,7 @@ def list_own(one: Conclusion) -> Iterator[Statement]:
         yield Statement(label="why" if one.sure else "likely", text=one.cause)
     yield from one.statements
     if one.counts:
-        yield Statement(label="asked", text=one.counts)
+        yield Statement(label=ASKED, text=one.counts)
 
 
 def list_warnings(warnings: Sequence[str]) -> Iterator[Statement]:

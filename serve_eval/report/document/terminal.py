@@ -97,9 +97,13 @@ class _Screen:
         style = _STYLES.get(name_state(outcome), "bold")
         line = Text().append(f" {outcome} ", style=f"{style} reverse")
         line.append(f"  {clean(words)}" if words else "")
-        first, *others = wrap(line, self._console.width) if self._console.is_terminal else [line]
+        if not self._console.is_terminal:
+            yield line
+            return
+        first, *others = wrap(line, self._console.width)
         yield first
-        yield from (Text(" " * (LABEL + 1)) + one for one in others)
+        rest = wrap(Text(" ").join(others), max(20, self._console.width - LABEL - 1))
+        yield from (Text(" " * (LABEL + 1)) + one for one in rest if one)
 
     def _mark(self, text: str) -> str:
         """Return a text with marks that the console can show."""

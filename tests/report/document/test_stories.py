@@ -29,7 +29,7 @@ from serve_eval.report.text import clean
 WORKFLOWS = Path(__file__).parents[3] / "serve_eval/workflows"
 WITHOUT = {
     "attribute", "bisect", "capsule", "collect", "compare", "diagnose", "doctor", "export", "init",
-    "invariants", "load", "merge", "references", "servers", "show", "suite", "verify",
+    "invariants", "load", "merge", "references", "servers", "show", "suite",
     "view", "watch", "biochatter",
 }  # fmt: skip
 """Packages that show their results by code of their own still. The set only shrinks."""
@@ -94,7 +94,7 @@ def test_the_first_screen_holds_the_verdict_and_what_comes_next(name: str) -> No
     lines = shown.splitlines()
     assert len(lines) <= LINES - 2  # the lines that name the folder and the page
     assert all(len(line) <= COLUMNS or "serve-eval " in line for line in lines)
-    [first] = [line for line in lines if line.startswith(f" {document.verdict} ")]
+    first = next(line for line in lines if line.startswith(f" {document.verdict} "))
     assert lines.index(first) == bool(document.notice)
     for command in document.commands[:3]:
         assert command in shown

@@ -16,7 +16,11 @@ from tests.page.stories import STORIES, make_all
 FIRST = {
     "suite": ("fail", "FAIL", "3 runs, 3 tasks: 1 FAIL, 1 FAIL (waived), 1 PASS"),
     "load": ("fail", "FAIL", "broken at load 64"),
-    "verify": ("fail", "ANOTHER MODEL, PRECISION OR CACHE", "1 of 2 servers is another model"),
+    "verify": (
+        "fail",
+        "ANOTHER MODEL, PRECISION OR CACHE",
+        "2 servers: 1 ANOTHER MODEL, PRECISION OR CACHE, 1 IDENTICAL",
+    ),
     "smoke": ("fail", "FAIL", "1 failed (json), 1 passed, 1 known, 1 unsupported"),
     "watch": ("fail", "ALARM", "accuracy fell"),
     "tools": ("fail", "FAIL", "30 of 40 answers sound"),
