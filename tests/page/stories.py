@@ -27,10 +27,7 @@ from serve_eval.series.history import Night, Series
 from serve_eval.series.page import make_drift_page
 from serve_eval.workflows.load.page import make_load_page
 from serve_eval.workflows.suite.page import make_suite_page
-from serve_eval.workflows.watch.judging import WatchRules
-from serve_eval.workflows.watch.page import make_watch_page
-from serve_eval.workflows.watch.record import LearntLevel, Seen, State, WatchAlarm
-from tests.report.document.made import smoke, tools, verify
+from tests.report.document.made import smoke, tools, verify, watch
 
 HOSTILE = "</title><script>window.hit = 1</script><img src=x onerror=hit()>\x1b[31m\u202e\ud800"
 T0 = datetime(2026, 10, 1, 12, tzinfo=UTC)
@@ -133,43 +130,6 @@ def make_load() -> PageContent:
     )
 
 
-def make_watch() -> PageContent:
-    """Return a watch with an active alarm after its baseline."""
-    alarm = WatchAlarm(
-        kind="accuracy", round=3, at="2026-10-01T15:00:00+00:00", told=f"accuracy fell {HOSTILE}"
-    )
-    state = State(
-        bound={},
-        seed=1,
-        model=HOSTILE,
-        chat=True,
-        answers=[],
-        usable=[],
-        misses=[],
-        prompt_tokens=[],
-        rounds=3,
-        accuracy=LearntLevel(mean=0.8, floor=0.78),
-        alarms=[alarm],
-    )
-    rounds = [
-        Seen(
-            round=i + 1,
-            started_at=(T0 + timedelta(hours=i)).isoformat(),
-            seconds=1.0,
-            asked=[0, 1, 2, 3],
-            values=[1.0, 1.0, float(i < 2), None],
-            usable="111",
-            prompt_tokens=[9] * 4,
-            failures={"timeout": 1},
-            latencies_s=[0.1, 0.2, 0.4],
-            tokens=100,
-        )
-        for i in range(3)
-    ]
-    rules = WatchRules(passes=2, tolerance=0.02, max_error_rate=0.1)
-    return make_watch_page(state, rounds, rules, "http://127.0.0.1:8000/v1")
-
-
 def make_drift(folder: Path) -> PageContent:
     """Return the chart of a series that declines."""
     nights = tuple(
@@ -205,7 +165,7 @@ def make_all(folder: Path) -> Mapping[str, PageContent]:
         "load": make_load(),
         "verify": make_page(verify.make_documents(HOSTILE)["two servers"]),
         "smoke": make_page(smoke.make_documents(HOSTILE)["FAIL"]),
-        "watch": make_watch(),
+        "watch": make_page(watch.make_documents(HOSTILE)["ALARM"]),
         "tools": make_page(tools.make_documents(HOSTILE)["FAIL"]),
         "drift": make_drift(folder),
     }

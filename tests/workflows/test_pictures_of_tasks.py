@@ -22,7 +22,7 @@ PRODUCERS = {
     "workflows/verify/document.py",  # distances of the probes of one server, which have no task
     "workflows/view/index.py",
     "workflows/view/side_by_side.py",  # fields of the breakdown of a task, as in compare
-    "workflows/watch/page.py",  # a watch refuses more than one task
+    "workflows/watch/document.py",  # a watch refuses more than one task
 }
 RUNS = 5
 

@@ -30,7 +30,7 @@ WORKFLOWS = Path(__file__).parents[3] / "serve_eval/workflows"
 WITHOUT = {
     "attribute", "bisect", "capsule", "collect", "compare", "diagnose", "doctor", "export", "init",
     "invariants", "load", "merge", "references", "servers", "show", "suite",
-    "view", "watch", "biochatter",
+    "view", "biochatter",
 }  # fmt: skip
 """Packages that show their results by code of their own still. The set only shrinks."""
 SHOWN = {"rich", "typer", "serve_eval.report.ci.junit", "serve_eval.report.page.writer"}
