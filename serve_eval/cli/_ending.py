@@ -38,14 +38,15 @@ def end(
     folder: Path | None = None,
     about: Path | None = None,
     figures: bytes = b"",
+    page: bool = True,
     printed: bool = True,
 ) -> int:
     """Show a document on all its faces, the page last. Return the exit code.
 
     The order matters: the verdict is printed before anything is written that can fail. With a
     `folder` the files of CI and the page are written into it; `about` is the folder that the line
-    names otherwise. `figures` replace the file of the result in JSON. Unless it is `printed`,
-    standard output gets nothing.
+    names otherwise. `figures` are what JSON has as the result, in place of the document's file.
+    Unless it is `printed`, standard output gets nothing.
     """
     from serve_eval.cli._ci_files import save_ci_files
     from serve_eval.report.document import make_ci_result

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from serve_eval.cli._common_options import NotifyText, Quiet
 from serve_eval.evaluation.plan import shared_options as shared
 from serve_eval.plugins.setting import Setting
 
@@ -60,7 +59,7 @@ class CheckOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SmokeResultOptions:
-    """Choose the output."""
+    """Choose the folder and other files."""
 
     title: ClassVar[str] = "Output"
     output_dir: Annotated[
@@ -71,9 +70,6 @@ class SmokeResultOptions:
             metavar="DIR",
         ),
     ] = None
-    junit: Annotated[Path | None, Setting("Write the table as a JUnit file.", metavar="FILE")] = (
-        None
-    )
     page: Annotated[Path | None, Setting("Write the table as a page.", metavar="FILE")] = None
     write_known: Annotated[
         Path | None,
@@ -82,13 +78,4 @@ class SmokeResultOptions:
             metavar="FILE",
         ),
     ] = None
-    verbose: Annotated[
-        bool,
-        Setting("List what passed too, with times, and every request.", flags=("--verbose", "-v")),
-    ] = False
     dry_run: Annotated[bool, Setting("Show the checks and their cost; send nothing.")] = False
-    notify_text: NotifyText = None
-    quiet: Quiet = False
-    as_json: Annotated[bool, Setting("Print the table as one JSON object.", flags=("--json",))] = (
-        False
-    )

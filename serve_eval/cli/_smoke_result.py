@@ -1,12 +1,11 @@
-"""Print and save the result of a smoke test."""
+"""Save the result of a smoke test."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from serve_eval.cli._smoke_options import SmokeResultOptions
     from serve_eval.workflows.smoke.smoke import Smoke
 
 
@@ -25,39 +24,29 @@ def explain_death(done: Smoke, base_url: str) -> Smoke:
     return replace(done, stopped=f"{done.stopped}: {told}")
 
 
-def save_result(done: Smoke, base_url: str, folder: Path) -> None:
-    """Write what was found into the folder, where `serve-eval view` reads it."""
-    from datetime import UTC, datetime, timedelta
-
-    from serve_eval.evaluation.storage.file_names import SMOKE_RESULT
-    from serve_eval.evaluation.storage.private_files import pretty_json, write_private
+def encode_result(done: Smoke, base_url: str, started_at: str) -> bytes:
+    """Return all figures as JSON, in the form that `serve-eval view` reads in a folder."""
+    from serve_eval.evaluation.storage.private_files import pretty_json
 
     found = {
-        "started_at": (datetime.now(UTC) - timedelta(seconds=done.seconds)).isoformat(),
+        "started_at": started_at,
         "base_url": base_url,
         "model": "" if done.deployment is None else done.deployment.model,
-        **_as_json(done),
+        **{name: getattr(done, name) for name in (*done.__slots__, "counts")},
     }
-    write_private(folder / SMOKE_RESULT, pretty_json(found))
+    return pretty_json(found)
 
 
-def emit_end(done: Smoke, base_url: str, result: SmokeResultOptions) -> None:
-    """Write what stands below the rows, or the JSON object in place of all of them."""
-    from serve_eval.cli._smoke_rows import write_end
-    from serve_eval.cli._streams import emit, is_quiet
-    from serve_eval.cli._wrapping import find_width
-    from serve_eval.report.text import clean
-    from serve_eval.workflows.smoke.smoke import summary
+def save_result(figures: bytes, folder: Path) -> None:
+    """Write all figures into the folder; if that fails, warn and go on to tell the result."""
+    from serve_eval.cli._streams import say
+    from serve_eval.evaluation.storage.file_names import SMOKE_RESULT
+    from serve_eval.evaluation.storage.private_files import write_private
 
-    if result.as_json:
-        import msgspec
-
-        emit(msgspec.json.encode({"base_url": base_url, **_as_json(done)}).decode() + "\n")
-    elif is_quiet():
-        emit(clean(f"{next(summary(done))}\n"))
-    else:
-        lines = write_end(done, verbose=result.verbose, width=find_width())
-        emit("".join(f"{line}\n" for line in lines))
+    try:
+        write_private(folder / SMOKE_RESULT, figures)
+    except OSError as error:
+        say(f"warning: {folder / SMOKE_RESULT} could not be written: {error.strerror}")
 
 
 def save_known(done: Smoke, file: Path | None) -> int:
@@ -79,7 +68,3 @@ def save_known(done: Smoke, file: Path | None) -> int:
         return worst([done.exit_code, INFRASTRUCTURE])
     say(f"known failures: {file}; next time: --known {file}")
     return done.exit_code
-
-
-def _as_json(done: Smoke) -> dict[str, Any]:
-    return {name: getattr(done, name) for name in (*done.__slots__, "counts")}

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from serve_eval.cli._common_options import NotifyText, Quiet
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -95,9 +94,6 @@ class VerifyOutputOptions:
             "Folder (default outputs/<time>_verify).", flags=("--output-dir", "-o"), metavar="DIR"
         ),
     ] = None
-    notify_text: NotifyText = None
-    quiet: Quiet = False
-    as_json: Annotated[bool, Setting("Print verification.json.", flags=("--json",))] = False
 
 
 def choose_route(chat: bool | None) -> ProbeRoute | None:

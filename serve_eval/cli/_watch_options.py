@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from serve_eval.cli._common_options import NotifyText
 from serve_eval.evaluation.plan import flag_values
 from serve_eval.evaluation.plan import shared_options as shared
 from serve_eval.plugins.setting import Setting
@@ -168,5 +167,4 @@ class WatchFolderOptions:
             metavar="DIR",
         ),
     ] = None
-    notify_text: NotifyText = None
     dry_run: Annotated[bool, Setting("Show the cost; send nothing.")] = False

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from serve_eval.cli._address import ADDRESS_HELP, address_of
+from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command
 from serve_eval.cli._smoke_options import CheckOptions, SmokeResultOptions
 from serve_eval.evaluation.plan.flag_values import names_of
@@ -60,6 +64,7 @@ def smoke(
     asked: CheckOptions,
     connection: ConnectionOptions,
     result: SmokeResultOptions,
+    faces: FaceOptions,
     url: Annotated[str | None, typer.Argument(metavar="URL", help=ADDRESS_HELP)] = None,
 ) -> None:
     """Check what a deployed endpoint supports: PASS, FAIL or UNSUPPORTED for each feature.
@@ -95,10 +100,10 @@ def smoke(
         )
         needed = smoke_test.check_required(names_of(asked.require) or [], checks)
         if result.dry_run:
-            _preview(checks, as_json=result.as_json)
+            _preview(checks, as_json=faces.as_json)
             return
-        _check_places(result)
-        code = _run(plan, checks, needed, asked, known, result)
+        _check_places(result, faces)
+        code = _run(plan, checks, needed, asked, known, result, faces)
     raise typer.Exit(code)
 
 
@@ -118,7 +123,7 @@ def _check(asked: CheckOptions) -> None:
             raise PlanError(f"--{name} must be above 0")
 
 
-def _check_places(result: SmokeResultOptions) -> None:
+def _check_places(result: SmokeResultOptions, faces: FaceOptions) -> None:
     """Make the folder of the results, and raise PlanError if a file could not be written."""
     from serve_eval.cli._ci_files import check_asked
     from serve_eval.errors import PlanError
@@ -132,7 +137,7 @@ def _check_places(result: SmokeResultOptions) -> None:
             raise PlanError(f"{flag}: {file.absolute().parent} is not a folder")
         if file is not None and file.is_dir():
             raise PlanError(f"{flag}: {file} is a folder")
-    check_asked(result.junit, result.notify_text, as_json=result.as_json)
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     if result.output_dir is not None:
         _make_folder(result.output_dir)
 
@@ -174,64 +179,68 @@ def _run(
     asked: CheckOptions,
     known: KnownFailures | None,
     result: SmokeResultOptions,
+    faces: FaceOptions,
 ) -> int:
+    from datetime import UTC, datetime
+
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._ci_files import save_ci_files
+    from serve_eval.cli._ending import end
     from serve_eval.cli._page import save_story_page
-    from serve_eval.cli._smoke_result import emit_end, explain_death, save_known, save_result
-    from serve_eval.cli._smoke_rows import write_row
-    from serve_eval.cli._streams import emit, is_quiet, say
-    from serve_eval.cli._wrapping import find_width
-    from serve_eval.evaluation.storage.file_names import PAGE_FILE
-    from serve_eval.verdicts.exit_code import INTERRUPTED
+    from serve_eval.cli._smoke_result import encode_result, explain_death, save_known, save_result
+    from serve_eval.cli._streams import say
+    from serve_eval.report.document import make_page
+    from serve_eval.verdicts.exit_code import INTERRUPTED, worst
     from serve_eval.workflows.smoke import smoke as smoke_test
-    from serve_eval.workflows.smoke.ci import describe_smoke
+    from serve_eval.workflows.smoke.document import make_document
     from serve_eval.workflows.smoke.endpoint import smoke_endpoint
-    from serve_eval.workflows.smoke.page import make_smoke_page
 
-    base_url = str(plan.launcher.options["base_url"])
+    base_url, started_at = str(plan.launcher.options["base_url"]), datetime.now(UTC).isoformat()
     say(f"serve-eval smoke: {base_url}", smoke_test.cost(checks))
-    silent, verbose, width = result.as_json or is_quiet(), result.verbose, find_width()
-
-    before = () if known is None else known.checks.unsupported
-    folded: list[CheckRow] = []
-
-    def notify(row: CheckRow) -> None:
-        if row.outcome == "UNSUPPORTED" and row.name in before and not verbose:
-            folded.append(row)
-        elif not silent and (verbose or row.outcome != "PASS"):
-            emit(write_row(row, verbose=verbose, width=width))
-
     try:
-        done = run_async(
-            smoke_endpoint(
-                plan,
-                checks,
-                needed=needed,
-                timeout_s=asked.timeout,
-                context_tokens=asked.context_tokens,
-                known=known,
-                notify=notify,
+        with _show_progress(len(checks)) as notify:
+            done = run_async(
+                smoke_endpoint(
+                    plan,
+                    checks,
+                    needed=needed,
+                    timeout_s=asked.timeout,
+                    context_tokens=asked.context_tokens,
+                    known=known,
+                    notify=notify,
+                )
             )
-        )
     except Interrupted:
         say("Interrupted; nothing was saved")
         return INTERRUPTED
     done = explain_death(done, base_url)
-    if done.known is not None and done.known.other and not silent:  # The file does not count.
-        emit("".join(write_row(row, verbose=verbose, width=width) for row in folded))
-    emit_end(done, base_url, result)
+    figures = encode_result(done, base_url, started_at)
     folder = result.output_dir
     if folder is not None:
-        save_result(done, base_url, folder)
-    places = [result.page, None if folder is None else folder / PAGE_FILE]
-    code = save_ci_files(
-        lambda: describe_smoke(done, base_url),
-        save_known(done, result.write_known),
-        folder=folder,
-        junit=result.junit,
-        notify_text=result.notify_text,
-    )
-    for page in filter(None, places):
-        save_story_page(lambda: make_smoke_page(done, base_url), page)
-    return code
+        save_result(figures, folder)
+    document = make_document(done, base_url, started_at=started_at, folder=folder)
+    code = end(document, faces, folder=folder, figures=figures)
+    if result.page is not None:
+        save_story_page(lambda: make_page(document), result.page)
+    return worst([code, save_known(done, result.write_known)])
+
+
+@contextmanager
+def _show_progress(checks: int) -> Iterator[Callable[[CheckRow], None]]:
+    """Show on a terminal how many checks have run, in a line that is gone at their end."""
+    from serve_eval.cli._streams import LongSteps, is_quiet
+
+    rows: list[CheckRow] = []
+    shown = LongSteps()
+    drawn = sys.stderr.isatty() and not is_quiet()
+
+    def notify(row: CheckRow) -> None:
+        rows.append(row)
+        failed = sum(one.outcome == "FAIL" for one in rows)
+        if drawn:
+            shown(f"{len(rows)} of {checks} checks, {failed} failed: {row.name}", False)
+
+    try:
+        yield notify
+    finally:
+        if drawn:
+            shown("", True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command
 from serve_eval.cli._sides import (
     RehearsedPromptOptions,
@@ -91,6 +92,7 @@ def verify(
     protocol: SideProtocolOptions,
     sending: SendingOptions,
     output: VerifyOutputOptions,
+    faces: FaceOptions,
 ) -> None:
     """Find out in seconds whether servers still serve the model that was deployed.
 
@@ -107,7 +109,7 @@ def verify(
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.verify.servers import PROBES, VerifyRules
 
-    check_asked(None, output.notify_text, as_json=output.as_json)
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     _check(reference, probes)
     check_pods(more)
     settings = settings_with(protocol, prompts, sending)
@@ -135,7 +137,7 @@ def verify(
         out_dir=output.output_dir or new_folder("verify"),
     )
     try:
-        code = _execute(asked, as_json=output.as_json, notify_text=output.notify_text)
+        code = _execute(asked, faces)
     except Interrupted:
         say("Interrupted; nothing was saved")
         code = INTERRUPTED
@@ -196,40 +198,30 @@ def _check_number(servers: int, reference: ReferenceOptions) -> None:
         )
 
 
-def _execute(asked: _Asked, *, as_json: bool, notify_text: Path | None) -> int:
+def _execute(asked: _Asked, faces: FaceOptions) -> int:
     """Register or verify, with remarks on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._async import run_async
-    from serve_eval.cli._ci_files import save_ci_files
-    from serve_eval.cli._streams import draw
-    from serve_eval.cli._verified import show_verified
+    from serve_eval.cli._ending import end
+    from serve_eval.cli._verified import write_result
     from serve_eval.evaluation.storage.reports.verification_files import (
         read_reference,
         write_reference,
     )
-    from serve_eval.verdicts.exit_code import PASS
-    from serve_eval.workflows.verify.ci import describe_registered
-    from serve_eval.workflows.verify.registered import render_reference
+    from serve_eval.workflows.verify.document import make_document, make_registered
 
-    file = asked.reference.register
+    file, model = asked.reference.register, str(asked.settings.get("model") or "")
     if file is not None:
         made = run_async(_register(asked))
         write_reference(file, made)
-        draw(lambda console: render_reference(made, file, console))
-        return save_ci_files(
-            lambda: describe_registered(made), PASS, notify_text=notify_text, about=file
-        )
+        address = asked.named[0].text if asked.named else ""
+        return end(make_registered(made, file, address, model), faces)
     known = asked.reference.reference
     reference = None if known is None else read_reference(known)
     with ExitStack() as stack:
         found, used, addresses = run_async(_verify(asked, reference, stack))
-        return show_verified(
-            found,
-            used if known is None else None,
-            asked.out_dir,
-            addresses,
-            as_json=as_json,
-            notify_text=notify_text,
-        )
+        out_dir = asked.out_dir
+        addresses = write_result(found, used if known is None else None, out_dir, addresses)
+        return end(make_document(found, out_dir, addresses, model), faces, folder=out_dir)
 
 
 async def _register(asked: _Asked) -> VerificationReference:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from serve_eval.cli._address import ADDRESS_HELP, address_of
+from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._watch_options import (
     AlarmOptions,
@@ -75,6 +76,7 @@ def watch(
     alarm: AlarmOptions,
     connection: ConnectionOptions,
     folder: WatchFolderOptions,
+    faces: FaceOptions,
     url: Annotated[str | None, typer.Argument(metavar="URL", help=ADDRESS_HELP)] = None,
 ) -> None:
     """Watch a production endpoint and raise an alarm when it gets worse.
@@ -97,13 +99,7 @@ def watch(
         emit("".join(f"{line}\n" for line in [*_cost(job), "nothing was sent"]))
         return
     place = folder.output_dir or _folder(job.base_url)
-    code = _run(
-        job,
-        place,
-        metrics_port=alarm.metrics_port,
-        forget=alarm.forget_alarms,
-        notify_text=folder.notify_text,
-    )
+    code = _run(job, place, faces, metrics_port=alarm.metrics_port, forget=alarm.forget_alarms)
     raise typer.Exit(code)
 
 
@@ -262,32 +258,33 @@ def _folder(base_url: str) -> Path:
 
 
 def _run(
-    job: WatchJob,
-    folder: Path,
-    *,
-    metrics_port: int | None,
-    forget: bool,
-    notify_text: Path | None,
+    job: WatchJob, folder: Path, faces: FaceOptions, *, metrics_port: int | None, forget: bool
 ) -> int:
+    """Watch, with a line for each round, and show the result at the end. Return the exit code."""
     from contextlib import ExitStack
 
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._ci_files import check_asked, save_ci_files
-    from serve_eval.cli._page import save_story_page
-    from serve_eval.cli._streams import emit, say
-    from serve_eval.evaluation.storage.file_names import PAGE_FILE
+    from serve_eval.cli._ci_files import check_asked
+    from serve_eval.cli._ending import end
+    from serve_eval.cli._streams import emit, is_quiet, say
+    from serve_eval.errors import ServeEvalError
     from serve_eval.report.text import clean
     from serve_eval.verdicts.exit_code import INTERRUPTED, PASS
-    from serve_eval.workflows.watch.ci import read_watch_ci
-    from serve_eval.workflows.watch.page import read_watch_page
+    from serve_eval.workflows.watch.document import read_document
     from serve_eval.workflows.watch.story import watch as watch_it
 
-    check_asked(None, notify_text)
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     began = False
 
     def ready() -> None:
         nonlocal began
         began = True
+
+    def tell(line: str) -> None:
+        if faces.as_json or is_quiet():
+            say(line)
+        else:
+            emit(clean(f"{line}\n"))
 
     say(f"serve-eval watch: {job.base_url}, folder {folder}", *_cost(job))
     with ExitStack() as stack:
@@ -298,27 +295,22 @@ def _run(
             metrics = Metrics()
             port = stack.enter_context(serve(metrics, metrics_port))
             say(f"metrics: http://127.0.0.1:{port}/metrics")
+        story = watch_it(
+            job,
+            folder,
+            environ=os.environ,
+            metrics=metrics,
+            forget=forget,
+            notify=tell,
+            ready=ready,
+        )
         try:
-            return run_async(
-                watch_it(
-                    job,
-                    folder,
-                    environ=os.environ,
-                    metrics=metrics,
-                    forget=forget,
-                    notify=lambda line: emit(clean(f"{line}\n")),
-                    ready=ready,
-                )
-            )
+            code = run_async(story)
         except Interrupted:
             say(f"The same command resumes the watch in {folder}")
-            return PASS if began else INTERRUPTED
-        finally:
+            code = PASS if began else INTERRUPTED
+        except ServeEvalError as error:
             if began:
-                save_ci_files(
-                    lambda: read_watch_ci(job, folder),
-                    PASS,
-                    folder=folder,
-                    notify_text=notify_text,
-                )
-                save_story_page(lambda: read_watch_page(job, folder), folder / PAGE_FILE)
+                end(read_document(job, folder, error.exit_code), faces, folder=folder)
+            raise
+        return end(read_document(job, folder, code), faces, folder=folder) if began else code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from tests.cli.command import serve_eval
 from tests.standin.process import environment, free_port, running, wait_healthy
 from tests.workflows.smoke.server import Quirks, create
 
-ROW = re.compile(r"^(PASS|FAIL|UNSUPPORTED) +(\w+) +([\d.]+) s  (.+)$", re.MULTILINE)
+ROW = re.compile(r"^ (PASS|FAIL|UNSUPPORTED) +(\w+) +([\d.]+)  (.+)$", re.MULTILINE)
 """A row of the whole table, which -v prints."""
 
 
@@ -44,43 +45,46 @@ def test_a_sound_endpoint_exits_with_0_and_says_beforehand_what_it_costs() -> No
     ]
     assert smoke.cost(smoke.choose_checks("quick")) in done.stderr
     checks = len(smoke.choose_checks("quick"))
-    assert re.search(
-        rf"^{checks} PASS, 0 FAIL, 0 UNSUPPORTED; \d+ requests", done.stdout, re.MULTILINE
-    )
+    assert re.search(r"^ asked    \d+ requests, \d+ generated tokens, ", done.stdout, re.MULTILINE)
     assert "questions" in done.stdout
     assert "(tests the model)" in done.stdout
     assert "curl" not in done.stdout
     folded = _smoke(_quirks()).stdout.splitlines()
-    assert folded[0] == f"PASS        {checks} checks (-v lists them)"
-    assert folded[1].startswith(f"{checks} PASS, 0 FAIL, 0 UNSUPPORTED; ")
-    assert len(folded) == 2
+    assert folded[0] == f" PASS   smoke test  {checks} passed"
+    assert [line.split()[0] for line in folded[1:]] == ["asked", "more"]
 
 
-def test_a_row_that_fails_has_its_request_below_it() -> None:
+def test_the_request_of_the_first_failure_can_be_pasted_and_shows_it() -> None:
     quirks = _quirks("unhealthy", "no_tools")
     plain = _smoke(quirks).stdout
     assert plain.count("curl -sS") == 1
-    assert re.search(r"^FAIL +health .*\n    curl -sS http\S+/health ", plain, re.MULTILINE)
-    assert "PASS        chat" not in plain
-    done = _smoke(quirks, "-v", COLUMNS="9999")
+    assert " why      health: HTTP 503: an empty body\n" in plain
+    assert " lacks    tools\n" in plain
+    assert "chat" not in plain
+    with create(quirks).serve_in_thread() as url:
+        told = json.loads(serve_eval("smoke", url, "--json").stdout)
+        [command] = told["commands"]
+        sent = subprocess.run([*shlex.split(command), "-w", "%{http_code}"], capture_output=True)
+    assert sent.stdout == b"503"
+    done = _smoke(quirks, "-v")
     assert done.returncode == 1
     lines = done.stdout.splitlines()
-    at = next(i for i, line in enumerate(lines) if line.startswith("FAIL        health"))
-    assert re.fullmatch(r"    curl -sS http://127.0.0.1:\d+/health --noproxy '\*'", lines[at + 1])
-    at = next(i for i, line in enumerate(lines) if line.startswith("UNSUPPORTED tools"))
+    at = lines.index("   # health")
+    assert re.fullmatch(r"   curl -sS http://127.0.0.1:\d+/health --noproxy '\*'", lines[at + 1])
+    at = lines.index("   # tools")
     assert "get_weather" in lines[at + 1]
 
 
 def test_long_requests_stand_in_json_and_junit_only(tmp_path: Path) -> None:
     out = tmp_path / "junit.xml"
     quirks = _quirks("unskilled")
-    table = _smoke(quirks, "--junit", out).stdout
-    assert re.search(r"\(curl line of \d{4,5} characters: see --json or --junit\)", table)
+    table = _smoke(quirks, "--junit", out, "-v").stdout
+    assert re.search(r"# passkey_1k: \d,\d{3} characters, on the page and with --json", table)
     assert "a model without instruction tuning fails them on a sound server" in table
     failure = ElementTree.parse(out).find("testsuite/testcase[@name='passkey_1k']/failure")
     assert failure is not None
     assert (failure.text or "").startswith("curl ")
-    done = json.loads(_smoke(quirks, "--json").stdout)
+    done = json.loads(_smoke(quirks, "--json").stdout)["result"]
     rows = {row["name"]: row for row in done["rows"]}
     assert rows["passkey_1k"]["curl"].startswith("curl ")
     assert (rows["passkey_1k"]["outcome"], rows["passkey_1k"]["model"]) == ("FAIL", True)
@@ -137,7 +141,7 @@ def test_the_dry_run_sends_nothing() -> None:
 def test_nobody_listening_is_said_with_what_to_do() -> None:
     done = serve_eval("smoke", "127.0.0.1:9")
     assert done.returncode == 4
-    assert "FAIL        reachable" in done.stdout
+    assert done.stdout.startswith(" ERROR   smoke test  1 failed (reachable)\n")
     said = " ".join(done.stdout.split())
     assert "A server that is still loading its model refuses connections" in said
 
@@ -168,7 +172,7 @@ def test_variables_are_read_as_for_a_run() -> None:
         "--level",
         "quick",
     )
-    assert "FAIL        chat" in done.stdout
+    assert re.search(r" chat: HTTP 400", done.stdout), done.stdout
     server = create(_quirks("no_models", refuses=lambda b: "messages" in b and "max_tokens" in b))
     with server.serve_in_thread() as url:
         done = serve_eval(
@@ -178,7 +182,7 @@ def test_variables_are_read_as_for_a_run() -> None:
             SERVE_EVAL_MODEL="m",
             SERVE_EVAL_MAX_TOKENS_FIELD="max_completion_tokens",
         )
-    assert "PASS        chat" in done.stdout
+    assert re.search(r"^ PASS +chat ", done.stdout, re.MULTILINE)
     assert done.returncode == 0, done.stdout
 
 
@@ -188,7 +192,7 @@ def test_what_is_cut_was_masked_before(tmp_path: Path) -> None:
     done = _smoke(
         _quirks(knows=cut), "--junit", tmp_path / "junit.xml", "--json", OPENAI_API_KEY=key
     )
-    rows = {row["name"]: row["told"] for row in json.loads(done.stdout)["rows"]}
+    rows = {row["name"]: row["told"] for row in json.loads(done.stdout)["result"]["rows"]}
     for name in ("chat", "completions", *(row for row in rows if row.startswith("openai_"))):
         assert "====" in rows[name], name
     for text in (done.stdout, done.stderr, (tmp_path / "junit.xml").read_text()):
@@ -241,9 +245,9 @@ def test_a_server_that_dies_is_an_error_and_no_failure(after: int, tmp_path: Pat
     assert (stored["exit_code"], stored["rows"][-1]["outcome"]) == (4, "ERROR")
     died = f"the server died during {stored['rows'][-1]['name']}"
     assert stored["stopped"].startswith(f"{died}: no server listens at")
-    assert f"ERROR: {died}" in done.stdout
+    assert done.stdout.startswith(f" ERROR   smoke test  {died}, ")
     line = (tmp_path / "line.txt").read_text()
-    assert line.startswith(f"ERROR serve-eval smoke {url}/v1: {died}; "), line
+    assert re.match(rf"ERROR smoke test M {re.escape(url)}/v1: {died}, .*\d passed", line), line
     cases = ElementTree.parse(tmp_path / "night/smoke/junit.xml").getroot()
     assert (len(cases.findall(".//error")), len(cases.findall(".//failure"))) == (1, 0)
     assert '<strong class="badge">ERROR</strong>' in (

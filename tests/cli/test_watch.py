@@ -59,11 +59,22 @@ def test_rounds_alarm_and_restart(tmp_path: Path) -> None:
         )
         assert done.returncode == 1, done.stdout
         assert "ALARM accuracy: accuracy is below " in done.stdout
+        assert "\n ALARM   accuracy\n why      accuracy is below " in done.stdout
         assert [alarm["kind"] for alarm in endpoint.alarms] == ["accuracy"]
         assert "ALARM" in (tmp_path / "o/report.html").read_text()
         [tests] = ElementTree.parse(tmp_path / "o/junit.xml").getroot()
         assert int(tests.attrib["failures"]) >= 1
         assert "ALARM" in (tmp_path / "o/summary.md").read_text()
+        junit = tmp_path / "watch.xml"
+        done = serve_eval(*command, "--rounds", "1", "--json", "--junit", junit)
+        assert done.returncode == 1
+        told = json.loads(done.stdout)
+        assert (told["outcome"], told["exit_code"]) == ("ALARM", 1)
+        assert told["result"]["alarms"][0]["kind"] == "accuracy"
+        assert "is still active" in done.stderr
+        assert "failure" in junit.read_text()
+        done = serve_eval(*command, "--rounds", "1", "-q")
+        assert (done.returncode, done.stdout) == (1, " ALARM   accuracy\n")
         done = serve_eval(*command, "--rounds", "1")
         assert done.returncode == 1
         assert "--forget-alarms" in done.stdout
@@ -208,4 +219,4 @@ def test_probes_of_a_reference_cost_tokens_and_need_no_baseline(tmp_path: Path) 
     assert done.returncode == 1
     assert "ALARM numerics: the endpoint is another model, precision or cache" in done.stdout
     assert "They need no baseline" in done.stderr
-    assert done.stdout.count("  round ") == 1
+    assert len(re.findall(r"^\d{4}-.*  round \d", done.stdout, re.MULTILINE)) == 1

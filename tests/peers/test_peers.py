@@ -115,7 +115,7 @@ def test_a_sound_llama_server_is_green_every_night(
             done = await asyncio.to_thread(
                 subprocess.run, [*command, *more], capture_output=True, text=True, cwd=ROOT
             )
-        rows = json.loads(done.stdout)["rows"]
+        rows = json.loads(done.stdout)["result"]["rows"]
         red = {one["name"]: one["outcome"] for one in rows if one["outcome"] in ("FAIL", "KNOWN")}
         nights.append((done.returncode, red))
 

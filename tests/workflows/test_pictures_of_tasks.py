@@ -19,10 +19,10 @@ PRODUCERS = {
     "workflows/compare/page.py",
     "workflows/load/document.py",
     "workflows/suite/page.py",
-    "workflows/verify/page.py",  # distances of the probes of one server, which have no task
+    "workflows/verify/document.py",  # distances of the probes of one server, which have no task
     "workflows/view/index.py",
     "workflows/view/side_by_side.py",  # fields of the breakdown of a task, as in compare
-    "workflows/watch/page.py",  # a watch refuses more than one task
+    "workflows/watch/document.py",  # a watch refuses more than one task
 }
 RUNS = 5
 

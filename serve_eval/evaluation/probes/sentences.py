@@ -50,7 +50,7 @@ def _explain_another(found: ProbeEvidence) -> str:
     most = f"{ALLOWED:.0%}" if found.beyond_floor else f"{ALLOWED_FAR:.0%}"
     return (
         f"{found.beyond_floor} of {found.asked} probes differ by more than healthy numerics"
-        f" ({limits.beyond_floor:.3g} nat); {most} may"
+        f" ({limits.beyond_floor:.3g} nat); of a healthy server, at most {most} do"
     )
 
 

@@ -80,14 +80,17 @@ def _make_case(document: Document, one: Conclusion) -> CiCase:
 
 
 def _make_table(document: Document) -> CiTable:
-    """Return the table of the conclusions, or of a single one without it the first one shown."""
+    """Return the table of the conclusions, or of a single one without it the first one.
+
+    One of the first screen comes before deeper ones.
+    """
     if document.overview is not None or len(document.conclusions) > 1:
         table = document.overview or tabulate(document)
     else:
         tables = [
             block.section
-            for block in document.blocks
-            if block.depth is Depth.FIRST and isinstance(block.section, DataTable)
+            for block in sorted(document.blocks, key=lambda block: block.depth)
+            if block.depth is not Depth.PAGE and isinstance(block.section, DataTable)
         ]
         table = tables[0] if tables else tabulate(document)
     return CiTable(

@@ -17,13 +17,16 @@ from serve_eval.report.page.content import DataTable, Section, State
 from serve_eval.report.pictures.picture import Ruler
 
 OUTCOMES = (
-    "FAIL", "ERROR", "INTERRUPTED", "INCONCLUSIVE", "UNSUPPORTED", "NO REFERENCE", "SHARD",
-    "INTEGRATION TEST", "PASS",
+    "FAIL", "ALARM", "ANOTHER MODEL, PRECISION OR CACHE", "FAULT OF SINGLE REQUESTS",
+    "OTHER SAMPLING DEFAULTS", "ERROR", "INTERRUPTED", "INCONCLUSIVE", "UNDECIDED", "UNSUPPORTED",
+    "NO REFERENCE", "SHARD", "INTEGRATION TEST", "BASELINE", "PASS", "NO ALARM", "OTHER NUMERICS",
+    "IDENTICAL", "REGISTERED",
 )  # fmt: skip
 """Outcomes, the worst first. One that stands in no story's list here comes before NO REFERENCE."""
 _UNKNOWN = OUTCOMES.index("NO REFERENCE")
-_STATES: dict[str, State] = {"PASS": "pass", "FAIL": "fail", "ERROR": "fail"}
-_QUIET = ("NO REFERENCE",)
+_BAD = OUTCOMES[: OUTCOMES.index("ERROR") + 1]
+_SOUND = OUTCOMES[OUTCOMES.index("PASS") :]
+_QUIET = ("NO REFERENCE", "BASELINE")
 """Outcomes without a colour: they must not outshine a FAIL."""
 
 
@@ -37,10 +40,14 @@ class Depth(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """A fact in words below its label. `href` leads to a place or file next to the page."""
+    """A fact in words below its label. `href` leads to a place or file next to the page.
+
+    `keep`: it stands on the first screen even if its task passed among several.
+    """
 
     label: str
     text: str
+    keep: bool = False
     depth: Depth = Depth.FIRST
     state: State = "none"
     href: str = ""
@@ -50,8 +57,8 @@ class Statement:
 class Block:
     """A section of a page, and how deep a reader must look for it.
 
-    A terminal shows tables and lines of text, and leaves pictures to the page. The first tables of
-    depth FIRST are also those of summary.md.
+    A terminal shows tables and lines of text, and leaves pictures to the page. The first table,
+    of the first screen if that has one, is also that of summary.md.
     """
 
     section: Section
@@ -156,12 +163,15 @@ class Document:
 
     def make_line(self) -> OneLine:
         """Return the line about all: the worst conclusion, with the counts of the others."""
-        lines = [self.make_line_of(one) for one in self.conclusions]
-        ranks = [rank_outcome(one.outcome) for one in self.conclusions]
-        if not lines:
+        if not self.conclusions:
             return OneLine(outcome=self.verdict, about=self.command, sure=True)
-        led = lead(lines, ranks, self.noun)[ranks.index(min(ranks))]
+        led = self.make_lines()[self.conclusions.index(self.worst)]
         return replace(led, outcome=self.verdict)
+
+    def make_lines(self) -> list[OneLine]:
+        """Return the lines about all conclusions, of which the worst one counts the others."""
+        lines = [self.make_line_of(one) for one in self.conclusions]
+        return lead(lines, [rank_outcome(one.outcome) for one in self.conclusions], self.noun)
 
     def make_line_of(self, one: Conclusion) -> OneLine:
         """Return the line about a conclusion."""
@@ -182,4 +192,6 @@ def rank_outcome(outcome: str) -> int:
 
 def name_state(outcome: str) -> State:
     """Return the colour of an outcome."""
-    return "none" if outcome in _QUIET else _STATES.get(outcome, "warn")
+    if outcome in _QUIET:
+        return "none"
+    return "fail" if outcome in _BAD else "pass" if outcome in _SOUND else "warn"

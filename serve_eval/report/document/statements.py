@@ -16,6 +16,8 @@ from serve_eval.report.page.content import DataCell, DataColumn, DataTable
 
 WARNINGS = 2
 """Warnings of the first screen at most."""
+ASKED = "asked"
+"""The label of what was asked."""
 _KEPT = ("warning", "error")
 """Labels of what must be seen of a task that passed among several."""
 
@@ -23,7 +25,8 @@ _KEPT = ("warning", "error")
 def list_statements(document: Document) -> list[Statement]:
     """Return all statements: causes, findings and counts by conclusion, the others, warnings.
 
-    Of several conclusions those that passed need no words on the first screen: the table has them.
+    Of several conclusions those that passed need no words on the first screen, and none needs its
+    counts: the table has them.
     """
     if len(document.conclusions) == 1:
         found = list(list_own(document.conclusions[0]))
@@ -48,7 +51,8 @@ def _join_alike(conclusions: Sequence[Conclusion]) -> Iterator[Statement]:
 
 def _place(row: Statement, one: Conclusion, names: str) -> Statement:
     """Return a statement of a conclusion as it stands among those of all."""
-    silent = name_state(one.outcome) == "pass" and row.label not in _KEPT
+    passed = name_state(one.outcome) == "pass" and row.label not in _KEPT and not row.keep
+    silent = passed or row.label == ASKED
     depth = max(row.depth, Depth.MORE) if silent else row.depth
     return replace(row, text=f"{names}: {row.text}", depth=depth)
 
@@ -62,8 +66,8 @@ def list_own(one: Conclusion) -> Iterator[Statement]:
     if one.cause and labels.isdisjoint(("why", "likely", "error")):
         yield Statement(label="why" if one.sure else "likely", text=one.cause)
     yield from one.statements
-    if one.counts and "asked" not in labels:
-        yield Statement(label="asked", text=one.counts)
+    if one.counts and ASKED not in labels:
+        yield Statement(label=ASKED, text=one.counts)
 
 
 def list_warnings(warnings: Sequence[str]) -> Iterator[Statement]:

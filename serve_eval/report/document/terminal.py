@@ -15,8 +15,9 @@ from serve_eval.report.document.document import (
     name_state,
 )
 from serve_eval.report.document.statements import list_statements, tabulate
-from serve_eval.report.layout import fit_tables, wrap
-from serve_eval.report.page.content import DataCell, DataColumn, DataTable, State, TextLines
+from serve_eval.report.document.table_lines import STYLES, lay_out_table
+from serve_eval.report.layout import wrap
+from serve_eval.report.page.content import DataTable, TextLines
 from serve_eval.report.summary.axis import (
     ASCII,
     UNICODE,
@@ -32,17 +33,14 @@ LINES = 22
 """Lines of the first screen at most: 24, less the two that name the folder and the page."""
 ROWS = 12
 """Statements of the first screen at most."""
-HEIGHT = 3
-"""Lines of a statement of the first screen at most."""
+HEIGHT, CAUSE = 3, 5
+"""Lines of a statement of the first screen at most, and of a cause."""
 TABLE = 8
 """Lines that are kept for the first table, if it has as many."""
 COMMANDS = 3
 """Next commands at most, on any face."""
-GAP, SHORTEST = 2, 12
-"""Characters between two columns, and of a name that is shortened at least."""
 LABEL = 9
 """Width of the column of labels."""
-_STYLES: dict[State, str] = {"pass": "bold green", "fail": "bold red", "warn": "bold yellow"}
 _LABELS = {"warning": "yellow", "error": "red", "why": "bold", "likely": "bold"}
 
 
@@ -91,7 +89,7 @@ class _Screen:
         else:
             words = "  ".join(filter(None, (one.name, self._mark(one.drawn) or one.figures)))
         words = clean(words)
-        style = _STYLES.get(name_state(document.verdict), "bold")
+        style = STYLES.get(name_state(document.verdict), "bold")
         line = Text().append(f" {document.verdict} ", style=f"{style} reverse")
         if line.cell_len + len(words) + 2 > self._console.width:
             words = words.replace(" reference ", " ref ", 1)
@@ -101,9 +99,13 @@ class _Screen:
         """Yield the notice, the verdict with its figures, and the drawn line or the overview."""
         *notice, line = self.conclude(document)
         yield from notice
-        first, *others = wrap(line, self._console.width) if self._console.is_terminal else [line]
-        yield first
-        yield from (Text(" " * (LABEL + 1)) + one for one in others)
+        if self._console.is_terminal:
+            first, *others = wrap(line, self._console.width)
+            yield first
+            rest = wrap(Text(" ").join(others), max(20, self._console.width - LABEL - 1))
+            yield from (Text(" " * (LABEL + 1)) + one for one in rest if one)
+        else:
+            yield line
         if (one := document.only) is not None and one.ruler is not None:
             yield self._draw(one)
         if one is None and document.conclusions:
@@ -137,7 +139,8 @@ class _Screen:
             if self._verbose:
                 lines += [] if one.depth is Depth.PAGE else self._write_row(one)
                 continue
-            written = self._write_row(one, most=HEIGHT)
+            cause = one.label in ("why", "likely")
+            written = self._write_row(one, most=CAUSE if cause else HEIGHT)
             fits = rows < ROWS and len(lines) + self._measure(written) <= room
             if one.depth is Depth.FIRST and fits:
                 lines, rows = lines + written, rows + 1
@@ -187,58 +190,7 @@ class _Screen:
                 yield [title, *(Text(f"   {clean(line)}") for line in block.section.lines)]
 
     def _lay_out_table(self, table: DataTable) -> list[Text]:
-        """Return the lines of a table, whose columns fit the width if that is possible."""
-        columns, cells = self._narrow(table)
-        names = [*(column.name for column in columns), ""]
-        lines: list[Text] = [Text(f" {clean(table.title)}", style="bold")] if self._verbose else []
-        left = [column.name for column in columns if not column.number]
-        for part in fit_tables(names, cells, self._console.width - 1, left):
-            drawn = self._console.render_lines(part, pad=False, new_lines=False)
-            for segments in drawn:
-                line = Text(" ").append_tokens(
-                    (one.text, one.style) for one in segments if not one.control
-                )
-                line.rstrip()
-                lines.append(line)
-        if self._verbose and table.caption:
-            told = Text(clean(table.caption), style="dim")
-            wide = self._console.is_terminal
-            parts = wrap(told, self._console.width - 1) if wide else [told]
-            lines += [Text(" ").append_text(part) for part in parts]
-        return lines
-
-    def _narrow(self, table: DataTable) -> tuple[list[DataColumn], list[list[Text]]]:
-        """Return columns and cells, without spare columns as long as they do not fit.
-
-        What is still too wide loses the end of its longest names.
-        """
-        columns = list(table.columns)
-        rows = [[*map(self._write_cell, row), Text()] for row in table.rows]
-
-        def measure() -> int:
-            widths = (
-                max(len(c.name), *(r[i].cell_len for r in rows)) for i, c in enumerate(columns)
-            )
-            return sum(width + GAP for width in widths) + GAP
-
-        spares = (column for column in reversed(table.columns) if column.spare)
-        for spare in sorted(spares, key=lambda column: column.spare):
-            if rows and measure() > self._console.width - 1:
-                place = columns.index(spare)
-                del columns[place]
-                for row in rows:
-                    del row[place]
-        if rows and (over := measure() - self._console.width + 1) > 0:
-            words = [i for i, column in enumerate(columns) if not column.number]
-            widest = max(words, key=lambda i: max(row[i].cell_len for row in rows), default=0)
-            room = max(row[widest].cell_len for row in rows) - over
-            if words and room >= SHORTEST:
-                for row in rows:
-                    row[widest] = _shorten(row[widest], room)
-        return columns, rows
-
-    def _write_cell(self, cell: DataCell) -> Text:
-        return Text(clean(cell.text), style=_STYLES.get(cell.state, ""))
+        return lay_out_table(table, self._console, verbose=self._verbose)
 
     def _cut(self, lines: list[Text], room: int) -> list[Text]:
         """Return the lines of a table that fit into `room`, with the number of the others."""
@@ -265,11 +217,3 @@ class _Screen:
             return []
         told = f"-v adds {self._hidden} more {'fact' if self._hidden == 1 else 'facts'}"
         return [Text(f" {'more':<{LABEL}}{told}", style="dim")]
-
-
-def _shorten(name: Text, room: int) -> Text:
-    """Return a name without its middle: the ends tell the runs of a matrix apart."""
-    text, half = name.plain, (room - 1) // 2
-    return (
-        name if len(text) <= room else Text(f"{text[: room - 1 - half]}…{text[-half:]}", name.style)
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.evaluation.steps.nothing_asked import describe_old_answers
@@ -21,7 +22,12 @@ from serve_eval.report.run.cases import (
     pick_remarks,
     remark_on_losses,
 )
-from serve_eval.report.run.conclusions import make_conclusion, make_statements, tabulate_tasks
+from serve_eval.report.run.conclusions import (
+    CHANGES,
+    make_conclusion,
+    make_statements,
+    tabulate_tasks,
+)
 from serve_eval.report.run.details import show_workers
 from serve_eval.report.summary.next_steps import RED, diagnose_command
 from serve_eval.report.summary.rows import Row, rows_of
@@ -109,18 +115,9 @@ def _conclude(
     rows += [("warning", warning) for warning in task.warnings]
     deeper = [*_list_flips(task, flips), *describe_agreement_of(task)]
     found = make_conclusion(summarise_compared(task), line, rows)
-    statements = [*found.statements, *make_statements(deeper, name, depth=Depth.MORE)]
-    return Conclusion(
-        name=found.name,
-        outcome=found.outcome,
-        figures=found.figures,
-        drawn=found.drawn,
-        ruler=found.ruler,
-        counts=found.counts,
-        cause=found.cause,
-        sure=found.sure,
-        statements=statements,
-    )
+    own = [replace(one, keep=one.label in CHANGES) for one in found.statements]
+    statements = [*own, *make_statements(deeper, name, depth=Depth.MORE)]
+    return replace(found, statements=statements)
 
 
 def _list_flips(task: ComparedTask, flips: Sequence[Sequence[Row]]) -> Iterator[Row]:

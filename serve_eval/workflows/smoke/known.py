@@ -64,19 +64,14 @@ class KnownComparison:
     unlisted: Sequence[str] = ()
     unsupported: Sequence[str] = ()
 
-    def lines(self) -> Iterator[str]:
-        """Yield what to know, and what to do, in sentences."""
+    def list_warnings(self) -> Iterator[str]:
+        """Yield why the file, or a part of it, does not count, and what to do, in sentences."""
         if self.other:
             yield (
                 f"{self.file} {self.other}: nothing in it counts. Write one for this deployment"
                 " with --write-known"
             )
             return
-        if self.mended:
-            yield (
-                f"mended: {', '.join(self.mended)}; write the file again with --write-known"
-                f" {self.file}"
-            )
         every = [check.name for check in choose_checks("full")]
         for name in self.missing:
             why = "" if name in every else f"; there is no such check.{nearest(name, every)}"

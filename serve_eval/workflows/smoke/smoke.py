@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from serve_eval.checks.check import Check
@@ -12,7 +12,6 @@ from serve_eval.checks.run import choose_checks, run_checks
 from serve_eval.checks.session import CheckSession
 from serve_eval.errors import PlanError
 from serve_eval.plugins.registry import nearest
-from serve_eval.schema import REHEARSED
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS
 from serve_eval.verdicts.rehearsed import went_through
 from serve_eval.workflows.smoke.known import (
@@ -142,24 +141,3 @@ async def smoke(
         generated=session.generated,
         seconds=time.monotonic() - began,
     )
-
-
-def summary(done: Smoke) -> Iterator[str]:
-    """Yield the lines below the table."""
-    said = ", ".join(f"{count} {outcome}" for outcome, count in done.counts.items())
-    if done.rehearsal:
-        yield REHEARSED
-    if done.died:
-        yield f"ERROR: {done.stopped}"
-    yield (
-        f"{said}; {done.requests} requests, {done.generated} generated tokens, {done.seconds:.1f} s"
-    )
-    if done.stopped and not done.died:
-        yield f"stopped: {done.stopped}"
-    if done.known is not None:
-        yield from done.known.lines()
-    if any(row.model and row.outcome is CheckOutcome.FAIL for row in done.rows):
-        yield (
-            "questions, passkeys and media test the model: a model without instruction tuning"
-            " fails them on a sound server"
-        )

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from serve_eval.evaluation.probes.floor import limits_of
 from serve_eval.evaluation.probes.sentences import DECIDES
-from serve_eval.schema import Verification, VerifiedSide
+from serve_eval.schema import Verification, VerificationOutcome, VerifiedSide
+from serve_eval.shell_words import quote_word
 
 NAME_A_FLOOR = "name a sibling or a floor"
 
 
-def advise(found: Verification, undecided: Sequence[VerifiedSide]) -> str:
+def lacks_floor(found: Verification) -> bool:
+    """Return True if a server is undecided because no floor is known."""
+    undecided = any(one.outcome is VerificationOutcome.UNDECIDED for one in found.sides)
+    return undecided and found.floor is None and not found.rehearsal
+
+
+def advise(
+    found: Verification, undecided: Sequence[VerifiedSide], addresses: Mapping[str, str]
+) -> str:
     """Return what decides about servers that are undecided.
 
-    More probes are no help where the share beyond the floor is near the one that healthy servers
-    may have, nor where the floor is unknown.
+    `addresses` are those with which a further command reaches the servers, by name. More probes
+    are no help where the share beyond the floor is near the one that healthy servers may have, nor
+    where the floor is unknown.
     """
     if found.floor is None:
-        return f"undecided: {NAME_A_FLOOR}"
+        asked = quote_word(addresses.get(found.reference, "REFERENCE"))
+        how = f"serve-eval verify {asked} --sibling HEALTHY --register floor.json"
+        return f"a healthy sibling of another setting measures the floor: {how}"
     if not limits_of(found).known:
         return f"undecided, since the floor is unknown: {DECIDES}"
     if needed := max((one.needed or 0 for one in undecided), default=0):

@@ -10,6 +10,8 @@ from serve_eval.evaluation.probes.floor import limits_of
 from serve_eval.schema import Probe, ProbeReading, VerificationReference
 
 Readings = Sequence[ProbeReading | None]
+MOST_NAMES = 8
+"""Names of a list that are shown at most."""
 
 
 def list_groups(
@@ -44,3 +46,9 @@ def _answer_alike(probes: Sequence[Probe], a: Readings, b: Readings, limit: floa
     ]
     other = sum(one is None or one.nats > limit for one in pairs)
     return bool(pairs) and other <= ALIKE * len(pairs)
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Return names with commas; of many, the first ones and the number of the others."""
+    shown, more = names[:MOST_NAMES], len(names) - MOST_NAMES
+    return ", ".join(shown) + (f" and {more} others" if more > 0 else "")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from serve_eval.schema import VerificationReference, VerifiedSide
 from serve_eval.workflows.verify.defaults import warn_of_unseen
 from serve_eval.workflows.verify.floors import warn_of_effects, warn_of_floor
+from serve_eval.workflows.verify.groups import list_names
 from serve_eval.workflows.verify.path import warn_of_path
 from serve_eval.workflows.verify.reference import PROBED, THOUGHTS
-from serve_eval.workflows.verify.text import list_names
 
 
 def warn(known: VerificationReference, sides: Sequence[VerifiedSide]) -> list[str]:

@@ -18,8 +18,12 @@ import msgspec
 from serve_eval.client.connection import expand
 from serve_eval.errors import PlanError
 from serve_eval.processes.environment import inherit
+from serve_eval.report.one_line import OneLine
 from serve_eval.schema import Connection
+from serve_eval.workflows.watch.record import WatchAlarm
 
+BROKEN = ("failures", "down")
+"""Kinds of alarms that are about the endpoint's answering, not about its answers."""
 COMMAND_S, WEBHOOK_S = 60.0, 10.0
 """Time limits in seconds of a command and of each attempt at a webhook."""
 ATTEMPTS, PAUSE_S = 3, 1.0
@@ -71,6 +75,12 @@ def _is_address(url: str) -> bool:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # A port above 65535, or an incomplete IPv6 address.
         return False
+
+
+def make_alarm_line(alarm: WatchAlarm, model: str | None, base_url: str) -> OneLine:
+    """Return the line about an alarm. Its words have the figures and the likeliest cause."""
+    about = " ".join(filter(None, (alarm.name, model, f"at {base_url}")))
+    return OneLine(outcome="ALARM", about=about, cause=alarm.told, sure=True)
 
 
 async def deliver(

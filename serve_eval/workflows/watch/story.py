@@ -20,15 +20,14 @@ from serve_eval.report.one_line import write_line
 from serve_eval.schema import REHEARSED, Endpoint
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.watch import bets, judging, record
-from serve_eval.workflows.watch.alarming import deliver
+from serve_eval.workflows.watch.alarming import BROKEN, deliver, make_alarm_line
 from serve_eval.workflows.watch.asking import ask_round
 from serve_eval.workflows.watch.beginning import LEAST_PROMPTS, begin
 from serve_eval.workflows.watch.budget import checks_of
-from serve_eval.workflows.watch.ci import BROKEN, make_alarm_line
 from serve_eval.workflows.watch.job import WatchJob, WatchSession
 from serve_eval.workflows.watch.numerics import forget_probes, warn_once
 from serve_eval.workflows.watch.record import Seen, State, WatchAlarm
-from serve_eval.workflows.watch.text import describe_unjudged, line, say_gap
+from serve_eval.workflows.watch.text import line, say_gap
 
 if TYPE_CHECKING:
     from serve_eval.workflows.watch.metrics import Metrics
@@ -66,11 +65,7 @@ async def watch(
         await _deliver(session)
         if _stands(session):
             return choose_exit_code(session.state)
-        try:
-            return await _watch_rounds(session)
-        finally:
-            if (last := describe_unjudged(session.state, job.rules)) is not None:
-                notify(last)
+        return await _watch_rounds(session)
 
 
 async def _open(
@@ -121,7 +116,6 @@ def _stands(session: WatchSession) -> bool:
         return False
     for alarm in final:
         session.notify(f"the alarm of round {alarm.round} is still active: {alarm.told}")
-    session.notify("After fixing the cause, repeat the command with --forget-alarms.")
     return True
 
 

@@ -19,7 +19,7 @@ def line(state: State, seen: Seen, rules: WatchRules) -> str:
             "smoke "
             + ", ".join(f"{counts[name]} {name}" for name in ("PASS", "FAIL", "UNSUPPORTED"))
         )
-    parts += [_accuracy(state, rules), *_probes(state, seen)]
+    parts += [describe_accuracy(state, rules), *describe_probes(state, seen)]
     if seen.first_failure:
         parts.append(f"first failure: {seen.first_failure}")
     if seen.unscored:
@@ -39,7 +39,7 @@ def _answers(seen: Seen) -> list[str]:
     return [f"{len(values)}{failed} answered{mean}"]
 
 
-def _accuracy(state: State, rules: WatchRules) -> str:
+def describe_accuracy(state: State, rules: WatchRules) -> str:
     """Return the progress of the baseline or, once it is complete, the evidence for a fall."""
     if state.accuracy is None:
         return f"baseline {math.floor(100 * judging.learnt(state, rules))}%"
@@ -54,7 +54,7 @@ def _accuracy(state: State, rules: WatchRules) -> str:
     return f"evidence {', '.join(words)}"
 
 
-def _probes(state: State, seen: Seen) -> list[str]:
+def describe_probes(state: State, seen: Seen) -> list[str]:
     """Return how many probes are as the reference, and the evidence if any is not."""
     found = seen.probes
     if found is None:

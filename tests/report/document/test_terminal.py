@@ -108,6 +108,33 @@ def test_anywhere_but_on_a_terminal_a_statement_is_one_line() -> None:
     assert f" note     {'word ' * 20}".rstrip() in _print(document, terminal=False).splitlines()
 
 
+def test_a_cause_may_be_longer_than_other_statements() -> None:
+    conclusion = Conclusion(name="gsm8k", outcome="FAIL", cause="word " * 60)
+    assert _print(_make(conclusions=[conclusion])).count("word") == 60
+
+
+def test_the_words_of_a_last_column_go_on_below_themselves_on_a_terminal() -> None:
+    names = ("check", "n", "finding")
+    table = DataTable(
+        title="Table",
+        columns=[DataColumn(name=name, number=name == "n") for name in names],
+        rows=[
+            [DataCell(text="chat"), DataCell(text="1"), DataCell(text="word " * 30)],
+            [DataCell(text="stop"), DataCell(text="2"), DataCell(text="x" * 200)],
+        ],
+    )
+    document = _make(blocks=[Block(section=table)])
+    lines = _print(document, verbose=True).splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    first = next(i for i, line in enumerate(lines) if line.startswith(" chat   1  word word"))
+    assert lines[first + 1].startswith(" " * 11 + "word word")
+    assert sum(line.count("word") for line in lines) == 30
+    assert sum(line.count("x") for line in lines) == 200
+    piped = _print(document, verbose=True, terminal=False).splitlines()
+    assert f" chat   1  {'word ' * 30}".rstrip() in piped
+    assert f" stop   2  {'x' * 200}" in piped
+
+
 @pytest.mark.parametrize(("encoding", "mark"), [("utf-8", "●"), ("ascii", "o")])
 def test_a_ruler_is_drawn_with_marks_that_the_output_can_show(encoding: str, mark: str) -> None:
     row = RulerRow(label="gsm8k", text="", value=52.0, reference=59.0, threshold=57.0)

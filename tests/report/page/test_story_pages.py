@@ -16,9 +16,13 @@ from tests.page.stories import STORIES, make_all
 FIRST = {
     "suite": ("fail", "FAIL", "3 runs, 3 tasks: 1 FAIL, 1 FAIL (waived), 1 PASS"),
     "load": ("fail", "FAIL", "60.5 at 64 in flight against 81.0 at 1 (drop 19.7 [14.2, 26.0])"),
-    "verify": ("fail", "ANOTHER MODEL, PRECISION OR CACHE", "1 of 2 servers is another model"),
-    "smoke": ("fail", "FAIL", "1 PASS, 1 FAIL, 1 UNSUPPORTED; 9 requests"),
-    "watch": ("fail", "ALARM", "accuracy fell"),
+    "verify": (
+        "fail",
+        "ANOTHER MODEL, PRECISION OR CACHE",
+        "2 servers: 1 ANOTHER MODEL, PRECISION OR CACHE, 1 IDENTICAL",
+    ),
+    "smoke": ("fail", "FAIL", "1 failed (json), 1 passed, 1 known, 1 unsupported"),
+    "watch": ("fail", "ALARM", "accuracy"),
     "tools": ("fail", "FAIL", "30 of 40 answers sound"),
     "drift": ("warn", "ALARM", "1 of 1 series decline; 20 runs"),
 }
@@ -27,7 +31,7 @@ FIGURES = {
     "load": ["60.5 (53-67)", "41", "2e-09", "500, 900", "BROKEN", "1: 81.0 (75.0 to 86.0)"],
     "verify": ["1.25", "noise 0.002, floor 0.08 nat", "floor at 0.08 nat"],
     "smoke": ["HTTP 200", "0.20", "# json"],
-    "watch": ["80.0%, alarm if below 76.0%", "accuracy", "66.7%", "p99 0.4 s"],
+    "watch": ["80.0%, alarm if below 76.0%", "accuracy fell", "66.7%", "p99 0.4 s"],
     "tools": ["10 of 40", "75.0 (60-86)", "0.750", "1,000 prompt tokens", "auto-1: ", "lacks"],
     "drift": ["80.000", "gsm8k: value of each run", "20 runs from 2026-10-01 12:00", "ALARM"],
 }

@@ -17,9 +17,10 @@ from serve_eval.checks.thinking import MOST_ROOM, ROOM
 from serve_eval.errors import PlanError
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.report.ci import write_junit
+from serve_eval.report.document import make_ci_result
 from serve_eval.schema import Connection
 from serve_eval.workflows.smoke import smoke
-from serve_eval.workflows.smoke.ci import describe_smoke
+from serve_eval.workflows.smoke.document import make_document
 from tests.scripted_server import EVERY_PATH, ScriptedServer, raw
 from tests.workflows.smoke.server import Quirks, create
 from tests.workflows.smoke.trying import by_name, smoke_at, smoke_of
@@ -27,6 +28,10 @@ from tests.workflows.smoke.trying import by_name, smoke_at, smoke_of
 
 def _quirks(*names: str, **more: Any) -> ScriptedServer:
     return create(Quirks(names=frozenset(names), **more))
+
+
+def _write_junit(done: smoke.Smoke) -> str:
+    return write_junit(make_ci_result(make_document(done, "http://h/v1")))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -72,7 +77,7 @@ def test_an_endpoint_that_is_starting_fails_nothing() -> None:
     assert done.rows == []
     assert "/v1 is starting: it is loading its model. Try again" in done.stopped
     assert done.exit_code == 4
-    assert "is starting" in write_junit(describe_smoke(done, "http://host/v1"))
+    assert "is starting" in _write_junit(done)
 
 
 def test_nobody_listening_is_exit_code_4() -> None:
@@ -227,7 +232,7 @@ def test_the_curl_line_is_words_of_a_shell(body: dict[str, Any] | None) -> None:
 
 def test_the_junit_file_has_a_case_for_each_row() -> None:
     done = smoke_of(_quirks("no_tools", "unhealthy", "one_choice"), level="quick")
-    [suite] = ElementTree.fromstring(write_junit(describe_smoke(done, "http://h/v1")))
+    [suite] = ElementTree.fromstring(_write_junit(done))
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == (
         str(len(done.rows)),
         "1",
@@ -245,11 +250,11 @@ def test_the_junit_file_has_a_case_for_each_row() -> None:
 def test_the_junit_file_is_xml_whatever_a_server_says() -> None:
     odd = (400, {"message": 'no \x1b[31m \x00 ]]> "<é>" \ufffe'})
     done = smoke_of(_quirks(refuses=lambda body: "n" in body, refusal=odd), only=["n"])
-    [suite] = ElementTree.fromstring(write_junit(describe_smoke(done, "http://h/v1")))
+    [suite] = ElementTree.fromstring(_write_junit(done))
     assert suite.get("skipped") == "1"
 
 
 def test_a_smoke_test_that_stopped_is_an_error_in_junit() -> None:
     done = smoke_of(_quirks("page"))
-    [suite] = ElementTree.fromstring(write_junit(describe_smoke(done, "http://h/v1")))
+    [suite] = ElementTree.fromstring(_write_junit(done))
     assert (suite.get("errors"), suite[-1].get("name")) == ("1", "stopped")

@@ -32,7 +32,7 @@ def measure(count: int) -> str:
             for i, one in enumerate(servers)
         ]
         (file := folder / "fleet.txt").write_text("".join(lines))
-        words = ["--model", "m", "-o", str(folder / "out")]
+        words = ["--model", "m", "--floor", "0.08", "-o", str(folder / "out")]
         ran = serve_eval("verify", "--fleet", "--servers", file, *words, COLUMNS="80")
         return ran.stdout + ran.stderr
 

@@ -31,7 +31,7 @@ def _read(folder: Path) -> Any:
 
 def test_a_replica_as_sibling_accuses_no_healthy_server(tmp_path: Path) -> None:
     a, b = ModelServer(name="a"), ModelServer(name="b", numerics=0.01)
-    ran = _run([a, b], [ModelServer(name="s")], "-o", tmp_path)
+    ran = _run([a, b], [ModelServer(name="s")], "-v", "-o", tmp_path)
     told = " ".join((ran.stdout + ran.stderr).split())
     assert ran.returncode == 3, told
     assert _read(tmp_path)["sides"][0]["outcome"] == "UNDECIDED"
@@ -49,7 +49,7 @@ def test_a_tiny_floor_is_printed_with_its_size(tmp_path: Path) -> None:
     assert ran.returncode == 3
     floor = _read(tmp_path)["floor"]
     assert 1e-6 < floor < 2e-5
-    assert f"floor {floor:.2g} nat" in " ".join(ran.stdout.split())
+    assert f"floor of {floor:.2g} nat" in " ".join(ran.stdout.split())
     assert "e-06" in ran.stdout
     assert "0.0000" not in ran.stdout
 
@@ -165,7 +165,7 @@ def test_unlike_types_of_a_fleet_are_groups_and_not_accused(tmp_path: Path) -> N
     assert found["groups"] == [urls[:3], urls[3:]]
     assert {one["outcome"] for one in found["sides"]} == {"IDENTICAL", "UNDECIDED"}
     told = " ".join(ran.stdout.split())
-    assert f"group 1 3 answer alike: {', '.join(urls[:3])}" in told
-    assert f"2 servers answer alike: {', '.join(urls[3:])}" in (
+    assert f"groups 3 answer alike: {', '.join(urls[:3])}; 2 answer alike: " in told
+    assert f"2 answer alike: {', '.join(urls[3:])}" in (
         tmp_path / "summary.md"
     ).read_text().replace("\\", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import shlex
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -19,6 +20,7 @@ from serve_eval.evaluation.storage.reports.verification_files import (
     read_reference,
     write_reference,
 )
+from serve_eval.report.document import print_document
 from serve_eval.schema import (
     Limits,
     Plan,
@@ -28,9 +30,9 @@ from serve_eval.schema import (
     VerificationOutcome,
     VerificationReference,
 )
+from serve_eval.workflows.verify.document import CHUNK, make_document
 from serve_eval.workflows.verify.legs import parse_worker
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
-from serve_eval.workflows.verify.text import CHUNK, render
 from serve_eval.workflows.verify.verify import register, verify
 from tests.cli.command import serve_eval
 from tests.scripted_server import HttpRequest, Reply, raw
@@ -186,7 +188,7 @@ def test_one_probe_is_longer_than_a_chunk(tmp_path: Path) -> None:
     assert far.prompt_tokens > CHUNK
     assert len(far.repeats) == 3
     told = io.StringIO()
-    render(found, [], {}, Console(file=told, width=200))
+    print_document(make_document(found, tmp_path, {}), Console(file=told, width=200))
     assert "it is the only one longer than 2,048: a fault of long prompts" in told.getvalue()
 
 
@@ -452,7 +454,7 @@ def test_a_reference_file_replaces_the_server(tmp_path: Path) -> None:
                 "verify", url, "--model", "m", "--reference", file, "-o", tmp_path / "out"
             )
         assert ran.returncode == code, ran.stderr
-    assert "serve-eval compare" in ran.stdout
+    assert "not that it is worse: measure that" in ran.stdout
     result = json.loads((tmp_path / "out/verification.json").read_text())
     assert result["sides"][0]["outcome"] == ANOTHER.value
 
@@ -512,3 +514,18 @@ def test_several_servers_are_judged_at_once(tmp_path: Path) -> None:
 def test_commands_that_cannot_mean_anything_are_refused(words: list[str], told: str) -> None:
     ran = serve_eval("verify", *words, "--model", "m")
     assert (ran.returncode, told in ran.stderr) == (2, True), ran.stderr
+
+
+def test_the_commands_that_come_next_run_as_they_stand(tmp_path: Path) -> None:
+    file, words = tmp_path / "m.json", ("--model", "m", "--floor", 0.08, "--json", "--probes", 40)
+    a, b = ModelServer(name="a"), ModelServer(name="b", numerics=0.5)
+    with a.server.serve_in_thread() as one, b.server.serve_in_thread() as other:
+        made = serve_eval("verify", one, *words, "--register", file)
+        [again] = json.loads(made.stdout)["commands"]
+        ran = serve_eval(*shlex.split(again)[1:], "-o", tmp_path / "again")
+        assert ran.returncode in (0, 3), ran.stderr
+        found = serve_eval("verify", one, other, *words, "-o", tmp_path / "found")
+        [compare] = json.loads(found.stdout)["commands"]
+        ran = serve_eval(*shlex.split(compare)[1:], "--limit", 4, "-o", tmp_path / "both")
+        assert ran.returncode in (0, 1, 3), ran.stderr
+        assert (tmp_path / "both/comparison.json").exists()

@@ -186,7 +186,7 @@ def test_requantised_weights_alarm_in_the_first_round_without_a_baseline(
     assert any(line in printed and "of 500)" in printed for printed in watched.lines)
     assert watched.run(5) == 1
     assert len(watched.rounds) == 1
-    assert "is still active" in watched.lines[-2]
+    assert "is still active" in watched.lines[-1]
 
 
 def test_a_fault_that_begins_later_alarms_in_its_first_rounds_and_evidence_can_be_forgotten(
@@ -265,7 +265,7 @@ def test_log_probabilities_that_end_are_found_out(reference: Path, tmp_path: Pat
     watched.endpoint.model = _model(plain=True, numerics=1.0)
     assert watched.run(2) == 0
     assert watched.kinds == []
-    assert "; probes: none of 10 can be compared; " in watched.lines[-4]
+    assert "; probes: none of 10 can be compared; " in watched.lines[-3]
     assert len(list(watched.list_warnings())) == 1
 
 

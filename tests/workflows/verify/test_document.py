@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from serve_eval.report.document import print_document
 from serve_eval.schema import Verification, VerifiedSide
 from serve_eval.schema import VerificationOutcome as Outcome
+from serve_eval.workflows.verify.document import make_document
 from serve_eval.workflows.verify.fleet import MAJORITY
+from serve_eval.workflows.verify.groups import list_names
 from serve_eval.workflows.verify.legs import name_parts
-from serve_eval.workflows.verify.text import MOST_SOUND, list_names, render, summarise
 
 
 def _side(name: str, outcome: Outcome) -> VerifiedSide:
@@ -62,65 +65,76 @@ def _found(outcomes: Sequence[Outcome]) -> Verification:
     )
 
 
-def _print(found: Verification) -> list[str]:
+def _print(found: Verification, *, verbose: bool = False) -> list[str]:
     out = io.StringIO()
     addresses = {one.name: one.url for one in found.sides} | {"pod-99": "http://pod-99:8000/v1"}
-    render(found, [], addresses, Console(file=out, width=80, highlight=False))
+    document = make_document(found, Path("out"), addresses)
+    console = Console(file=out, width=80, force_terminal=True, color_system=None)
+    print_document(document, console, verbose=verbose)
     return out.getvalue().splitlines()
 
 
-def test_a_large_fleet_shows_only_the_servers_that_are_not_identical() -> None:
+def test_the_servers_of_a_large_fleet_that_differ_come_first() -> None:
     outcomes = [Outcome.IDENTICAL] * 63
     outcomes[17], outcomes[40] = Outcome.ANOTHER, Outcome.OTHER_NUMERICS
     lines = _print(_found(outcomes))
-    assert lines[0] == " ANOTHER   1 of 64 servers is another model, precision or cache: pod-17"
+    assert (
+        lines[0] == " ANOTHER MODEL, PRECISION OR CACHE   63 servers: 1 ANOTHER MODEL, PRECISION OR"
+    )
+    assert lines[1].split() == ["CACHE,", "1", "OTHER", "NUMERICS,", "61", "IDENTICAL"]
     assert [line.split() for line in lines[2:5]] == [
-        ["server", "probes", "beyond", "floor", "median", "p", "outcome"],
-        ["pod-17", "60", "50", "0.2", "<", "6e-06", "ANOTHER"],
-        ["pod-40", "60", "0", "0.01", "OTHER", "NUMERICS"],
+        ["outcome", "server", "probes", "beyond", "median", "p"],
+        ["ANOTHER", "pod-17", "60", "50", "0.2", "<", "6e-06"],
+        ["OTHER", "NUMERICS", "pod-40", "60", "0", "0.01", "-"],
     ]
-    assert lines[5] == "61 others: IDENTICAL; no fault in 7.9% of requests or more (99%, each)"
-    assert lines[-3] == " run      4,032 requests, 1,260,001 tokens, in 5.0 s"
-    assert lines[-1] == (" next     serve-eval compare http://pod-99:8000/v1 http://pod-17:8000/v1")
-    assert max(map(len, lines[:6])) <= 80
-
-
-def test_many_servers_with_other_numerics_are_one_line() -> None:
-    lines = _print(_found([Outcome.OTHER_NUMERICS] * 40 + [Outcome.IDENTICAL] * 23))
-    assert lines[0] == " OTHER NUMERICS   None of 64 servers is another model, precision or cache"
-    assert sum(line.startswith("pod-") for line in lines) == MOST_SOUND
-    assert any(line.startswith("30 others: OTHER NUMERICS") for line in lines)
-    assert any(line.startswith("23 others: IDENTICAL") for line in lines)
+    assert (
+        " sure     on a server that passed, a fault in 7.9% of the requests or more would" in lines
+    )
+    assert lines[-2] == (
+        " next     serve-eval compare http://pod-99:8000/v1 http://pod-17:8000/v1 --tasks"
+        " word_problems"
+    )
+    whole = _print(_found(outcomes), verbose=True)
+    assert " run      4,032 requests, 1,260,001 tokens, in 5.0 s" in whole
+    assert sum(line.startswith(" IDENTICAL") for line in whole) == 61
 
 
 @pytest.mark.parametrize(
     ("floor", "advice"),
-    [(0.08, "more probes may decide: raise --probes"), (None, "name a sibling or a floor")],
+    [
+        (0.08, "undecided: more probes may decide: raise --probes"),
+        (None, "a healthy sibling of another setting measures the floor"),
+    ],
 )
-def test_what_decides_an_undecided_verification_is_named(floor: float | None, advice: str) -> None:
+def test_the_way_out_of_an_undecided_verification_is_named(
+    floor: float | None, advice: str
+) -> None:
     found = replace(_found([Outcome.UNDECIDED]), floor=floor)
     [note] = [line for line in _print(found) if line.startswith(" note")]
-    assert note.startswith(f" note     undecided: {advice}")
+    assert note.startswith(f" note     {advice}")
 
 
 @pytest.mark.parametrize("count", [2, 20])
 def test_every_server_that_is_another_one_or_undecided_has_a_row(count: int) -> None:
-    lines = _print(_found([Outcome.ANOTHER] * count + [Outcome.UNDECIDED] * 20))
-    assert sum("ANOTHER" in line for line in lines[1:]) == count
-    assert sum("UNDECIDED" in line for line in lines[1:]) == 20
-    assert lines[0].startswith(f" ANOTHER   {count} of {count + 21} servers are another model")
-    assert "; undecided: pod-" in lines[0]
+    found = _found([Outcome.ANOTHER] * count + [Outcome.UNDECIDED] * 20)
+    lines = _print(found, verbose=True)
+    assert sum(line.startswith(" ANOTHER  ") for line in lines) == count
+    assert sum(line.startswith(" UNDECIDED  ") for line in lines) == 20
 
 
-def test_few_servers_are_described_one_after_the_other() -> None:
-    lines = _print(_found([Outcome.ANOTHER, Outcome.IDENTICAL]))
-    assert lines[1].startswith(" ANOTHER MODEL, PRECISION OR CACHE   pod-00 against the majority")
+def test_of_one_server_the_p_value_stands_below_its_verdict() -> None:
+    lines = _print(_found([Outcome.ANOTHER]))
+    assert lines[0].startswith(" ANOTHER MODEL, PRECISION OR CACHE   pod-00 against the majority")
     assert any(" p        < 6e-06 (level 0.01)" in line for line in lines)
 
 
-def test_the_reference_counts_only_in_a_fleet() -> None:
-    found = _found([Outcome.IDENTICAL] * 2)
-    assert summarise(found, found.sides).startswith("None of 3")
+def test_a_command_names_only_addresses_that_last() -> None:
+    found = _found([Outcome.ANOTHER])
+    assert make_document(found, None, {"pod-00": "h:1"}).commands == []
+    named = {"pod-99": "h:1", "pod-00": "h:2"}
+    assert make_document(found, None, named, "m").commands == [
+        "serve-eval compare h:1 h:2 --model m --tasks word_problems"
+    ]
 
 
 def test_long_lists_of_names_are_cut() -> None:

@@ -1,0 +1,296 @@
+"""Make the document of a watch from the files in its folder: active alarms first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from serve_eval.errors import RunFolderError
+from serve_eval.report.ci import CiCase, CiState, CiSuite
+from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
+from serve_eval.report.one_line import OneLine
+from serve_eval.report.page.content import DataCell, DataColumn, DataTable, PictureSection
+from serve_eval.report.pictures import (
+    Picture,
+    TrendBand,
+    TrendPoint,
+    draw_distribution,
+    draw_trend,
+)
+from serve_eval.schema import REHEARSED
+from serve_eval.workflows.watch import bets, record
+from serve_eval.workflows.watch.alarming import BROKEN
+from serve_eval.workflows.watch.job import WatchJob
+from serve_eval.workflows.watch.judging import WatchRules
+from serve_eval.workflows.watch.record import Seen, State, WatchAlarm
+from serve_eval.workflows.watch.text import (
+    describe_accuracy,
+    describe_probes,
+    describe_unjudged,
+    say_gap,
+)
+
+MOST_ROUNDS = 500
+"""Rounds that are drawn and listed: the latest ones."""
+REPAIRED = (
+    "after fixing the cause, repeat the command with --forget-alarms: nothing is asked before"
+)
+
+
+def read_document(job: WatchJob, folder: Path, exit_code: int) -> Document:
+    """Return the document of the watch in a folder. Raises RunFolderError if it has none."""
+    state = record.load(folder, job.bound)
+    if state is None:
+        raise RunFolderError(f"{folder} holds no watch")
+    rounds = record.later_than(folder, 0)
+    return make_document(
+        state, rounds, job.rules, job.base_url, exit_code, folder=folder, ends=job.ends
+    )
+
+
+def make_document(
+    state: State,
+    rounds: Sequence[Seen],
+    rules: WatchRules,
+    base_url: str,
+    exit_code: int,
+    *,
+    folder: Path | None = None,
+    ends: bool = True,
+) -> Document:
+    """Return the document of a watch. `rounds` are all of its rounds, oldest first.
+
+    `ends`: an alarm ends the watch.
+    """
+    counts = _count(state, rounds)
+    conclusions = [_describe_alarm(alarm, counts) for alarm in state.standing]
+    document = Document(
+        story="watch",
+        command=f"serve-eval watch {base_url}",
+        exit_code=exit_code,
+        conclusions=conclusions or [_describe_calm(state, rounds, rules, counts)],
+        noun="alarms",
+        model=state.model,
+        endpoint=base_url,
+        started_at=rounds[0].started_at if rounds else "",
+        wall_s=sum(seen.seconds for seen in rounds),
+        notice=REHEARSED if state.rehearsal else "",
+        statements=list(_describe_all(state, rounds, rules, ends=ends)),
+        blocks=list(_list_blocks(state, rounds[-MOST_ROUNDS:], rules)),
+        result=None if folder is None else folder / record.STATE_FILE,
+    )
+    return replace(document, suites=[_make_suite(state, document)])
+
+
+def _count(state: State, rounds: Sequence[Seen]) -> str:
+    failures = sum(sum(seen.failures.values()) for seen in rounds)
+    asked = sum(len(seen.asked) for seen in rounds)
+    several = "" if state.rounds == 1 else "s"
+    return f"{state.rounds} round{several}, {asked:,} asked, {failures} failed"
+
+
+def _describe_alarm(alarm: WatchAlarm, counts: str) -> Conclusion:
+    """Return the conclusion of an active alarm, whose words have the figures and the cause."""
+    when = f"round {alarm.round}, {alarm.at[:19].replace('T', ' ')} UTC"
+    return Conclusion(
+        name=alarm.name,
+        outcome="ALARM",
+        counts=counts,
+        cause=alarm.told,
+        statements=[Statement(label="since", text=when)],
+    )
+
+
+def _describe_calm(
+    state: State, rounds: Sequence[Seen], rules: WatchRules, counts: str
+) -> Conclusion:
+    """Return the conclusion of a watch without an active alarm."""
+    if state.accuracy is None:
+        told = describe_unjudged(state, rules) or ""
+        return Conclusion(name="accuracy", outcome="BASELINE", counts=counts, cause=told)
+    return Conclusion(
+        name="accuracy",
+        outcome="INCONCLUSIVE" if state.rehearsal else "NO ALARM",
+        figures=_compare_accuracy(state, rules),
+        counts=counts,
+    )
+
+
+def _compare_accuracy(state: State, rules: WatchRules) -> str:
+    """Return the accuracy of the last rounds against that of the baseline."""
+    assert state.accuracy is not None
+    answers = sum(answered for _, answered, _ in state.recent)
+    right = sum(score for _, _, score in state.recent)
+    now = f"{right / answers:.1%} in the last rounds against a" if answers else "a"
+    least = state.accuracy.floor - rules.tolerance
+    return f"{now} baseline of {state.accuracy.mean:.1%}, alarm if below {least:.1%}"
+
+
+def _describe_all(
+    state: State, rounds: Sequence[Seen], rules: WatchRules, *, ends: bool
+) -> Iterator[Statement]:
+    """Yield the evidence of the last round, what is not known, and how to go on."""
+    if state.bets.get(bets.ACCURACY) is not None:
+        text = describe_accuracy(state, rules).removeprefix("evidence ")
+        yield Statement(label="evidence", text=text)
+    if rounds:
+        for line in describe_probes(state, rounds[-1]):
+            yield Statement(label="probes", text=line.removeprefix("probes "))
+    kinds = {alarm.kind for alarm in state.standing}
+    if kinds and state.accuracy is not None:
+        depth = Depth.MORE if bets.ACCURACY in kinds else Depth.FIRST  # its alarm says so
+        text = _compare_accuracy(state, rules)
+        yield Statement(label="accuracy", text=text, depth=depth)
+    checked = next((seen for seen in reversed(rounds) if seen.checks is not None), None)
+    if checked is not None:
+        yield from _describe_smoke(checked)
+    if rounds and (failure := rounds[-1].first_failure):
+        yield Statement(label="failure", text=failure, depth=Depth.MORE)
+    if (gap := say_gap(state, rules)) is not None:
+        yield Statement(label="not known", text=gap)
+    if ends and any(alarm.kind in bets.levels(state) for alarm in state.standing):
+        yield Statement(label="note", text=REPAIRED)
+    tokens = sum(seen.tokens for seen in rounds)
+    yield Statement(label="cost", text=f"{tokens:,} tokens", depth=Depth.MORE)
+
+
+def _describe_smoke(seen: Seen) -> Iterator[Statement]:
+    """Yield the outcomes of the last smoke test, and what did not pass."""
+    assert seen.checks is not None
+    counts = Counter(seen.checks.values())
+    told = ", ".join(f"{counts[name]} {name}" for name in ("PASS", "FAIL", "UNSUPPORTED"))
+    yield Statement(label="smoke", text=f"{told} in round {seen.round}")
+    for name, outcome in seen.checks.items():
+        if outcome != "PASS":
+            text = ": ".join(filter(None, (name, seen.told.get(name, ""))))
+            yield Statement(label=outcome.lower()[:6], text=text, depth=Depth.MORE)
+
+
+def _list_blocks(state: State, rounds: Sequence[Seen], rules: WatchRules) -> Iterator[Block]:
+    """Yield the pictures, the alarms, and for the page the rounds."""
+    if pictures := [one for one in _draw(state, rounds, rules) if one is not None]:
+        section = PictureSection(title="Rounds", pictures=pictures)
+        yield Block(section=section, depth=Depth.PAGE)
+    if state.alarms:
+        yield Block(section=_tabulate_alarms(state))
+    if rounds:
+        yield Block(section=_tabulate_rounds(rounds), depth=Depth.PAGE)
+
+
+def _tabulate_alarms(state: State) -> DataTable:
+    columns = [
+        DataColumn(name=name, number=name == "round")
+        for name in ("state", "alarm", "round", "at (UTC)", "finding")
+    ]
+    rows = [
+        [
+            DataCell(
+                text="over" if alarm.over else "active", state="none" if alarm.over else "fail"
+            ),
+            DataCell(text=alarm.name),
+            DataCell(text=str(alarm.round), order=float(alarm.round)),
+            DataCell(text=alarm.at[:19].replace("T", " ")),
+            DataCell(text=alarm.told),
+        ]
+        for alarm in reversed(state.alarms)
+    ]
+    return DataTable(title="Alarms", columns=columns, rows=rows, caption="The latest first.")
+
+
+def _tabulate_rounds(rounds: Sequence[Seen]) -> DataTable:
+    names = ("round", "began (UTC)", "asked", "answered", "accuracy", "failures", "tokens")
+    columns = [DataColumn(name=name, number=i > 1) for i, name in enumerate(names)]
+    rows = []
+    for seen in reversed(rounds):
+        mean = _mean(seen)
+        failures = sum(seen.failures.values())
+        rows.append(
+            [
+                DataCell(text=str(seen.round), order=float(seen.round)),
+                DataCell(text=seen.started_at[:19].replace("T", " ")),
+                DataCell(text=str(len(seen.asked)), order=float(len(seen.asked))),
+                DataCell(text=str(seen.came), order=float(seen.came)),
+                DataCell(text="-" if mean is None else f"{mean:.1%}", order=mean),
+                DataCell(text=str(failures), order=float(failures)),
+                DataCell(text=f"{seen.tokens:,}", order=float(seen.tokens)),
+            ]
+        )
+    return DataTable(title="All rounds", columns=columns, rows=rows, caption="The latest first.")
+
+
+def _draw(state: State, rounds: Sequence[Seen], rules: WatchRules) -> Iterator[Picture | None]:
+    """Yield accuracy and failures over the rounds, if any failed, and the latencies."""
+    alarmed = {alarm.round for alarm in state.alarms}
+    learnt = state.accuracy
+    band = None
+    if learnt is not None:
+        floor = 100.0 * (learnt.floor - rules.tolerance)
+        band = TrendBand(
+            reference=100.0 * learnt.mean, threshold=floor, names=("baseline", "alarm below")
+        )
+    yield draw_trend(
+        "Accuracy of the answers of each round",
+        [
+            TrendPoint(at=_time(seen), value=100.0 * mean, alarm=seen.round in alarmed)
+            for seen in rounds
+            if (mean := _mean(seen)) is not None
+        ],
+        "points",
+        band,
+    )
+    if any(seen.came < len(seen.asked) for seen in rounds):
+        yield _draw_failures(rounds, alarmed)
+    latencies = [value for seen in rounds for value in seen.latencies_s]
+    yield draw_distribution("Latency of answers", {"all rounds": latencies}, "s")
+
+
+def _draw_failures(rounds: Sequence[Seen], alarmed: set[int]) -> Picture | None:
+    points = [
+        TrendPoint(
+            at=_time(seen),
+            value=100.0 * (1.0 - seen.came / len(seen.asked)),
+            alarm=seen.round in alarmed,
+        )
+        for seen in rounds
+        if seen.asked
+    ]
+    return draw_trend("Requests without an answer", points, "% of the requests")
+
+
+def _time(seen: Seen) -> datetime:
+    return datetime.fromisoformat(seen.started_at)
+
+
+def _mean(seen: Seen) -> float | None:
+    known = [value for value in seen.values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _make_suite(state: State, document: Document) -> CiSuite:
+    """Return a case for each active alarm, else one that passed or that decided nothing."""
+    lines = document.make_lines()
+    cases = [
+        CiCase(
+            group="watch",
+            name=alarm.name,
+            state=CiState.ERROR if alarm.kind in BROKEN else CiState.FAILURE,
+            line=line,
+            details=[alarm.told, f"round {alarm.round}, {alarm.at}"],
+            properties={name: f"{value:g}" for name, value in alarm.figures.items()},
+            in_table=True,
+        )
+        for alarm, line in zip(state.standing, lines, strict=False)
+    ]
+    return CiSuite(
+        name="serve-eval watch",
+        cases=cases or [_make_calm_case(state, lines[0])],
+        host=document.endpoint,
+    )
+
+
+def _make_calm_case(state: State, line: OneLine) -> CiCase:
+    known = CiState.SKIPPED if state.accuracy is None else CiState.PASSED
+    return CiCase(group="watch", name="accuracy", state=known, line=line, in_table=True)
