@@ -234,7 +234,7 @@ def test_a_suite_is_undecided_too_and_names_the_repaired_samples(folder: Path) -
         )
         done = serve_eval("suite", folder / "suite.yaml", "-o", folder / "out")
     assert done.returncode == 3, done.stdout + done.stderr
-    assert "20 samples repaired" in done.stdout
+    assert " repaired one/cases:double: 20 samples\n" in done.stdout
     assert 'name="repaired" value="20"' in (folder / "out/junit.xml").read_text()
 
 

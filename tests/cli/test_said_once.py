@@ -22,7 +22,7 @@ def test_an_unsupported_run_is_no_reference_and_a_resumed_one_would_be_none() ->
         "-t", "word_problems,passkey_short", "--no-reference", "-o", "run",
     )  # fmt: skip
     assert run.stdout.count("the endpoint lacks completions") == 1, run.stdout
-    assert "word_problems, passkey_short\n why" in run.stdout
+    assert " why      word_problems and 1 more: " in run.stdout
     done = serve_eval("references", "register", "run", "--references-dir", "refs")
     assert done.returncode == 2, done.stdout
     assert "word_problems is UNSUPPORTED there" in done.stderr
@@ -41,6 +41,6 @@ def test_what_stopped_several_runs_is_told_once() -> None:
     done = serve_eval("suite", "s.yaml", "-o", "out")
     assert done.returncode == 4, done.stderr
     assert done.stdout.count("nothing listens on that port") == 1, done.stdout
-    assert "dead_word_problems and 1 more: EndpointError" in done.stdout
+    assert "dead_word_problems/word_problems and 1 more: EndpointError" in done.stdout
     table = serve_eval("export", "out", "--format", "table")
     assert table.stdout.count("nothing listens on that port") == 1, table.stdout

@@ -200,7 +200,7 @@ def test_a_run_that_is_not_red_imports_no_other_story(data_root: Path, tmp_path:
 
     code, modules, told = asyncio.run(go())
     assert code == 3, told
-    assert "serve_eval.report.page.run_page" in modules
+    assert "serve_eval.report.run.page_blocks" in modules
     assert modules.isdisjoint(OTHER_STORIES)
 
 

@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from serve_eval.report.page.run_page import write_page
+from serve_eval.report.document import make_page
+from serve_eval.report.page.writer import render_page
+from serve_eval.report.run.document import make_run_document
 
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Plan, Spec
@@ -42,7 +44,7 @@ def test_a_pair_of_unequal_sizes_that_is_only_asked_for_letters(
         "asymmetric parallelism"
     ]
     assert any("the generation servers are not tested" in line for line in report.warnings)
-    page = write_page(report, tmp_path / "out").read_text()
+    page = render_page(make_page(make_run_document(report, tmp_path / "out")))
     assert "<dt>context servers</dt><dd>1: version" in page
     assert "6507" in page
 

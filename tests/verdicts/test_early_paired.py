@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from rich.console import Console
-from serve_eval.report.terminal import render
+from serve_eval.report.document import print_document
+from serve_eval.report.run.document import make_run_document
 from typer.testing import CliRunner
 
 from serve_eval.cli.app import app
@@ -78,7 +79,7 @@ def _early(report: Report) -> EarlyStop:
 
 def _said(report: Report, folder: Path) -> str:
     buffer = io.StringIO()
-    render(report, folder, Console(file=buffer, width=10_000))
+    print_document(make_run_document(report, folder), Console(file=buffer, width=10_000), verbose=True)
     return buffer.getvalue()
 
 

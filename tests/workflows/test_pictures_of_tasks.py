@@ -14,11 +14,11 @@ TASKS = ("word_problems", "passkey_short", "tool_calls")
 MAP = "The last 30 runs of each series"
 """The map of verdicts: it shows no values, and each of its rows names a task."""
 PRODUCERS = {
-    "report/page/run_page.py",
+    "report/run/page_blocks.py",
     "series/page.py",
-    "workflows/compare/page.py",
+    "workflows/compare/page_blocks.py",
     "workflows/load/document.py",
-    "workflows/suite/page.py",
+    "workflows/suite/page_blocks.py",
     "workflows/verify/document.py",  # distances of the probes of one server, which have no task
     "workflows/view/index.py",
     "workflows/view/side_by_side.py",  # fields of the breakdown of a task, as in compare

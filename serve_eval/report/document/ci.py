@@ -84,7 +84,7 @@ def _make_table(document: Document) -> CiTable:
 
     One of the first screen comes before deeper ones.
     """
-    if document.overview is not None or len(document.conclusions) > 1:
+    if document.overview is not None or document.only is None:
         table = document.overview or tabulate(document)
     else:
         tables = [

@@ -140,8 +140,8 @@ class Document:
 
     @property
     def only(self) -> Conclusion | None:
-        """The conclusion, if there is just one."""
-        return self.conclusions[0] if len(self.conclusions) == 1 else None
+        """The conclusion, if there is just one that stands for the whole."""
+        return self.conclusions[0] if len(self.conclusions) == 1 and not self.counted_as else None
 
     @property
     def cases(self) -> list[CiCase]:

@@ -56,7 +56,7 @@ def _fold(section: Section) -> Section:
 def _list_sections(document: Document) -> Iterator[Section]:
     """Yield the sections: the first picture, what the first screen has, then the deeper ones."""
     overview = document.overview or tabulate(document)
-    if len(document.conclusions) > 1 and not document.folds_overview:
+    if document.only is None and document.conclusions and not document.folds_overview:
         yield overview
     blocks = [block for block in document.blocks if not isinstance(block.section, PictureSection)]
     pictures = [block.section for block in document.blocks if block not in blocks]
@@ -64,7 +64,7 @@ def _list_sections(document: Document) -> Iterator[Section]:
     yield from (block.section for block in blocks if block.depth is Depth.FIRST)
     yield from document.make_page_blocks()
     yield from map(_fold, pictures[1:])
-    if len(document.conclusions) > 1 and document.folds_overview:
+    if document.only is None and document.conclusions and document.folds_overview:
         yield _fold(overview)
     yield from (_fold(block.section) for block in blocks if block.depth is not Depth.FIRST)
     deeper = [row for row in list_statements(document) if row.depth is not Depth.FIRST]

@@ -28,8 +28,8 @@ def list_statements(document: Document) -> list[Statement]:
     Of several conclusions those that passed need no words on the first screen, and none needs its
     counts: the table has them.
     """
-    if len(document.conclusions) == 1:
-        found = list(list_own(document.conclusions[0]))
+    if (one := document.only) is not None:
+        found = list(list_own(one))
     else:
         found = list(_join_alike(document.ordered))
     return [*found, *document.statements, *list_warnings(document.warnings)]

@@ -30,6 +30,8 @@ CHANGE_TITLE = ": change"
 NAMED = 4
 """Pictures that a title names at most."""
 ROW_STATES: dict[str, State] = {"error": "fail", "warning": "warn"}
+KEPT = ("repeats", "spread", "cut")
+"""Labels that are shown of a task that passed among several, too."""
 _NUMBERS = ("value", "95 %", "reference", "change", "A", "B")
 _SPARE = ("change",)
 """The column that a narrow terminal leaves out: value and reference show the same."""
@@ -72,6 +74,7 @@ def make_statements(
             text=text,
             depth=Depth.MORE if label == "rule" and disagree else depth,
             state=ROW_STATES.get(label, "none"),
+            keep=label in KEPT,
             href=_find_place(label, text, task) if task else "",
         )
         for group in groups

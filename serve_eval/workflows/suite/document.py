@@ -12,9 +12,10 @@ from serve_eval.evaluation.storage.file_names import SUITE_REPORT_FILE, SUITE_RU
 from serve_eval.evaluation.storage.run_folder import read_plan
 from serve_eval.report.ci.ci_result import CiCase, CiSuite
 from serve_eval.report.ci.properties import list_other
-from serve_eval.report.document import Conclusion, Depth, Document, Statement
+from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
 from serve_eval.report.one_line import OneLine, lead
-from serve_eval.report.page.content import DataCell, DataColumn, DataTable
+from serve_eval.report.page.content import DataCell, DataColumn, DataTable, TextLines
+from serve_eval.report.results_table import ResultsTable, write_text
 from serve_eval.report.results_table.markdown import list_table_lines
 from serve_eval.report.summary.figures import count
 from serve_eval.schema import REHEARSED, SuiteReport, SuiteRow, VerdictOutcome
@@ -39,6 +40,8 @@ from serve_eval.workflows.suite.rows import (
 from serve_eval.workflows.suite.run_warnings import list_run_warnings
 from serve_eval.workflows.suite.waivers import describe_waiver
 
+TABLE_WIDTH = 100
+"""Characters of a line of the table of deployments by tasks."""
 _TESTED = ("p", "p holm", "q")
 _SPARE = ("fails", "q", "", "p", "95 %", "reference")
 """Columns that a narrow terminal leaves out, in this order; "" stands for the attributes."""
@@ -95,11 +98,18 @@ def make_document(
             )
             for run in report.runs
         ],
+        blocks=[] if table is None else [_show_table(table)],
         result=out_dir / SUITE_REPORT_FILE if stored else None,
         make_page_blocks=lambda: list_page_blocks(report, out_dir),
         folds_overview=True,
         summary_lines=[] if table is None else list(list_table_lines(table)),
     )
+
+
+def _show_table(table: ResultsTable) -> Block:
+    """Return the table of deployments by tasks, as `serve-eval export` prints it."""
+    lines = write_text(table, TABLE_WIDTH, reasons=False).splitlines()
+    return Block(section=TextLines(title="Deployments by tasks", lines=lines, preformatted=True))
 
 
 def _make_lines(
@@ -135,6 +145,8 @@ def _conclude(report: SuiteReport, row: SuiteRow, line: OneLine) -> Conclusion:
     ]
     lost = bool(hints)
     statements = [Statement(label="fix", text=hint) for hint in hints if hint]
+    if row.repaired:
+        statements.append(Statement(label="repaired", text=count(row.repaired, "sample")))
     if not lost:
         reasons = [one for one in dict.fromkeys(row.reasons) if one != line.cause]
         statements += [Statement(label="reason", text=reason) for reason in reasons]

@@ -17,8 +17,9 @@ from zlib import crc32
 import msgspec
 import pytest
 from rich.console import Console
-from serve_eval.report.terminal import render
-from serve_eval.workflows.compare.text import render as render_comparison
+from serve_eval.report.document import print_document
+from serve_eval.report.run.document import make_run_document
+from serve_eval.workflows.compare.document import make_document
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation import task_report
@@ -93,7 +94,7 @@ def lines(out: Path) -> list[dict[str, Any]]:
 
 def shown(report: Report) -> str:
     console = Console(file=io.StringIO(), width=200)
-    render(report, Path("OUT"), console)
+    print_document(make_run_document(report, Path("OUT")), console, verbose=True)
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
@@ -291,7 +292,7 @@ def test_both_sides_of_a_comparison_and_the_second_answers_share_what_one_door_t
     assert [row.worker for row in of_b.rows if row.accused] == [b.host("generation_1")]
     assert (tmp_path / "again/served.jsonl").exists()
     console = Console(file=io.StringIO(), width=200)
-    render_comparison(comparison, tmp_path, console)
+    print_document(make_document(comparison, tmp_path), console, verbose=True)
     told = console.file.getvalue()  # type: ignore[attr-defined]
     assert f"gsm8k: B: generation server {b.host('generation_1')}: " in told
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from serve_eval.report.terminal import render
+from serve_eval.report.document import print_document
+from serve_eval.report.run.document import make_run_document
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation.endpoint.companions import Companions
@@ -163,7 +164,7 @@ def test_a_run_reports_what_the_engine_counted_meanwhile(tmp_path: Path) -> None
     saved = json.loads((tmp_path / "report.json").read_text())["engine"]
     assert saved["servers"][0]["counts"]["prompt_tokens"] == 7 * N
     out = StringIO()
-    render(report, tmp_path, Console(file=out, width=200))
+    print_document(make_run_document(report, tmp_path), Console(file=out, width=200), verbose=True)
     assert (
         "engine: 84 prompt tokens; 36 generated tokens; 0 preemptions; prefix cache hit 24 tokens"
         in out.getvalue()

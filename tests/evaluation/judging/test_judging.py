@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from serve_eval.report.terminal import render
+from serve_eval.report.document import print_document
+from serve_eval.report.run.document import make_run_document
 
 from serve_eval.cli._dry_run import show
 from serve_eval.errors import EndpointError, PlanError, RunFolderError
@@ -96,7 +97,7 @@ def test_answers_are_judged_once_and_the_report_says_by_whom(tmp_path: Path) -> 
         assert (told.unreadable, told.failed, told.missing) == (0, 0, 0)
         assert (told.traffic.attempts, told.traffic.completion_tokens) == (N, 5 * N)
         said = io.StringIO()
-        render(report, out, Console(file=said, width=200))
+        print_document(make_run_document(report, out), Console(file=said, width=200), verbose=True)
         assert f"{TASK}: judged by judge-1: {N} judgements; {N} requests, " in said.getvalue()
         again = await evaluate(plan, out, environ={})
         assert again.tasks == report.tasks

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serve_eval.report.page.run_page import write_page
+from serve_eval.report.document import make_page
+from serve_eval.report.page.writer import render_page
+from serve_eval.report.run.document import make_run_document
 
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.engine import upkeep
@@ -124,7 +126,7 @@ def test_a_fall_is_told_while_the_run_goes_on_and_shown_on_the_page(
     assert abs(int(found[1]) - 100) <= 10
     assert abs(one.since - 100) <= 10
     assert came < 250
-    page = write_page(report, tmp_path / "out").read_text()
+    page = render_page(make_page(make_run_document(report, tmp_path / "out")))
     assert f">degrading from request {one.since} on (dashed" in page
     assert page.count("<polyline") == 2 * len(report.tasks[0].degradations)
 
@@ -140,7 +142,7 @@ def test_slow_wrong_answers_of_a_healthy_endpoint_are_no_reason_for_an_alarm(
     assert 30.0 < (report.tasks[0].result.value or 0.0) < 80.0
     assert report.tasks[0].degradations == ()
     assert [line for _, line in lines if "degrading" in line] == []
-    assert "<polyline" not in write_page(report, tmp_path / "out").read_text()
+    assert "<polyline" not in render_page(make_page(make_run_document(report, tmp_path / "out")))
 
 
 def test_long_answers_that_an_interruption_cut_off_are_no_reason_for_an_alarm(
@@ -192,7 +194,7 @@ def test_against_a_registered_reference_a_fall_is_told_on_the_way_and_in_the_rep
     assert abs(one.since - 100) <= 20
     assert int(found[1]) == one.since
     assert any(f"{RIGHT} before" in warning for warning in report.tasks[0].verdict.warnings)
-    assert RIGHT in write_page(report, tmp_path / "out").read_text()
+    assert RIGHT in render_page(make_page(make_run_document(report, tmp_path / "out")))
     sound, lines = _run(
         judged, replace(hard, run=4), lambda number, known: (False, 0.0), tmp_path / "sound"
     )

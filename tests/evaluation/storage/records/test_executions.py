@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from serve_eval.report.terminal import render
+from serve_eval.report.document import print_document
+from serve_eval.report.run.document import make_run_document
 
 from serve_eval.cli.suite import _open
 from serve_eval.errors import RunFolderError, SandboxError
@@ -119,7 +120,7 @@ def test_answers_are_run_and_the_report_says_where(finished: tuple[Path, Report]
         if line["ran"]["ended"] == "raised"
     )
     said = io.StringIO()
-    render(report, out, Console(file=said, width=200))
+    print_document(make_run_document(report, out), Console(file=said, width=200), verbose=True)
     assert (
         f"humaneval: answers were run by {isolation.name} as user {isolation.uid}"
         in said.getvalue()
