@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import platform
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from serve_eval.schema import Endpoint
+from serve_eval.schema import Endpoint, Spec
 from tests.peers.conftest import SMOKE_TABLE, ours
 from tests.peers.conftest import TABLE as WAYS_TABLE
 from tests.vllm.deployments import (
     MODEL,
+    OPTIONS,
     PYTHON,
     READY_S,
     Deployments,
+    NoKernelError,
     aggregated,
     disaggregated,
 )
@@ -38,16 +40,6 @@ FLOOR, PROBES = 0.22, 80
 SIDE_PORT = 5680
 """The first of the ports at which the further generation servers meet the context server."""
 Weights = Callable[[str], Path]
-
-
-def has_avx512() -> bool:
-    """Return True if this CPU has what vLLM's KV cache in fp8 needs."""
-    return platform.machine() == "x86_64" and "avx512f" in Path("/proc/cpuinfo").read_text()
-
-
-def has_w4a16() -> bool:
-    """Return True if vLLM's W4A16 works: its kernel for AMX takes no float32."""
-    return has_avx512() and "amx_tile" not in Path("/proc/cpuinfo").read_text()
 
 
 @pytest.fixture(scope="session")
@@ -73,21 +65,53 @@ def quantised(tmp_path_factory: pytest.TempPathFactory) -> Weights:
     return of
 
 
-@pytest.fixture(scope="session")
-def single(deployments: Deployments, quantised: Weights) -> Deployments:
-    """Return aggregated deployments: one as it is, and one for each change."""
+@contextmanager
+def skipping() -> Iterator[None]:
+    """Skip the test if a server says that this CPU cannot run it, with the server's own line.
+
+    A server that does not start for another reason is an error.
+    """
+    try:
+        yield
+    except NoKernelError as error:
+        pytest.skip(str(error))
+
+
+def _start(deployments: Deployments, name: str, spec: Spec) -> Endpoint:
     began = time.monotonic()
-    changed = {
-        "w8a8": aggregated(model=str(quantised("w8a8"))),
-        "ngram": aggregated(speculative=SPECULATION),
-    }
-    if has_w4a16():
-        changed["w4a16"] = aggregated(model=str(quantised("w4a16")))
-    if has_avx512():
-        changed["kv_fp8"] = aggregated(kv_cache_dtype="fp8")
-    deployments.start(aggregated=aggregated(), **changed)
-    TABLE.append(f"start of {len(changed) + 1} servers: {time.monotonic() - began:.0f} s")
-    return deployments
+    with skipping():
+        deployments.start(**{name: spec})
+    TABLE.append(f"start of {name}: {time.monotonic() - began:.0f} s")
+    return deployments[name]
+
+
+@pytest.fixture(scope="session")
+def eager(deployments: Deployments) -> Endpoint:
+    """Return the aggregated deployment as it is; the others have one change each."""
+    return _start(deployments, "aggregated", aggregated())
+
+
+@pytest.fixture(scope="session")
+def w8a8(deployments: Deployments, quantised: Weights) -> Endpoint:
+    return _start(deployments, "w8a8", aggregated(model=str(quantised("w8a8"))))
+
+
+@pytest.fixture(scope="session")
+def w4a16(deployments: Deployments, quantised: Weights) -> Endpoint:
+    # The kernel takes no float32. On a CPU with AMX, vLLM would make W4A8 of it.
+    env = {**OPTIONS["env"], "VLLM_CPU_INT4_W4A8": "0"}
+    spec = aggregated(model=str(quantised("w4a16")), dtype="bfloat16", env=env)
+    return _start(deployments, "w4a16", spec)
+
+
+@pytest.fixture(scope="session")
+def kv_fp8(deployments: Deployments) -> Endpoint:
+    return _start(deployments, "kv_fp8", aggregated(kv_cache_dtype="fp8"))
+
+
+@pytest.fixture(scope="session")
+def ngram(deployments: Deployments) -> Endpoint:
+    return _start(deployments, "ngram", aggregated(speculative=SPECULATION))
 
 
 @pytest.fixture(scope="session")
@@ -96,8 +120,8 @@ def registering(
 ) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
     """Yield the file of a reference for `serve-eval verify`, and the command that makes it.
 
-    It asks an aggregated server, while others start. Those of `single` are ended first, because all
-    together need more memory than some machines have.
+    It asks an aggregated server, while others start. Those that ran before are ended first, because
+    all together need more memory than some machines have.
     """
     deployments.stop()
     deployments.start(aggregated=aggregated())

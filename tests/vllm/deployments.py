@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import shutil
@@ -17,6 +18,9 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from serve_eval.errors import LaunchError
+from serve_eval.launchers._logs.causes import VLLM as ENGINE
+from serve_eval.launchers._logs.last_error import explain
 from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import Endpoint, LaunchContext, Spec
@@ -88,6 +92,14 @@ def decoding(side_port: int, *, check: bool = True, **more: Any) -> Spec:
     return aggregated(**own, **more)
 
 
+NO_KERNEL = ("cpu_kernel", "cpu_instructions")
+"""The rows of start_failures.yaml that say that a CPU cannot run a server."""
+
+
+class NoKernelError(LaunchError):
+    """A server that did not start, as its CPU lacks a kernel. The message is the server's line."""
+
+
 class _Kept(NamedTuple):
     endpoint: Endpoint
     end: asyncio.Event
@@ -103,6 +115,7 @@ class Deployments:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._kept = folder, dict[str, _Kept]()
+        self._starts = itertools.count()
         self._socket = Path(tempfile.mkdtemp(prefix="vllm")) / "socket"
         self._log = (folder / "warm.log").open("w")
         self._warm = subprocess.Popen(
@@ -117,7 +130,11 @@ class Deployments:
         self._thread.start()
 
     def start(self, **launchers: Spec) -> None:
-        """Start deployments and wait until they answer."""
+        """Start deployments and wait until they answer.
+
+        The first that does not start raises its LaunchError, a NoKernelError if this CPU cannot run
+        it. Those before it stay up.
+        """
         specs = {
             name: replace(spec, options={**spec.options, "command": self.command})
             for name, spec in launchers.items()
@@ -193,14 +210,32 @@ class Deployments:
         self, name: str, spec: Spec, ready: asyncio.Future[Endpoint], end: asyncio.Event
     ) -> None:
         await asyncio.to_thread(self.wait_until_warm)
-        context = LaunchContext(model=MODEL, log_dir=self._folder / name)
-        async with load_launcher(spec.name).launch(context, **spec.options) as endpoint:
-            ready.set_result(endpoint)
-            await end.wait()
+        logs = self._folder / f"{name}_{next(self._starts)}"
+        context = LaunchContext(model=MODEL, log_dir=logs)
+        try:
+            async with load_launcher(spec.name).launch(context, **spec.options) as endpoint:
+                ready.set_result(endpoint)
+                await end.wait()
+        except LaunchError as error:
+            if not ready.done() and (line := find_missing_kernel(logs)) is not None:
+                raise NoKernelError(line) from error
+            raise
 
 
 async def _wait(task: asyncio.Task[None]) -> None:
     await task
+
+
+def find_missing_kernel(logs: Path) -> str | None:
+    """Return the line in which a server says that its CPU lacks a kernel; None if none says so.
+
+    Only the error that ended a server counts, never what the server went on after.
+    """
+    for file in sorted(logs.glob("*.log")):
+        found = explain(file.read_text(errors="replace"), ENGINE)
+        if found is not None and found.cause is not None and found.cause.name in NO_KERNEL:
+            return found.line
+    return None
 
 
 def read_counter(url: str, name: str) -> float:

@@ -13,16 +13,24 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 
+from serve_eval.errors import LaunchError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.report.engine import describe_engines
-from serve_eval.schema import Plan, Spec, VerdictOutcome
+from serve_eval.schema import Endpoint, Plan, Spec, VerdictOutcome
 from tests.cli.command import serve_eval
 from tests.peers.conftest import MODEL, WAYS, Ours, evaluated, smoke_rows
 from tests.peers.peers import LACKS, NOT_OF_THIS_MODEL, Peer
-from tests.vllm.conftest import TABLE, address, has_avx512, has_w4a16
-from tests.vllm.deployments import PYTHON, Deployments, read_counter
+from tests.vllm.conftest import TABLE, address
+from tests.vllm.deployments import (
+    PYTHON,
+    Deployments,
+    NoKernelError,
+    aggregated,
+    read_counter,
+)
 from tests.vllm.faulty_transfer import foreign_blocks, orchestrated
 from tests.vllm.measured import attribute, compare, verify
 
@@ -45,13 +53,13 @@ ROUNDS = 3
 
 @pytest.mark.parametrize("way", WAYS)
 def test_it_scores_as_our_own_server_does(
-    single: Deployments, ours: Callable[[Spec], Ours], way: str, tmp_path: Path
+    eager: Endpoint, ours: Callable[[Spec], Ours], way: str, tmp_path: Path
 ) -> None:
     spec, limits = WAYS[way]
     alone = limits.concurrency == 1
     samples = ALONE if alone else FEW if way in ("likelihood", "perplexity") else MANY
     spec = replace(spec, options={**spec.options, "num_samples": samples})
-    running = Spec(name="external", options={"base_url": single["aggregated"].base_url})
+    running = Spec(name="external", options={"base_url": eager.base_url})
     report = evaluated(
         VLLM,
         f"HF | {way}",
@@ -73,30 +81,41 @@ def test_it_scores_as_our_own_server_does(
     assert (paired.down or 0) + (paired.up or 0) <= 0.05 * report.result.scored
 
 
-def test_a_smoke_test_shows_what_it_lacks(single: Deployments) -> None:
-    assert smoke_rows(VLLM, single["aggregated"]) == SMOKE
+def test_a_smoke_test_shows_what_it_lacks(eager: Endpoint) -> None:
+    assert smoke_rows(VLLM, eager) == SMOKE
 
 
 @pytest.mark.parametrize(
     ("name", "outcome"), [("w8a8", "PASS"), ("w4a16", "FAIL"), ("kv_fp8", "PASS")]
 )
 def test_quantisation_is_judged_by_what_it_costs(
-    single: Deployments, name: str, outcome: str, tmp_path: Path
+    eager: Endpoint, request: pytest.FixtureRequest, name: str, outcome: str, tmp_path: Path
 ) -> None:
-    if not {"w8a8": True, "w4a16": has_w4a16(), "kv_fp8": has_avx512()}[name]:
-        pytest.skip(f"vLLM has no {name} for float32 on this CPU")
-    a, b = single["aggregated"].base_url, single[name].base_url
+    changed: Endpoint = request.getfixturevalue(name)
+    a, b = eager.base_url, changed.base_url
     task, _ = compare(f"eager against {name}", a, b, tmp_path / "out", limit=MANY)
     assert task["verdict"]["outcome"] == outcome
 
 
-def test_speculation_keeps_the_answers_and_its_acceptance_is_read(
-    single: Deployments, tmp_path: Path
+def test_a_server_that_does_not_start_says_why_and_ends_no_other(
+    eager: Endpoint, deployments: Deployments, quantised: Callable[[str], Path]
 ) -> None:
-    root = single["ngram"].base_url.removesuffix("/v1")
+    with pytest.raises(NoKernelError, match="cpu_gemm_wna16"):
+        deployments.start(no_kernel=aggregated(model=str(quantised("w4a16"))))
+    with pytest.raises(LaunchError) as found:
+        deployments.start(too_long=aggregated(max_model_len=1_000_000))
+    assert not isinstance(found.value, NoKernelError)
+    reply = httpx.get(eager.base_url + "/models", trust_env=False, timeout=30)
+    assert reply.status_code == 200
+
+
+def test_speculation_keeps_the_answers_and_its_acceptance_is_read(
+    eager: Endpoint, ngram: Endpoint, tmp_path: Path
+) -> None:
+    root = ngram.base_url.removesuffix("/v1")
     names = "vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num_drafts_total"
     before = [read_counter(root, name) for name in names]
-    a, b = single["aggregated"].base_url, single["ngram"].base_url
+    a, b = eager.base_url, ngram.base_url
     task, _ = compare("eager against n-gram", a, b, tmp_path / "out", limit=FEW)
     assert task["verdict"]["outcome"] != "FAIL"
     accepted, drafts = (

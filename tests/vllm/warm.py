@@ -3,9 +3,11 @@
 `serve SOCKET` imports vLLM and then forks a server for each client; it ends at the end of its
 stdin. `start SOCKET ARGS` is the command of a launcher: it hands its arguments, environment and
 outputs over, passes signals on, and ends as the server does. If it is killed, so is the server.
-vLLM runs as it does otherwise, but for three things: its engine is forked too, where vLLM starts a
-new interpreter; while its processes wait for each other they pause, where vLLM polls; and W8A8 does
-not use the kernels for AMX, which vLLM chooses for float32 too and which then refuse it.
+vLLM runs as it does otherwise, but for four things: its engine is forked too, where vLLM starts a
+new interpreter; while its processes wait for each other they pause, where vLLM polls; quantised
+weights do not use the kernels for AMX, as vLLM chooses that of W8A8 for float32 too, which it then
+refuses; and with speculation, requests that are not greedy get their own temperature and top_k,
+where vLLM 0.32 on a CPU reads memory that nothing wrote and often ends (vllm-project/vllm#42638).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 MAX_REQUEST = 1 << 20
 PAUSE_S = 0.0002
@@ -132,19 +135,36 @@ def _end_with(run: Callable[[], None]) -> None:
         os._exit(status)
 
 
+def expand(
+    values: Any, ends: Any, tokens: int, replace_from: float = 0, replace_to: float = 0
+) -> Any:
+    """Return the value of each request, a tensor, once for each of its draft tokens.
+
+    `ends` are the sums of the numbers of draft tokens up to each request; the last is `tokens`.
+    """
+    counts = ends.diff(prepend=ends.new_zeros(1))
+    put = values.masked_fill(values == replace_from, replace_to)
+    return put.repeat_interleave(counts, output_size=tokens)
+
+
 def run_vllm(arguments: list[str]) -> None:
     """Run vLLM's server, as `python -m vllm.entrypoints.openai.api_server` does."""
     import multiprocessing
 
     from vllm.distributed.device_communicators import shm_broadcast
     from vllm.entrypoints.launchers.api_server.entry import main
-    from vllm.model_executor.kernels.linear.scaled_mm import cpu
+    from vllm.model_executor.kernels.linear.mixed_precision import cpu as w4a16
+    from vllm.model_executor.kernels.linear.scaled_mm import cpu as w8a8
     from vllm.v1.engine import utils
     from vllm.v1.executor import multiproc_executor
+    from vllm.v1.sample import rejection_sampler
 
     for module in (utils, multiproc_executor):
         module.get_mp_context = lambda: multiprocessing.get_context("fork")
-    cpu.check_cpu_sgl_kernel = lambda *_: False
+    w8a8.check_cpu_sgl_kernel = lambda *_: False
+    rejection_sampler.expand_batch_to_tokens = expand
+    chosen = w4a16._get_isa_hint
+    w4a16._get_isa_hint = lambda dtype: chosen(dtype).replace("amx", "vec")
     shm_broadcast.sched_yield = lambda: time.sleep(PAUSE_S)
     sys.argv = ["api_server", *arguments]
     main()
