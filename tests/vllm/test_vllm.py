@@ -85,16 +85,30 @@ def test_a_smoke_test_shows_what_it_lacks(eager: Endpoint) -> None:
     assert smoke_rows(VLLM, eager) == SMOKE
 
 
-@pytest.mark.parametrize(
-    ("name", "outcome"), [("w8a8", "PASS"), ("w4a16", "FAIL"), ("kv_fp8", "PASS")]
-)
-def test_quantisation_is_judged_by_what_it_costs(
-    eager: Endpoint, request: pytest.FixtureRequest, name: str, outcome: str, tmp_path: Path
+@pytest.mark.parametrize("name", ["w8a8", "kv_fp8"])
+def test_quantisation_that_costs_nothing_passes(
+    eager: Endpoint, request: pytest.FixtureRequest, name: str, tmp_path: Path
 ) -> None:
     changed: Endpoint = request.getfixturevalue(name)
     a, b = eager.base_url, changed.base_url
     task, _ = compare(f"eager against {name}", a, b, tmp_path / "out", limit=MANY)
-    assert task["verdict"]["outcome"] == outcome
+    assert task["verdict"]["outcome"] == "PASS"
+
+
+def test_weights_of_four_bits_give_other_texts(
+    eager: Endpoint, w4a16: Endpoint, tmp_path: Path
+) -> None:
+    """Judge the texts, since 150 prompts are too few for a verdict on the scores.
+
+    With three seeds, 59 of 450 texts differed, and 33 scores fell where 16 rose: one comparison of
+    three fails. None of 150 texts differs with probability (1 - 59 / 450) ** 150, 7e-10.
+    """
+    out = tmp_path / "out"
+    compare("eager against w4a16", eager.base_url, w4a16.base_url, out, limit=MANY)
+    ran = serve_eval(
+        "compare", out / "a", out / "b", "--verdict", "tokens", "-o", tmp_path / "texts"
+    )
+    assert ran.returncode == 1, ran.stdout
 
 
 def test_a_server_that_does_not_start_says_why_and_ends_no_other(
