@@ -46,7 +46,7 @@ for name in ("json_schema", "json_portable", "special_tokens"):
 """White space without end; trtllm-serve's own form; a tokenizer without special tokens."""
 ASKED = "vllm:prompt_tokens_total"
 MOVED = 'vllm:prompt_tokens_by_source_total{source="external_kv_transfer"}'
-ALONE, FEW, MANY = 30, 60, 150
+FEW, MANY = 60, 150
 ANOTHER = "ANOTHER MODEL, PRECISION OR CACHE"
 ROUNDS = 3
 
@@ -57,7 +57,7 @@ def test_it_scores_as_our_own_server_does(
 ) -> None:
     spec, limits = WAYS[way]
     alone = limits.concurrency == 1
-    samples = ALONE if alone else FEW if way in ("likelihood", "perplexity") else MANY
+    samples = FEW if alone or way in ("likelihood", "perplexity") else MANY
     spec = replace(spec, options={**spec.options, "num_samples": samples})
     running = Spec(name="external", options={"base_url": eager.base_url})
     report = evaluated(
@@ -76,7 +76,7 @@ def test_it_scores_as_our_own_server_does(
         return
     paired = report.verdict.paired
     assert paired is not None
-    # Too few are asked one at a time for the verdict to exclude its margin.
+    # Of the few that are asked one at a time, a single other answer leaves the margin open.
     assert alone or report.verdict.outcome is VerdictOutcome.PASS, report.verdict
     assert (paired.down or 0) + (paired.up or 0) <= 0.05 * report.result.scored
 
