@@ -62,8 +62,8 @@ def _by_counters(facts: PathFacts) -> ClaimEvidence:
 def _by_verifications(total: EngineCounts) -> ClaimEvidence | None:
     """Judge by how often drafts were verified, which is all that SGLang counts; None if it is not.
 
-    The first token of an answer comes with the prompt, and each verification gives one token
-    besides the accepted ones. What was generated beyond that was accepted.
+    The first token of an answer comes with the prompt, and each verification gives one token more
+    than it accepts. What was generated beyond that was accepted.
     """
     verified, tokens, requests = total.drafts, total.generated_tokens, total.requests
     if verified is None or tokens is None or requests is None:
