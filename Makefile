@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: conformance demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-chosen test-peer test-peers test-recipes test-vllm verify-trials thinking-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-gate bench-gate-check bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages mutants mutants-named clean
+.PHONY: conformance demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-chosen test-peer test-peers test-recipes test-vllm verify-trials pair-trials thinking-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-gate bench-gate-check bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages mutants mutants-named clean
 
 demo: $(VENV)/.demo
 	$(BIN)/serve-eval demo
@@ -123,6 +123,11 @@ test-vllm: $(VENV)/.dev
 verify-trials: $(VENV)/.dev
 	@sh tests/vllm/build.sh $(VLLM)
 	SERVE_EVAL_VLLM=$(abspath $(VLLM)) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.vllm.verify_trials $(POOL)
+
+# What the commands say against sound pairs of real servers, in half an hour. FILE keeps what was tried, for further trials.
+pair-trials: $(VENV)/.dev
+	@sh tests/vllm/build.sh $(VLLM)
+	SERVE_EVAL_VLLM=$(abspath $(VLLM)) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.vllm.pair_trials $(or $(FILE),$(VLLM)/pairs.jsonl)
 
 # How often smoke, watch and verify accuse a sound model that thinks: 100 runs of each, in half an hour on two busy cores.
 thinking-trials: $(VENV)/.dev

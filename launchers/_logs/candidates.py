@@ -203,6 +203,9 @@ class CandidateReader:
 
     def _read_plain(self, line: Line, process: ProcessState) -> None:
         """Read a line without a level: a part of the record above it, or of its own."""
+        if levels.begins_record(line.text):
+            process.caught = process.in_error = process.raised = False
+            process.in_traceback = levels.begins_traceback(line.text)
         if (
             process.in_traceback
             or (process.caught and not process.raised)

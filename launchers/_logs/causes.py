@@ -21,10 +21,15 @@ FILE = Path(__file__).with_name("start_failures.yaml")
 UNKNOWN_OPTION = "it does not know an option that it was given"
 AT_ONCE, STILL, ENDS_ITSELF = "at once", "still", "itself"
 ANY = "any"
-TRTLLM, VLLM, LLAMA_CPP = "trtllm", "vllm", "llama_cpp"
+TRTLLM, VLLM, LLAMA_CPP, SGLANG = "trtllm", "vllm", "llama_cpp", "sglang"
 _MARKS = {
     TRTLLM: re.compile(r"\[TRT-LLM|\[TensorRT-LLM|tensorrt_llm|trtllm-serve|LlmArgs"),
     VLLM: re.compile(r"\bvllm\b|EngineCore|VllmWorker|VllmConfig|max_model_len"),
+    SGLANG: re.compile(
+        r"\bsglang\b|sgl_kernel|server_args=|Scheduler hit an exception|scheduler is dead"
+        r"|Received sigquit from a child|fired up and ready to roll|launch_server\.py"
+        r"|bootstrap_room"
+    ),
     LLAMA_CPP: re.compile(r"\bllama_|\bggml_|\bgguf|llama-server|llama\.cpp|^srv  ", re.MULTILINE),
 }
 """Words of logs by which an engine is recognised."""

@@ -52,6 +52,8 @@ _RECORD = re.compile(
     r"(?:ERROR|CRITICAL) (?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:,\d+)? \[?[\w./<>-]+:\d+\] ?"
 )
 """The beginning that vLLM gives to every line of a record."""
+_STAMP = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]{0,40}\] ")
+"""The beginning of a record of SGLang, most of which name no level."""
 _PROGRESS = re.compile(r"\b\d{1,3}\s?%")
 _FAILED = re.compile(r"(?i)fail|error|exception|unable|could not|cannot|not available")
 _ACCESS = re.compile(r'"(?:GET|POST|HEAD) \S+ HTTP/\d(?:\.\d)?" \d{3}')
@@ -136,6 +138,11 @@ def level(text: str) -> str:
 def begins_traceback(text: str) -> bool:
     """Return True if a record ends in the first line of a traceback."""
     return text.endswith(_HEADER)
+
+
+def begins_record(text: str) -> bool:
+    """Return True for a line without a level that belongs to no record above it."""
+    return bool(_STAMP.match(text))
 
 
 def may_tell_of_caught(text: str) -> bool:

@@ -10,12 +10,27 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+BUSY = 0.9
+"""Share of the time from which the cores of this machine count as busy throughout."""
 STAT = Path("/proc/stat")
 QUOTA, USAGE = Path("/sys/fs/cgroup/cpu.max"), Path("/sys/fs/cgroup/cpu.stat")
 IDLE = (3, 4)
 """Places of the idle times, idle and iowait, among those of all cores in /proc/stat (proc(5))."""
 TIMES = 8
 """Times of all cores that add up: the later ones, of guests, are part of the first."""
+
+
+def is_busy(share: float | None) -> bool:
+    """Return True if a share of busy time makes longer answers no evidence against a server."""
+    return share is not None and share >= BUSY
+
+
+def describe_busy(share: float) -> str:
+    """Return the end of a line about a longer time that the cores' load may explain."""
+    return (
+        f"while the cores of this machine were busy for {100 * share:.0f} % of the time: whatever"
+        " shares them waits, so that this says nothing of"
+    )
 
 
 class CoreLoad:

@@ -54,7 +54,13 @@ TABLE: tuple[SamplingFieldRow, ...] = (
         name="top_k",
         neutral=None,
         extreme=1,
-        neutral_of={"vLLM": -1, "trtllm-serve": 0, "llama-server": 0, "llama-cpp-python": 0},
+        neutral_of={
+            "vLLM": -1,
+            "SGLang": -1,
+            "trtllm-serve": 0,
+            "llama-server": 0,
+            "llama-cpp-python": 0,
+        },
     ),
     SamplingFieldRow(name="min_p", neutral=0.0, extreme=1.0),
     SamplingFieldRow(

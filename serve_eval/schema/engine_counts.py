@@ -16,9 +16,10 @@ class EngineCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     `requests` are those that it finished, for whatever reason. `prompt_tokens_by_source` says by
     vLLM's names where the KV cache of prompts came from: local_compute, local_cache_hit,
     external_kv_transfer. The prefix cache was asked for `prefix_cache_queries` tokens and had
-    `prefix_cache_hits` of them. `transfer_faults` counts failures of a KV connector by their kind.
-    Speculative decoding made `drafts`, which held `draft_tokens`, of which `accepted_tokens` became
-    part of an answer.
+    `prefix_cache_hits` of them. `transfers` are the KV caches of prompts that it sent to another
+    server. `transfer_faults` counts failures of a KV connector by their kind. Speculative decoding
+    made `drafts`, which held `draft_tokens`, of which `accepted_tokens` became part of an answer;
+    SGLang counts only how often it verified some, which are its drafts here.
     """
 
     requests: int | None = None
@@ -28,6 +29,7 @@ class EngineCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     prefix_cache_queries: int | None = None
     prefix_cache_hits: int | None = None
     preemptions: int | None = None
+    transfers: int | None = None
     transfer_faults: Mapping[str, int] | None = None
     drafts: int | None = None
     draft_tokens: int | None = None

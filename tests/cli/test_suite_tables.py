@@ -160,7 +160,7 @@ def test_a_table_has_the_verdicts_of_the_rule_that_was_asked_for(made: Path) -> 
     assert "judged again" not in plain
     told = json.loads(serve_eval("verdict", made / "out", *wide, "--json").stdout)
     rows = _read(serve_eval("export", made / "out", "--format", "csv", *wide).stdout)
-    for row, judged in zip(rows, told["rows"], strict=True):
+    for row, judged in zip(rows, told["result"]["rows"], strict=True):
         assert row["word_problems verdict"] == judged["outcome"]
         assert row["word_problems rule"] == judged["rule"] == "paired"
         assert float(row["word_problems p holm"]) == pytest.approx(judged["p_holm"])

@@ -29,7 +29,7 @@ def test_options_of_the_rule_are_tried_on_a_finished_run(tmp_path: Path) -> None
             "verdict", run, *refs, "--verdict", "noninferiority",
             "--set", f"verdict.margin={margin}", "--json",
         )  # fmt: skip
-        [task] = json.loads(done.stdout)["tasks"]
+        [task] = json.loads(done.stdout)["result"]["tasks"]
         found[margin] = done.returncode, task["verdict"]["outcome"]
     assert found == {"10": (1, "FAIL"), "90": (0, "PASS")}
     assert (run / "report.json").read_bytes() == before

@@ -1,4 +1,4 @@
-"""Logs of servers that failed to start, of the three engines, and of sound starts.
+"""Logs of servers that failed to start, of four engines, and of sound starts.
 
 `python -m tests.launchers.failure_logs` prints how many are named, also of the fifth that was drawn
 before the patterns were written, and the confusion table of those that are not.
@@ -40,9 +40,15 @@ def collected() -> tuple[FailureLog, ...]:
 
 
 @cache
+def of_sglang() -> tuple[FailureLog, ...]:
+    """Return the logs of SGLang, which came later than the draw."""
+    return tuple(_read("sglang", "sglang"))
+
+
+@cache
 def every() -> tuple[FailureLog, ...]:
     """Return all logs of failures."""
-    return (*collected(), *_read("more", ""))
+    return (*collected(), *of_sglang(), *_read("more", ""))
 
 
 @cache
@@ -85,7 +91,7 @@ if __name__ == "__main__":
     groups = {
         "drawn before the patterns": [one for one in collected() if one.name in held_out()],
         "others": [one for one in collected() if one.name not in held_out()],
-        "one for each further row": [one for one in every() if one not in collected()],
+        "SGLang, and one for each further row": [one for one in every() if one not in collected()],
     }
     missed = 0
     for group, logs in groups.items():

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.report.document import make_page
 from serve_eval.report.page.writer import render_page
 from serve_eval.report.run.document import make_run_document
-
-from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Plan, Spec
 from serve_eval.workflows.invariants.check import check
 

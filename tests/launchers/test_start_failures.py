@@ -14,6 +14,7 @@ from tests.launchers.failure_logs import (
     every,
     held_out,
     name_cause,
+    of_sglang,
     sound,
     told,
 )
@@ -21,6 +22,7 @@ from tests.launchers.failure_logs import (
 ENDINGS = {
     "trtllm": "[11/02/2026-09:50:{0:02}] [TRT-LLM] [I] Shutting down the executor, step {0}",
     "vllm": "(APIServer pid=12) INFO 11-30 00:53:{0:02} [core_client.py:770] [shutdown] step {0}",
+    "sglang": "[2026-03-03 22:23:{0:02}] INFO:     Shutting down, step {0}",
     "llama_cpp": "srv    operator(): cleaning up before exit, step {0}",
 }
 WRAPPERS = """INFO:     Shutting down
@@ -66,7 +68,7 @@ def test_there_are_enough_logs_of_sound_starts_of_each_engine() -> None:
     assert {one.engine for one in sound()} == set(ENDINGS)
 
 
-@pytest.mark.parametrize("one", collected(), ids=by_name)
+@pytest.mark.parametrize("one", [*collected(), *of_sglang()], ids=by_name)
 def test_pages_of_shutdown_and_wrappers_below_it_hide_no_cause(one: FailureLog) -> None:
     pages = "\n".join(ENDINGS[one.engine].format(number) for number in range(40))
     found = explain(f"{one.log}\n{pages}\n{WRAPPERS}\n{pages}", one.engine)
@@ -74,7 +76,7 @@ def test_pages_of_shutdown_and_wrappers_below_it_hide_no_cause(one: FailureLog) 
     assert found is None or one.line in found.line
 
 
-@pytest.mark.parametrize("one", collected(), ids=by_name)
+@pytest.mark.parametrize("one", [*collected(), *of_sglang()], ids=by_name)
 def test_warnings_above_it_are_not_taken_for_the_cause(one: FailureLog) -> None:
     above = "\n".join(
         each.log

@@ -407,7 +407,7 @@ def test_a_score_is_checked_and_given_again_after_mending(kind: str) -> None:
     again = serve_eval("rescore", "OUT", "--include-path", "mine", "--json")
     assert again.returncode == 0, again.stderr
     judged = serve_eval("verdict", "OUT", "--include-path", "mine", "--json")
-    [task] = json.loads(judged.stdout)["tasks"]
+    [task] = json.loads(judged.stdout)["result"]["tasks"]
     assert (task["result"]["failed"], task["result"]["scorer_errors"]) == (0, [])
 
 

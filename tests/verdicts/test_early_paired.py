@@ -15,8 +15,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from rich.console import Console
-from serve_eval.report.document import print_document
-from serve_eval.report.run.document import make_run_document
 from typer.testing import CliRunner
 
 from serve_eval.cli.app import app
@@ -31,6 +29,8 @@ from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import LOOKS_FILE
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.evaluation.storage.sessions import read_sessions
+from serve_eval.report.document import print_document
+from serve_eval.report.run.document import make_run_document
 from serve_eval.schema import EarlyStop, Plan, Report, Spec, Verdict, VerdictOutcome
 from serve_eval.stats.drift_hold import DriftHold
 from serve_eval.stats.early_paired import EarlyPaired
@@ -79,7 +79,9 @@ def _early(report: Report) -> EarlyStop:
 
 def _said(report: Report, folder: Path) -> str:
     buffer = io.StringIO()
-    print_document(make_run_document(report, folder), Console(file=buffer, width=10_000), verbose=True)
+    print_document(
+        make_run_document(report, folder), Console(file=buffer, width=10_000), verbose=True
+    )
     return buffer.getvalue()
 
 

@@ -185,7 +185,7 @@ def test_without_the_group_the_same_answers_fail_and_a_warning_says_why() -> Non
         _write(group=False)
         done = serve_eval("verdict", "B", "--json")
         assert done.returncode == 1, done.stdout + done.stderr
-        [task] = json.loads(done.stdout)["tasks"]
+        [task] = json.loads(done.stdout)["result"]["tasks"]
         assert task["verdict"]["outcome"] == "FAIL"
         assert task["verdict"]["paired"]["p"] < 0.01
         said = [line for line in task["verdict"]["warnings"] if line.startswith("shared_text")]

@@ -13,6 +13,7 @@ from serve_eval.plugins.registry import nearest
 from serve_eval.schema import is_stand_in
 
 NOT_THERE = frozenset({404, 405})
+GENERATING = "/health_generate"
 
 
 async def reachable(session: CheckSession) -> CheckResult:
@@ -71,6 +72,7 @@ async def _is_here(session: CheckSession) -> bool:
             f"{session.base_url} is not ready: {models.told}",
             hint="The server may still be loading its model.",
         )
+    session.known.server = self_description.server(models.content)
     session.known.listed = (
         self_description.model_ids(models.content) if models.status == 200 else []
     )
@@ -91,12 +93,19 @@ def _describe_seen(session: CheckSession) -> str:
 
 
 async def health(session: CheckSession) -> CheckResult:
-    found = await session.get(f"{session.root}/health")
-    if found.status in NOT_THERE:
-        return report_unsupported("there is no /health: request one token instead", found.sent)
-    if found.status != 200 or found.problem:
-        return fail_check(found.told, found.sent)
-    return pass_check("HTTP 200")
+    """Check /health, and at SGLang also /health_generate, for which its engine makes a token."""
+    more = (GENERATING,) if session.known.server == self_description.SGLANG else ()
+    told = "HTTP 200"
+    for route in ("/health", *more):
+        found = await session.get(f"{session.root}{route}")
+        if found.status in NOT_THERE:
+            if route in more:
+                break
+            return report_unsupported("there is no /health: request one token instead", found.sent)
+        if found.status != 200 or found.problem:
+            return fail_check(f"{route}: {found.told}" if more else found.told, found.sent)
+        told += f", also {route}" if route in more else ""
+    return pass_check(told)
 
 
 async def version(session: CheckSession) -> CheckResult:
@@ -104,22 +113,25 @@ async def version(session: CheckSession) -> CheckResult:
     cluster = await session.get(f"{session.root}/cluster_info")
     session.known.orchestrator = cluster.status == 200 and "is_ready" in cluster.parsed
     front = ", a disaggregated orchestrator" if session.known.orchestrator else ""
-    found = await session.get(f"{session.root}/version")
-    told = self_description.version(found.content) if found.status == 200 else None
+    told = None
+    for route in self_description.version_routes(session.known.server):
+        found = await session.get(f"{session.root}{route}")
+        told = self_description.version(found.content) if found.status == 200 else None
+        if told is not None:
+            break
     session.known.rehearsal = is_stand_in(told)
     if told is None and found.status >= 500:
         return fail_check(found.told, found.sent)
     if told is None:
-        return report_unsupported(f"there is no /version{front}", found.sent)
+        return report_unsupported(f"there is no {route}{front}", found.sent)
     return pass_check(f"{told}{front}")
 
 
 async def models(session: CheckSession) -> CheckResult:
     found = session.known.models
     assert found is not None
-    session.known.server = self_description.server(found.content) or (
-        self_description.TRTLLM_SERVE if session.known.orchestrator else None
-    )
+    if session.known.server is None and session.known.orchestrator:
+        session.known.server = self_description.TRTLLM_SERVE
     if session.known.listed:
         session.known.context_tokens = (
             session.known.context_tokens
@@ -156,7 +168,7 @@ def _no_list(found: Answer) -> str:
 
 CHECKS = (
     Check(name="reachable", run=reachable, requests=9, tokens=6, prompt_tokens=60),
-    Check(name="health", run=health, requests=1),
-    Check(name="version", run=version, requests=2),
+    Check(name="health", run=health, requests=2),
+    Check(name="version", run=version, requests=3),
     Check(name="models", run=models, requests=0),
 )

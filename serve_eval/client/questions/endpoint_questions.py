@@ -87,15 +87,18 @@ class EndpointQuestions:
     async def describe(self) -> dict[str, object]:
         """Return the `models`, `server` and `version` that the endpoint reports."""
         told: dict[str, object] = {}
+        server = None
         with suppress(Missed):
             listed = await self._exchange.get(self._models)
             told["models"] = read.model_ids(listed)
             if (server := read.server(listed)) is not None:
                 told["server"] = server
-        with suppress(Missed):
-            version = read.version(await self._exchange.get(self._root + "/version"))
-            if version is not None:
-                told["version"] = version
+        for route in read.version_routes(server):
+            with suppress(Missed):
+                version = read.version(await self._exchange.get(self._root + route))
+                if version is not None:
+                    told["version"] = version
+                    break
         return told
 
     async def special_tokens(self) -> dict[str, str]:

@@ -1,8 +1,9 @@
 """Read an engine's counters from the Prometheus text of its server; subtract and add. Pure.
 
-The text is vLLM's at /metrics or trtllm-serve's at /prometheus/metrics. The route /metrics of
-trtllm-serve is another one: it hands out its statistics only once, so that a reader takes them from
-its other readers. /metrics is therefore asked only of servers that are known to be vLLM.
+The text is vLLM's and SGLang's at /metrics or trtllm-serve's at /prometheus/metrics. The route
+/metrics of trtllm-serve is another one: it hands out its statistics only once, so that a reader
+takes them from its other readers. /metrics is therefore asked only of servers that are known to be
+vLLM or SGLang, which has it if it was started with --enable-metrics.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
 
 from serve_eval.schema import EngineCounts
 
-VLLM_ROUTE, TRTLLM_ROUTE = "/metrics", "/prometheus/metrics/"
+VLLM_ROUTE, SGLANG_ROUTE, TRTLLM_ROUTE = "/metrics", "/metrics", "/prometheus/metrics/"
 """trtllm-serve mounts an application: without the last slash it answers with a redirect."""
 MOST_BYTES = 8 * 1024 * 1024
 """Size limit of a text; that of vLLM has 50 kB for each engine."""
@@ -36,6 +38,11 @@ _COUNTERS = {
     "vllm:spec_decode_num_drafts_total": "drafts",
     "vllm:spec_decode_num_draft_tokens_total": "draft_tokens",
     "vllm:spec_decode_num_accepted_tokens_total": "accepted_tokens",
+    "sglang:num_requests_total": "requests",
+    "sglang:prompt_tokens_total": "prompt_tokens",
+    "sglang:generation_tokens_total": "generated_tokens",
+    "sglang:cached_tokens_total": "prefix_cache_hits",
+    "sglang:spec_verify_calls_total": "drafts",
     "trtllm_request_success_total": "requests",
     "trtllm_prompt_tokens_total": "prompt_tokens",
     "trtllm_generation_tokens_total": "generated_tokens",
@@ -49,13 +56,25 @@ _FAULTS = {
     "vllm:nixl_num_notifications_after_expiry_total": "notifications after expiry",
 }
 """Failures of NIXL. After an expiry, blocks may have been used again before they were read."""
+_Place = tuple[str, str]
+"""A field of EngineCounts, with the key if the field is a mapping."""
+_ROOM: _Place = ("cache_tokens", "")
+_BY_RANK: Mapping[str, _Place] = {
+    "sglang:num_retracted_requests_total": ("preemptions", ""),
+    "sglang:kv_transfer_latency_ms_count": ("transfers", ""),
+    "sglang:num_transfer_failed_reqs_total": ("transfer_faults", "failed transfers"),
+    "sglang:num_bootstrap_failed_reqs_total": ("transfer_faults", "failed bootstraps"),
+    "sglang:max_total_num_tokens": _ROOM,
+}
+"""Samples of SGLang's schedulers. Each rank of a replica counts the same requests, so that the
+largest count of its ranks is that of the replica. Replicas have a dp_rank of their own."""
 _SOURCES = "vllm:prompt_tokens_by_source_total"
 _POSITIONS = "trtllm_spec_decode_drafted_tokens_total"
 """Draft tokens by their position; every draft has a token at the first position, 0."""
 _START = "process_start_time_seconds"
 _CACHE = "vllm:cache_config_info"
 """Its labels have the size of the KV cache of an engine."""
-_WANTED = {*_COUNTERS, *_FAULTS, _SOURCES, _START, _CACHE}
+_WANTED = {*_COUNTERS, *_FAULTS, *_BY_RANK, _SOURCES, _START, _CACHE}
 _SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})? ([^ ]+)(?: -?\d+)?")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _NAME = re.compile(r"[\w.-]{1,40}")
@@ -73,12 +92,37 @@ class EngineReading(NamedTuple):
     cache_tokens: int | None = None
 
 
+@dataclass(slots=True)
+class _Counted:
+    """The counts of one model: sums over its engines, and those of ranks by the replica."""
+
+    sums: Counter[_Place] = field(default_factory=Counter)
+    by_replica: dict[_Place, dict[str, int]] = field(default_factory=dict)
+
+    def add(self, name: str, labels: Mapping[str, str], value: int) -> None:
+        """Add a sample; of more than MOST_FIELDS fields, or replicas, the others are left out."""
+        if (ranked := _BY_RANK.get(name)) is not None:
+            counts = self.by_replica.setdefault(ranked, {})
+            replica = labels.get("dp_rank", "")
+            if replica in counts or len(counts) < MOST_FIELDS:
+                counts[replica] = max(value, counts.get(replica, 0))
+            return
+        for place in _fields(name, labels):
+            if place in self.sums or len(self.sums) < MOST_FIELDS:
+                self.sums[place] += value
+
+    def total(self) -> dict[_Place, int]:
+        """Return the count of each field."""
+        ranked = {place: sum(counts.values()) for place, counts in self.by_replica.items()}
+        return {**self.sums, **ranked}
+
+
 def read_metrics(body: bytes, model: str | None) -> EngineReading | None:
     """Return the counters for a model, the sum of its engines, or None if there are none.
 
     A server of one model has the name of that model, whatever it was asked for.
     """
-    by_model: dict[str, Counter[tuple[str, str]]] = {}
+    by_model: dict[str, _Counted] = {}
     start_s, cache_tokens = None, 0
     for name, labels, value in _samples(body.decode(errors="replace")):
         if not 0 <= value < 2**53:
@@ -92,14 +136,15 @@ def read_metrics(body: bytes, model: str | None) -> EngineReading | None:
         name_of_model = labels.get("model_name", "")
         if name_of_model not in by_model and len(by_model) >= MOST_MODELS:
             return None
-        counted = by_model.setdefault(name_of_model, Counter())
-        for field in _fields(name, labels):
-            if field in counted or len(counted) < MOST_FIELDS:
-                counted[field] += int(value)
+        by_model.setdefault(name_of_model, _Counted()).add(name, labels, int(value))
     chosen = by_model.get(model or "")
     if chosen is None and len(by_model) == 1:
         [chosen] = by_model.values()
-    return None if chosen is None else EngineReading(_build(chosen), start_s, cache_tokens or None)
+    if chosen is None:
+        return None
+    counts = chosen.total()
+    cache_tokens += counts.pop(_ROOM, 0)
+    return EngineReading(_build(counts), start_s, cache_tokens or None)
 
 
 def _count_room(labels: Mapping[str, str]) -> int:
@@ -125,7 +170,7 @@ def _samples(text: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
         yield name, dict(_LABEL.findall(labels or "")), number
 
 
-def _fields(name: str, labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _fields(name: str, labels: Mapping[str, str]) -> Iterator[_Place]:
     """Yield the fields to which a sample belongs, each with its key if it is a mapping."""
     if name in _COUNTERS:
         yield _COUNTERS[name], ""
@@ -153,9 +198,9 @@ def subtract(before: EngineReading, after: EngineReading) -> EngineCounts | None
 def add(parts: Iterable[EngineCounts]) -> EngineCounts:
     """Return the sums of the counters that all parts have."""
     flat = [_flatten(part) for part in parts]
-    fields = [{field for field, _ in part} for part in flat]
+    fields = [{name for name, _ in part} for part in flat]
     common = set.intersection(*fields) if fields else set()
-    total: dict[tuple[str, str], int] = {}
+    total: dict[_Place, int] = {}
     for part in flat:
         for place, count in part.items():
             if place[0] in common:
@@ -163,24 +208,24 @@ def add(parts: Iterable[EngineCounts]) -> EngineCounts:
     return _build(total)
 
 
-def _flatten(counts: EngineCounts) -> dict[tuple[str, str], int]:
-    found: dict[tuple[str, str], int] = {}
-    for field in EngineCounts.__struct_fields__:
-        value = getattr(counts, field)
+def _flatten(counts: EngineCounts) -> dict[_Place, int]:
+    found: dict[_Place, int] = {}
+    for name in EngineCounts.__struct_fields__:
+        value = getattr(counts, name)
         if isinstance(value, Mapping):
-            found |= {(field, key): count for key, count in value.items()}
+            found |= {(name, key): count for key, count in value.items()}
         elif value is not None:
-            found[field, ""] = value
+            found[name, ""] = value
     return found
 
 
-def _build(flat: Mapping[tuple[str, str], int]) -> EngineCounts:
+def _build(flat: Mapping[_Place, int]) -> EngineCounts:
     found: dict[str, int | dict[str, int]] = {}
-    for (field, key), count in flat.items():
+    for (name, key), count in flat.items():
         if key:
-            mapping = found.setdefault(field, {})
+            mapping = found.setdefault(name, {})
             assert isinstance(mapping, dict)
             mapping[key] = count
         else:
-            found[field] = count
+            found[name] = count
     return msgspec.convert(found, EngineCounts)

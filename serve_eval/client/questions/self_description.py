@@ -9,9 +9,18 @@ import msgspec
 from serve_eval.client.wire_format.wire import UNREADABLE
 from serve_eval.protocol import special_tokens as tokenizer
 
+VERSION_ROUTES = ("/version",)
+SGLANG_ROUTES = ("/server_info", "/get_server_info")
+"""The routes at which SGLang tells its version among its options; older ones have the second."""
+
+
+def version_routes(server: str | None) -> tuple[str, ...]:
+    """Return the routes below the root at which a kind of server may tell its version."""
+    return SGLANG_ROUTES if server == SGLANG else VERSION_ROUTES
+
 
 def version(body: bytes) -> str | None:
-    """Return the version in a /version answer, or None."""
+    """Return the version in an answer of one of the version_routes, or None."""
     try:
         told = msgspec.json.decode(body)["version"]
     except (*UNREADABLE, KeyError, TypeError):
@@ -45,10 +54,12 @@ def count_hidden_retries(body: bytes) -> dict[str, int]:
 
 
 LLAMA_CPP_PYTHON, VLLM, TRTLLM_SERVE = "llama-cpp-python", "vLLM", "trtllm-serve"
+SGLANG = "SGLang"
 _OWNERS = {
     "me": LLAMA_CPP_PYTHON,
     "llamacpp": "llama-server",
     "vllm": VLLM,
+    "sglang": SGLANG,
     "tensorrt_llm": TRTLLM_SERVE,
 }
 """The owners that these servers report for their models."""

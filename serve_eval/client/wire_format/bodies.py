@@ -47,7 +47,10 @@ class WireDelta(msgspec.Struct):
 
 
 class WireChoice(msgspec.Struct):
-    """One answer, or a piece of it. Fields in the usual order decode quickest."""
+    """One answer, or a piece of it. Fields in the usual order decode quickest.
+
+    `matched_stop` is SGLang's name for vLLM's `stop_reason`.
+    """
 
     index: int | None = 0
     delta: WireDelta | None = None
@@ -55,6 +58,7 @@ class WireChoice(msgspec.Struct):
     text: str | None = None
     finish_reason: str | None = None
     stop_reason: Any = None
+    matched_stop: Any = None
     avg_decoded_tokens_per_iter: Any = None
     error: Any = None
 

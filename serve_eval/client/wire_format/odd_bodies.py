@@ -92,6 +92,7 @@ def _mend_choice(one: object, payload: bytes) -> WireChoice:
         delta=_mend_message(delta, "delta", payload),
         finish_reason=_finish(one.get("finish_reason")),
         stop_reason=one.get("stop_reason"),
+        matched_stop=one.get("matched_stop"),
         avg_decoded_tokens_per_iter=one.get("avg_decoded_tokens_per_iter"),
         error=one.get("error"),
     )

@@ -255,7 +255,8 @@ class StreamedAnswer:
             wire.read_finish_reason(reason)
         self._finish, self.complete = meant, True
         self._server_finish = None if meant == reason else reason
-        self._stop = fields.stop_string(choice.stop_reason)
+        stop = choice.matched_stop if choice.stop_reason is None else choice.stop_reason
+        self._stop = fields.stop_string(stop)
         self._tokens_per_step = fields.tokens_per_step(choice.avg_decoded_tokens_per_iter)
 
     def _see_id(self, told: object) -> None:

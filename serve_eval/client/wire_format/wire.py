@@ -115,7 +115,8 @@ def decode(body: bytes, content_type: str) -> Said:
             f"not an OpenAI answer ({content_type or 'no content type'})", body
         ) from error
     choice = _choose(parsed, body)
-    message, stop, told = choice.message, choice.stop_reason, choice.avg_decoded_tokens_per_iter
+    message, told = choice.message, choice.avg_decoded_tokens_per_iter
+    stop = choice.matched_stop if choice.stop_reason is None else choice.stop_reason
     text = choice.text if message is None else message.content
     told_calls = None if message is None else message.tool_calls
     calls = _collect(told_calls) if told_calls or not text else None

@@ -9,7 +9,7 @@ from dataclasses import replace
 import msgspec
 
 from serve_eval.client.client import Client
-from serve_eval.client.questions.self_description import VLLM
+from serve_eval.client.questions.self_description import SGLANG, VLLM
 from serve_eval.client.wire_format.refusal import shorten
 from serve_eval.evaluation.capabilities.probe_request import (
     HELP,
@@ -109,6 +109,8 @@ def end_of_blanks(server: object) -> str:
     """Return what ends white space that a schema allows. `server` is its kind, None if unknown."""
     if server in (None, VLLM):
         return f"To forbid white space, start vLLM with {_COMPACT}."
+    if server == SGLANG:
+        return "To forbid white space, start SGLang with --constrained-json-disable-any-whitespace."
     return "The schema allows it, so only max_tokens ends it."
 
 

@@ -8,7 +8,7 @@ recorded and shown; a missing counter never fails a run.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,8 +16,13 @@ import msgspec
 
 from serve_eval.client.client import Client
 from serve_eval.client.questions import engine_metrics
-from serve_eval.client.questions.engine_metrics import TRTLLM_ROUTE, VLLM_ROUTE, EngineReading
-from serve_eval.client.questions.self_description import VLLM
+from serve_eval.client.questions.engine_metrics import (
+    SGLANG_ROUTE,
+    TRTLLM_ROUTE,
+    VLLM_ROUTE,
+    EngineReading,
+)
+from serve_eval.client.questions.self_description import SGLANG, VLLM
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.deployed_servers import list_servers
@@ -25,6 +30,8 @@ from serve_eval.schema import Endpoint, EngineReport, Limits, ServerCounts
 from serve_eval.schema.base_url import normalise_base_url
 
 TIMEOUT_S = 5.0
+ROUTES: Mapping[object, str] = {VLLM: VLLM_ROUTE, SGLANG: SGLANG_ROUTE}
+"""The routes of the counters by the kind of server; others may have trtllm-serve's."""
 SLACK, SLACK_SHARE = 3, 0.01
 """Requests, and share of them, by which a server's count may differ from ours: it counts a request
 shortly after its answer, and the search for hung servers sends some."""
@@ -107,8 +114,8 @@ async def _meter(
             if asked is client
             else await asked.describe()
         )
-        if told.get("server") == VLLM:
-            route = VLLM_ROUTE
+        if told.get("server") in ROUTES:
+            route = ROUTES[told["server"]]
         elif told.get("version") is not None:
             route = TRTLLM_ROUTE
         else:
@@ -148,7 +155,7 @@ async def _count(one: MeteredServer, endpoint: Endpoint, client: Client) -> Serv
 async def _read_last(client: Client, route: str) -> EngineReading | str | None:
     """Return the last of some readings, or MANY if they cannot be those of one process.
 
-    vLLM adds the counts of its front ends up itself, so that it is read once.
+    vLLM and SGLang add the counts of their front ends up themselves, so that they are read once.
     """
     last = await client.read_engine(route)
     for _ in range(READS - 1 if route == TRTLLM_ROUTE else 0):

@@ -1,8 +1,9 @@
 """Ask running servers whether they were started with settings that make answers meaningless.
 
-vLLM tells its config at /server_info if VLLM_SERVER_DEV_MODE is set; trtllm-serve
-tells none of them. A cluster tells the arguments of a pod's containers. A server that does not
-answer is not asked again: nothing is known of it then.
+vLLM tells its config at /server_info if VLLM_SERVER_DEV_MODE is set, and SGLang its options there
+or, in older versions, at /get_server_info; trtllm-serve tells none of them. A cluster tells the
+arguments of a pod's containers. A server that does not answer is not asked again: nothing is known
+of it then.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from serve_eval.client.client import Client
+from serve_eval.client.questions.self_description import SGLANG, SGLANG_ROUTES
 from serve_eval.errors import EndpointError, ServeEvalError
 from serve_eval.evaluation.endpoint.deployed_servers import SERVER, list_servers
 from serve_eval.evaluation.plan.meaningless import HINT
@@ -23,7 +25,7 @@ from serve_eval.schema.base_url import normalise_base_url
 
 TIMEOUT_S = 5.0
 MOST_BYTES = 4 * 1024 * 1024
-ROUTE = "/server_info"
+ROUTES = ("/server_info",)
 
 
 async def learn_settings(plan: Plan, endpoint: Endpoint, client: Client) -> Endpoint:
@@ -47,19 +49,27 @@ async def _ask(name: str, url: str, endpoint: Endpoint, client: Client) -> list[
     try:
         address = normalise_base_url(url)
         if address == endpoint.base_url:
-            told = await _read(client)
+            told = await _read(client, endpoint.info.server)
         else:
             at, limits = replace(endpoint, base_url=address), Limits(connect_timeout_s=TIMEOUT_S)
             async with Client(at, replace(limits, max_attempts=1)) as other:
-                told = await _read(other)
+                told = await _read(other, endpoint.info.server)
     except (ServeEvalError, OSError, ValueError):  # ValueError: an invalid address.
         return []
     return list(find_in_description(told, "the server" if name == SERVER else name))
 
 
-async def _read(client: Client) -> object:
+async def _read(client: Client, server: str | None) -> object:
+    """Return what a server of this kind tells at the first of its routes that it has, or None."""
+    for route in SGLANG_ROUTES if server == SGLANG else ROUTES:
+        if (told := await _get(client, route)) is not None:
+            return told
+    return None
+
+
+async def _get(client: Client, route: str) -> object:
     root = urlsplit(client.endpoint.base_url).path.removesuffix("/v1")
-    reply = await client.exchange("GET", root + ROUTE, timeout_s=TIMEOUT_S, most_bytes=MOST_BYTES)
+    reply = await client.exchange("GET", root + route, timeout_s=TIMEOUT_S, most_bytes=MOST_BYTES)
     if isinstance(reply, Failure) or reply.error is not None or reply.status != 200:
         return None
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from serve_eval.evaluation.path_proof.facts import CONTEXT, GENERATION, PathFacts
 from serve_eval.evaluation.path_proof.told import ClaimEvidence, leave_open, prove, refute
@@ -14,9 +15,9 @@ UNUSED_FROM = 20
 """Answers per server of a role from which a server without any request is named. A router that
 chooses at random leaves out a sound one with a probability below e^-20 times their number."""
 HINT = (
-    "To show it: with vLLM, let /metrics of the generation servers be read; with trtllm-serve, set"
-    " return_perf_metrics on all servers (launcher.perf_metrics: true does). Servers that nobody"
-    " lists are named with launcher.servers"
+    "To show it: with vLLM, let /metrics of the generation servers be read; with SGLang, start all"
+    " servers with --enable-metrics; with trtllm-serve, set return_perf_metrics on all servers"
+    " (launcher.perf_metrics: true does). Servers that nobody lists are named with launcher.servers"
 )
 _HITS = "local_cache_hit"
 
@@ -24,14 +25,16 @@ _HITS = "local_cache_hit"
 def judge_kv_transfer(facts: PathFacts) -> ClaimEvidence:
     """Return whether the KV cache moved. The strongest evidence decides.
 
-    That is the number of moved tokens, then the requests of the context servers, then the servers
-    and transfers that an orchestrator reports for each answer.
+    That is the number of moved tokens, then the requests of the context servers and the KV caches
+    that they sent, then the servers and transfers that an orchestrator reports for each answer.
     """
     idle = _idle_context(facts)
     if (moved := count_moved(facts.servers)) is not None and moved[1]:
         return _by_tokens(*moved, idle)
     if idle is not None:
         return refute(idle, odd=True)
+    if (sent := _count(facts, CONTEXT, "transfers")) is not None and facts.answered:
+        return _by_transfers(sent, facts.answered)
     return _by_legs(facts)
 
 
@@ -80,17 +83,24 @@ def list_unused(facts: PathFacts) -> Iterator[str]:
 
 def _idle_context(facts: PathFacts) -> str | None:
     """Return evidence that the context servers had too few requests; None if they had enough."""
-    requests = _count_requests(facts, CONTEXT)
+    requests = _count(facts, CONTEXT, "requests")
     if requests is not None and facts.answered and requests < LEAST_SHARE * facts.answered:
         return f"context servers had {requests:,} of {facts.answered:,} requests"
     return None
 
 
-def _count_requests(facts: PathFacts, role: str) -> int | None:
-    """Return the requests of the servers of a role, if all of them count."""
+def _count(facts: PathFacts, role: str, what: Literal["requests", "transfers"]) -> int | None:
+    """Return a count of the servers of a role, if all of them have it."""
     counts = [one.counts for one in facts.servers if one.role == role]
-    known = [one.requests for one in counts if one is not None and one.requests is not None]
+    told = [None if one is None else getattr(one, what) for one in counts]
+    known = [one for one in told if one is not None]
     return sum(known) if counts and len(known) == len(counts) else None
+
+
+def _by_transfers(sent: int, answered: int) -> ClaimEvidence:
+    """Judge by the KV caches that context servers sent, as SGLang's count them."""
+    said = f"context servers sent {sent:,} KV caches for {answered:,} answers"
+    return prove(said) if sent >= LEAST_SHARE * answered else refute(said, odd=True)
 
 
 def _by_tokens(moved: int, of: int, idle: str | None) -> ClaimEvidence:
@@ -110,7 +120,7 @@ def _by_legs(facts: PathFacts) -> ClaimEvidence:
     legs = facts.legs
     if not legs.generation:
         said = "no server of the endpoint counts moved tokens, and no answer names its servers"
-        requests = [_count_requests(facts, role) for role in (CONTEXT, GENERATION)]
+        requests = [_count(facts, role, "requests") for role in (CONTEXT, GENERATION)]
         if None not in requests:
             said = (
                 f"context servers had {requests[0]:,} requests and generation servers"

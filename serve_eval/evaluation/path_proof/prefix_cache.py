@@ -11,7 +11,8 @@ LEAST_SHARED = 1000
 tokens, more than the largest usual block of 128."""
 HINT = (
     "To show it: with vLLM, let /metrics be read, or start it with --enable-prompt-tokens-details;"
-    " trtllm-serve counts with return_perf_metrics"
+    " start SGLang with --enable-metrics or --enable-cache-report; trtllm-serve counts with"
+    " return_perf_metrics"
 )
 SHARE = "To show it: ask prompts with the same beginning, such as worked examples, or --repeats 2"
 

@@ -11,6 +11,7 @@ from serve_eval.evaluation.attribution.from_run import EMPTY, FAILURES, WRONG, s
 from serve_eval.evaluation.attribution.latency import Timed
 from serve_eval.evaluation.results.scoring import ScoredApart, grade_answer
 from serve_eval.processes.bounded_call import Unfinished
+from serve_eval.processes.core_load import describe_busy, is_busy
 from serve_eval.schema import Attribution, Failure, Outcome, Response, Sample, Task, WorkerShare
 from serve_eval.stats.contingency import GENERATION, Cell
 from serve_eval.workflows.attribute.asking import Asking
@@ -101,17 +102,19 @@ def add_times(
     of_each: PhaseAnswers,
     of_pairs: PhaseAnswers,
     at_a_time: int,
+    cores_busy: float | None = None,
 ) -> tuple[Attribution, Attribution | None, list[str]]:
     """Add the slow workers, and return a sentence about each.
 
     The prompts that are asked first do not count: they include warm-up, such as the first
-    connection between two servers.
+    connection between two servers. If the cores of this machine were busy throughout, no worker
+    counts as slow: servers that share them wait for each other, and the sentences say so.
     """
     warm = {prompt_name(task, sample) for task, sample in asking.prompts[at_a_time:]}
     each, joint = (
         [one for one in answers.times if one.prompt in warm] for answers in (of_each, of_pairs)
     )
-    servers = any(one.role == SERVER for one in asking.workers)
+    servers = asking.one_each or any(one.role == SERVER for one in asking.workers)
     rows, pair_rows = latency.rank_asked(each, joint)
     if servers:
         rows = tuple(replace(row, role=SERVER) for row in rows)
@@ -122,6 +125,14 @@ def add_times(
         for row in pair_rows
         if row.slow and row.worker not in known
     ]
+    if cores_busy is not None and is_busy(cores_busy):
+        found = [
+            f"busy_cores: {line.partition(': ')[2]}, {describe_busy(cores_busy)} it"
+            for line in found
+        ]
+        rows, pair_rows = (
+            tuple(replace(row, slow=False) for row in some) for some in (rows, pair_rows)
+        )
     joint_part = None if in_pairs is None else replace(in_pairs, times=pair_rows)
     return replace(alone, times=rows), joint_part, found
 

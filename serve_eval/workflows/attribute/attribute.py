@@ -31,6 +31,7 @@ from serve_eval.evaluation.storage.reports.attribution_file import (
     write_attribution,
 )
 from serve_eval.evaluation.task_run import open_scoring
+from serve_eval.processes.core_load import CoreLoad
 from serve_eval.schema import Attribution, Failure, Sample, Task
 from serve_eval.stats.contingency import CONTEXT
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, NOTHING_SCORED, PASS
@@ -63,15 +64,19 @@ async def attribute(
     at_a_time: int = AT_A_TIME,
     environ: Mapping[str, str] = os.environ,
     notify: Callable[[str], None] = ignore,
+    measure: Callable[[], CoreLoad] = CoreLoad,
 ) -> Attributed:
     """Ask, judge, and write attribution.json into the run folder.
 
+    `measure` begins to measure how busy the cores of this machine are.
     Raises EndpointError if no worker answers, and RunFolderError if a newer serve-eval wrote the
     attribution.json there.
     """
     clock = Stopwatch()
     check_attribution(run)
+    cores = measure()
     asked = await _ask(asking, at_a_time, environ, notify)
+    busy = cores.share()
     alone, in_pairs = asked.alone, asked.in_pairs
     warnings = (*asking.warnings, *list_remarks(alone, in_pairs))
     lost = asked.without_pairs if asking.pairs else None
@@ -79,7 +84,7 @@ async def attribute(
         said = in_pairs.messages[0]
         lost = f"no pair of workers answered: {said}"
         lost += f" ({ADVICE})" if REFUSED in said else ""
-    of_alone, of_pairs, of_transfer, slow = _judge(asking, alone, in_pairs, at_a_time)
+    of_alone, of_pairs, of_transfer, slow = _judge(asking, alone, in_pairs, at_a_time, busy)
     parts = (of_alone, *(part for part in (of_pairs, of_transfer) if part is not None))
     accused = any(row.accused for part in parts for row in part.rows)
     code = INFRASTRUCTURE if lost else PASS if alone.shows_answers else NOTHING_SCORED
@@ -299,7 +304,11 @@ def _place(one: Worker, asking: Asking) -> tuple[str | None, str | None]:
 
 
 def _judge(
-    asking: Asking, alone: PhaseAnswers, in_pairs: PhaseAnswers, at_a_time: int
+    asking: Asking,
+    alone: PhaseAnswers,
+    in_pairs: PhaseAnswers,
+    at_a_time: int,
+    busy: float | None,
 ) -> tuple[Attribution, Attribution | None, Attribution | None, list[str]]:
     """Judge the workers alone, the pairs, and the pairs against them; describe the slow ones."""
     alpha = ALPHA / 3 if asking.pairs else ALPHA
@@ -312,5 +321,7 @@ def _judge(
     )
     of_pairs = judge_phase(in_pairs, tasks, alpha) if asking.pairs else None
     of_transfer = judge_transfer(alone, in_pairs, tasks, alpha) if asking.pairs else None
-    of_alone, of_pairs, slow = add_times(of_alone, of_pairs, asking, alone, in_pairs, at_a_time)
+    of_alone, of_pairs, slow = add_times(
+        of_alone, of_pairs, asking, alone, in_pairs, at_a_time, busy
+    )
     return of_alone, of_pairs, of_transfer, slow

@@ -9,12 +9,11 @@ import statistics
 from collections import Counter
 
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
+from serve_eval.processes.core_load import describe_busy, is_busy
 from serve_eval.stats.lateness import SLOWER, lateness
 
 ALPHA = 0.01
 """Chance of each warning for two endpoints that serve equally well."""
-BUSY = 0.9
-"""Share of the time from which the cores of this machine count as busy throughout."""
 LATE = 3.0
 """A response is late if it takes this many times the median of its side."""
 PARTS = 10
@@ -39,12 +38,8 @@ def slower(a: TaskAnswers, b: TaskAnswers, cores_busy: float | None = None) -> s
         return None
     medians = [statistics.median(side) for side in zip(*times, strict=True)]
     took = f"B took {medians[1]:.3g} s per answer and A {medians[0]:.3g} s (medians)"
-    if cores_busy is not None and cores_busy >= BUSY:
-        return (
-            f"busy_cores: {took}, while the cores of this machine were busy for"
-            f" {100 * cores_busy:.0f} % of the time: whatever shares them waits, so that this says"
-            " nothing of B"
-        )
+    if cores_busy is not None and is_busy(cores_busy):
+        return f"busy_cores: {took}, {describe_busy(cores_busy)} B"
     return (
         f"slower: {took}, more than {SLOWER:g} times as long for {longer} of {len(times)}"
         f" {_name_asked(a, b)} (p = {p:.2g})"

@@ -68,6 +68,7 @@ def make_document(
     notices = describe_each_old_run(report, out_dir) if stored else {}
     old = describe_old_runs(report, out_dir) if stored else ""
     table = find_suite_results(out_dir) if stored else None
+    table_notes = [] if table is None else table.list_notes()
     found = dict(zip(((row.run, row.task) for row in rows), lines, strict=True))
     return Document(
         story="suite",
@@ -81,7 +82,10 @@ def make_document(
         started_at=report.started_at,
         wall_s=report.wall_s,
         notice=REHEARSED if report.rehearsal else old,
-        statements=list(_list_statements(report, out_dir, rows, old=old)),
+        statements=[
+            *_list_statements(report, out_dir, rows, old=old),
+            *(Statement(label="note", text=one) for one in table_notes),
+        ],
         warnings=list(list_run_warnings(report)),
         commands=list(_list_next(report, out_dir, rows, again)),
         suites=[

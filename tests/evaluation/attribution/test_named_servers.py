@@ -19,8 +19,6 @@ from typing import Any
 import msgspec
 import pytest
 from rich.console import Console
-from serve_eval.report.document import print_document
-from serve_eval.report.run.document import make_run_document
 
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.attribution import named_servers
@@ -30,6 +28,8 @@ from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import journal
 from serve_eval.evaluation.storage.file_names import TRACE_FILE
+from serve_eval.report.document import print_document
+from serve_eval.report.run.document import make_run_document
 from serve_eval.schema import Limits, Plan, Report, Spec
 from serve_eval.workflows.attribute.attribute import prepare_asking
 from serve_eval.workflows.diagnose.story import diagnose
@@ -171,7 +171,11 @@ def test_a_generation_server_that_answers_wrongly_is_named(
     assert accused(report) == [("generation", BAD, "wrong answers", 20, 20)]
     assert {one["id"]: one["generation"] for one in lines(tmp_path)} == router.servers
     assert {(one["context"], one["how"]) for one in lines(tmp_path)} == {("prefill-0:9", HEADERS)}
-    print_document(make_run_document(report, tmp_path), Console(file=(shown := io.StringIO()), width=200), verbose=True)
+    print_document(
+        make_run_document(report, tmp_path),
+        Console(file=(shown := io.StringIO()), width=200),
+        verbose=True,
+    )
     assert f"the server is known for {N} of {N} samples (identified by {HEADERS})" in (
         shown.getvalue()
     )
@@ -197,7 +201,11 @@ def test_a_server_whose_failures_a_retry_repairs_is_named(plan: Plan, tmp_path: 
     report = run(Router(plan, broken=BAD, moves=True), tmp_path)
     assert report.tasks[0].result.failed == 0
     assert accused(report) == [("generation", BAD, "failed at first", 20, 20)]
-    print_document(make_run_document(report, tmp_path), Console(file=(shown := io.StringIO()), width=200), verbose=True)
+    print_document(
+        make_run_document(report, tmp_path),
+        Console(file=(shown := io.StringIO()), width=200),
+        verbose=True,
+    )
     assert f"generation server {BAD}: 20 of 20 failed at first, the others 0 of 40" in (
         shown.getvalue()
     )

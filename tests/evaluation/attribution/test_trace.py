@@ -17,9 +17,6 @@ from zlib import crc32
 import msgspec
 import pytest
 from rich.console import Console
-from serve_eval.report.document import print_document
-from serve_eval.report.run.document import make_run_document
-from serve_eval.workflows.compare.document import make_document
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation import task_report
@@ -32,9 +29,12 @@ from serve_eval.evaluation.storage import journal
 from serve_eval.evaluation.storage.file_names import TRACE_FILE
 from serve_eval.evaluation.storage.records.traces import Served, read_traces
 from serve_eval.plugins.scope import scope
+from serve_eval.report.document import print_document
+from serve_eval.report.run.document import make_run_document
 from serve_eval.schema import Endpoint, Limits, Plan, Report, Spec
 from serve_eval.verdicts.below_reference import RIGHT
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
+from serve_eval.workflows.compare.document import make_document
 from serve_eval.workflows.references.register import register
 from tests.scripted_server import EVERY_PATH, HttpRequest, Reply, ScriptedServer, json_reply
 from tests.standin.in_process import Deployed, deployed

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from serve_eval.report.document import print_document
-from serve_eval.report.run.document import make_run_document
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation.endpoint.companions import Companions
@@ -24,7 +22,9 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.processes.core_load import CoreLoad
+from serve_eval.report.document import print_document
 from serve_eval.report.engine import describe_engines
+from serve_eval.report.run.document import make_run_document
 from serve_eval.schema import (
     Connection,
     Endpoint,

@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from serve_eval.report.document import print_document
-from serve_eval.report.run.document import make_run_document
 
 from serve_eval.cli._dry_run import show
 from serve_eval.errors import EndpointError, PlanError, RunFolderError
@@ -26,6 +24,8 @@ from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.records.judgements import Judgements
 from serve_eval.evaluation.storage.records.reply_proofs import ConnectionStep, judges_proofs
+from serve_eval.report.document import print_document
+from serve_eval.report.run.document import make_run_document
 from serve_eval.schema import FailureKind, Limits, Outcome, Plan, Spec
 from serve_eval.workflows.diagnose.story import diagnose
 from serve_eval.workflows.references.register import register

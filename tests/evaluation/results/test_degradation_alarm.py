@@ -16,9 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serve_eval.report.document import make_page
-from serve_eval.report.page.writer import render_page
-from serve_eval.report.run.document import make_run_document
 
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.engine import upkeep
@@ -32,6 +29,9 @@ from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app, serve
 from serve_eval.launchers.simulated import probability
 from serve_eval.protocol.shared import build_task
+from serve_eval.report.document import make_page
+from serve_eval.report.page.writer import render_page
+from serve_eval.report.run.document import make_run_document
 from serve_eval.schema import Attempt, Limits, Plan, Report, Response, Sample, Spec
 from serve_eval.verdicts.below_reference import RIGHT
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare

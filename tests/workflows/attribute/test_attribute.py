@@ -19,6 +19,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.reports.attribution_file import ATTRIBUTION_SCHEMA
 from serve_eval.launchers._standin.options import Flavour
 from serve_eval.launchers._standin.thoughts import ThoughtsForm
+from serve_eval.processes.core_load import CoreLoad
 from serve_eval.schema import Endpoint, Limits, Plan, Spec
 from serve_eval.workflows.attribute import attribute as attributing
 from serve_eval.workflows.attribute import workers
@@ -54,6 +55,18 @@ def answers(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+class SaidLoad(CoreLoad):
+    """A measurement whose result is given."""
+
+    def __init__(self, busy: float) -> None:
+        super().__init__()
+        self._busy = busy
+
+    def share(self) -> float:
+        """Return what was given."""
+        return self._busy
+
+
 def asked(
     plan: Plan,
     out: Path,
@@ -63,9 +76,10 @@ def asked(
     workers: Callable[[Deployed], list[Worker]] | None = None,
     more: Mapping[str, Any] | None = None,
     door: str | None = None,
+    busy: float = 0.0,
     **deployment: Any,
 ) -> tuple[Attributed, Deployed]:
-    """Run a few samples, then ask each worker.
+    """Run a few samples, then ask each worker, while the cores are said to be so busy.
 
     The workers come from the run folder, where a launcher records them, or from `workers`. With
     `door`, the run goes to this worker instead of the orchestrator.
@@ -90,7 +104,8 @@ def asked(
             asking = await prepare_asking(
                 out, here, given=given, samples=samples, with_pairs=with_pairs, environ={}
             )
-            return await attribute(out, asking, environ={}), there
+            done = await attribute(out, asking, environ={}, measure=lambda: SaidLoad(busy))
+            return done, there
 
     return asyncio.run(story())
 
@@ -232,6 +247,33 @@ def test_a_slow_worker_is_named_and_fails_nothing(
     written = json.loads((tmp_path / "attribution.json").read_text())
     assert written["warnings"] == [warning]
     assert [row["worker"] for row in written["alone"]["times"] if row["slow"]] == [guilty]
+
+
+@pytest.mark.slow
+def test_on_busy_cores_a_slower_worker_is_no_slow_one(
+    plan: Plan, answers: Path, tmp_path: Path
+) -> None:
+    faults = {"generation_1": {"latency_s": 1.0}}
+    done, there = asked(plan, tmp_path, 1, 3, samples=24, answers=answers, faults=faults, busy=0.97)
+    assert slow(done) == []
+    [warning] = done.warnings
+    guilty = there.workers["generation_1"]
+    assert warning.startswith(f"busy_cores: generation server {guilty} takes ")
+    assert warning.endswith(
+        "while the cores of this machine were busy for 97 % of the time: whatever shares them"
+        " waits, so that this says nothing of it"
+    )
+
+
+@pytest.mark.slow
+def test_of_one_context_and_one_generation_server_neither_is_called_by_the_other_s_role(
+    plan: Plan, answers: Path, tmp_path: Path
+) -> None:
+    faults = {"context_0": {"latency_s": 1.0}}
+    done, there = asked(plan, tmp_path, 1, 1, samples=24, answers=answers, faults=faults)
+    guilty = there.workers["context_0"]
+    assert ("server", guilty) in slow(done)
+    assert any(line.startswith(f"slow_worker: server {guilty} takes ") for line in done.warnings)
 
 
 @pytest.mark.slow

@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from serve_eval.report.document import print_document
-from serve_eval.report.run.document import make_run_document
 
 from serve_eval.cli.suite import _open
 from serve_eval.errors import RunFolderError, SandboxError
@@ -27,6 +25,8 @@ from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import ownership
 from serve_eval.evaluation.storage.private_files import pretty_json
 from serve_eval.evaluation.storage.records.executions import Executions
+from serve_eval.report.document import print_document
+from serve_eval.report.run.document import make_run_document
 from serve_eval.sandbox.probe import strongest
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import (
