@@ -71,9 +71,7 @@ def describe_usage(error: Any) -> tuple[str, str]:
     message = error.format_message().rstrip(".")
     if name is not None and hasattr(error, "possibilities"):
         message = f"there is no option {name}{_suggest(name, error.possibilities)}"
-        if name == "--junit" and path.endswith((" compare", " suite")):
-            message = f"there is no option {name}: the folder of -o OUT has OUT/junit.xml"
-        elif option := _find_task_option(ctx, name):
+        if option := _find_task_option(ctx, name):
             message = f"there is no option {name}: set it for a task, --set TASK.{option}=VALUE"
     for pattern, plain in PLAINER:
         message = pattern.sub(plain, message)

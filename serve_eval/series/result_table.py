@@ -44,6 +44,8 @@ _SHORT = 16
 Begun = tuple[datetime, ResultCell]
 """A cell with the time at which its run began."""
 RowKey = tuple[str, tuple[tuple[str, str], ...]]
+OUTSIDE = "outside of its correction"
+"""What a note says of runs that a suite does not know."""
 
 
 def read_results(folders: Sequence[Path], *, each: bool = False) -> ResultsTable:
@@ -288,6 +290,6 @@ def _list_apart(columns: Mapping[Key, TaskReport]) -> dict[str, str]:
 def _explain(runs: Sequence[MeasuredRun]) -> Iterator[str]:
     """Yield which runs are outside of a suite, and that simulated endpoints are no models."""
     if outside := [run.folder.name for run in runs if run.outside]:
-        yield f"not in the file of the suite, and outside of its correction: {', '.join(outside)}"
+        yield f"not in the file of the suite, and {OUTSIDE}: {', '.join(outside)}"
     if any(run.attributes.get(LAUNCHER) == "simulated" for run in runs):
         yield "the launcher simulated is no model: its values say nothing about one"

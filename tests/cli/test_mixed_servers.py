@@ -53,7 +53,7 @@ def test_the_mixed_answers_are_the_cause_and_not_the_lost_attempts(
         first = serve_eval(*command)
         assert first.returncode == 4, first.stdout + first.stderr
         other.sound = True
-        done = serve_eval(*command)
+        done = serve_eval(*command, "-v")
     assert done.returncode == 1, done.stdout + done.stderr
     cause = "answers of two servers may be mixed: B was asked in 2 sessions"
     flat = " ".join(done.stdout.split())

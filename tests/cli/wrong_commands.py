@@ -60,7 +60,6 @@ TYPED = {
     "command": _wrong("rum plan.yaml", "there is no command 'rum'", "Did you mean 'run'?"),
     "subcommand": _wrong("datasets get gsm8k", "there is no command 'get'", "See serve-eval"),
     "option": _wrong("run --task gsm8k", "no option --task.", "Did you mean --tasks?"),
-    "junit": _wrong("rescore done --junit x", "no option --junit", "OUT/junit.xml"),
     "value-missing": _wrong("run --tasks", "the option '--tasks' needs a value", "See serve-eval"),
     "no-sample": _wrong("capsule done", "required: the option '--sample'", "capsule --help"),
     "sample": _wrong("capsule done --sample 9", "--sample 9: the run has no such", "Known: test-0"),

@@ -194,7 +194,7 @@ def test_without_the_group_the_same_answers_fail_and_a_warning_says_why() -> Non
         _write(group=True)
     again = serve_eval("verdict", "B", "--json")
     assert again.returncode == 3
-    assert json.loads(again.stdout)["tasks"][0]["verdict"] == _verdict()
+    assert json.loads(again.stdout)["result"]["tasks"][0]["verdict"] == _verdict()
 
 
 def test_rescored_answers_keep_their_groups() -> None:

@@ -97,7 +97,7 @@ class Document:
     `result` is the file with all figures, and `notice` comes before everything. `counted_as` says
     how many conclusions there are, if more than their number is to be said. `summary_lines` are
     Markdown for the summary of CI alone. With `folds_overview`, the page begins with a table of
-    its own, and has the overview folded.
+    its own, and has the overview folded. `names_endpoint`: the line says which endpoint was tested.
     """
 
     story: str
@@ -122,6 +122,7 @@ class Document:
     counted_as: str = ""
     summary_lines: Sequence[str] = ()
     folds_overview: bool = False
+    names_endpoint: bool = True
 
     @property
     def verdict(self) -> str:
@@ -177,7 +178,9 @@ class Document:
         """Return the line about a conclusion."""
         return OneLine(
             outcome=one.outcome,
-            about=" ".join(filter(None, (one.name, self.model or self.endpoint))),
+            about=" ".join(
+                filter(None, (one.name, self.model, self.endpoint * self.names_endpoint))
+            ),
             figures=one.figures,
             counts=one.counts,
             cause=one.cause,

@@ -46,6 +46,7 @@ def make_run_document(
     return Document(
         story="run",
         command=f"serve-eval run of {report.plan.model} at {report.endpoint.base_url}",
+        names_endpoint=False,
         exit_code=report.exit_code,
         conclusions=[
             _conclude(task, one, line, causes or {}, places)

@@ -79,6 +79,7 @@ def make_document(
     return Document(
         story="compare",
         command=f"serve-eval compare {a} with {b}",
+        names_endpoint=False,
         exit_code=comparison.exit_code,
         conclusions=[_conclude(one, line, causes, places) for one, line in pairs],
         overview=tabulate_tasks([summarise_compared(one) for one in comparison.tasks]),

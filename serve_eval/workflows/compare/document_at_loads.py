@@ -28,6 +28,7 @@ def make_load_document(found: LoadComparison, out_dir: Path) -> Document:
     document = Document(
         story="compare",
         command="serve-eval compare at several loads",
+        names_endpoint=False,
         exit_code=found.exit_code,
         conclusions=[_conclude(found, one) for one in ordered],
         outcome=worst.value,

@@ -19,7 +19,7 @@ from serve_eval.report.results_table import ResultsTable, write_text
 from serve_eval.report.results_table.markdown import list_table_lines
 from serve_eval.report.summary.figures import count
 from serve_eval.schema import REHEARSED, SuiteReport, SuiteRow, VerdictOutcome
-from serve_eval.series.result_table import find_suite_results
+from serve_eval.series.result_table import OUTSIDE, find_suite_results
 from serve_eval.shell_words import quote_path
 from serve_eval.verdicts.many_tests import GATES
 from serve_eval.verdicts.pairing import UNPAIRED
@@ -68,7 +68,6 @@ def make_document(
     notices = describe_each_old_run(report, out_dir) if stored else {}
     old = describe_old_runs(report, out_dir) if stored else ""
     table = find_suite_results(out_dir) if stored else None
-    table_notes = [] if table is None else table.list_notes()
     found = dict(zip(((row.run, row.task) for row in rows), lines, strict=True))
     return Document(
         story="suite",
@@ -84,7 +83,7 @@ def make_document(
         notice=REHEARSED if report.rehearsal else old,
         statements=[
             *_list_statements(report, out_dir, rows, old=old),
-            *(Statement(label="note", text=one) for one in table_notes),
+            *_list_outside(table),
         ],
         warnings=list(list_run_warnings(report)),
         commands=list(_list_next(report, out_dir, rows, again)),
@@ -108,6 +107,13 @@ def make_document(
         folds_overview=True,
         summary_lines=[] if table is None else list(list_table_lines(table)),
     )
+
+
+def _list_outside(table: ResultsTable | None) -> Iterator[Statement]:
+    """Yield the note about runs that stand outside of the correction of the suite."""
+    for note in () if table is None else table.list_notes():
+        if OUTSIDE in note:
+            yield Statement(label="note", text=note)
 
 
 def _show_table(table: ResultsTable) -> Block:
