@@ -75,23 +75,23 @@ def _rows(*arguments: str | Path) -> dict[str, dict[str, str]]:
 
 def test_a_proven_drop_that_passes_is_seen_wherever_the_suite_is_shown(suite: Path) -> None:
     printed = (suite / "printed").read_text()
-    table = printed[: printed.index("\n\n")].splitlines()
+    table = [line for line in printed.splitlines() if line.startswith((" PASS", " verdict"))]
     [line] = [line for line in table if " fp8 " in line and "word_problems" in line]
-    assert line.startswith("PASS (drop)")
+    assert line.startswith(" PASS (drop)")
     assert max(map(len, table)) <= 80
-    assert not any(" bf16 " in line for line in table)
     flat = " ".join(printed.split())
     told = "fp8/word_problems: a drop is proven: drop "
     assert told in flat
     assert "small_drop" not in printed
     assert "one-sided p" not in flat
     assert "a drop of the margin, 60.0 points, is excluded" in flat
-    assert "d: a drop on the same prompts is proven" in flat
     summary = (suite / "out/summary.md").read_text()
-    assert "| **PASS (drop)** | fp8 | word\\_problems |" in summary
+    assert "| **PASS (drop)** | fp8 | " in summary
     assert "warning: fp8/word\\_problems: a drop is proven: drop" in summary
     assert "PASS (drop)" in (suite / "out/report.html").read_text()
-    noted = serve_eval("suite", "--resume", suite / "out", GITHUB_ACTIONS="true", COLUMNS="80")
+    asked = ("suite", "--resume", suite / "out", "-v")
+    noted = serve_eval(*asked, GITHUB_ACTIONS="true", COLUMNS="80")
+    assert "d: a drop on the same prompts is proven" in " ".join(noted.stdout.split())
     output = noted.stdout + noted.stderr
     assert "::warning title=serve-eval%3A word_problems::fp8/word_problems: a drop is" in output
 

@@ -55,24 +55,25 @@ def _report(out: Path) -> dict[str, Any]:
 
 def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = serve_eval("suite", suite, "-o", out, OPENAI_API_KEY=KEY)
+    done = serve_eval("suite", suite, "-o", out, "-v", OPENAI_API_KEY=KEY)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "suite nightly" in (out / "report.html").read_text()
-    title, header, *lines = done.stdout.splitlines()
+    title, _, header, *lines = (line.strip() for line in done.stdout.splitlines())
     assert title == (
-        " INCONCLUSIVE   suite nightly: 5 runs, 5 tasks: 2 FAIL (waived), 1 ERROR, 2 PASS"
+        "INCONCLUSIVE   suite nightly: 5 runs, 5 tasks: 2 FAIL (waived), 1 ERROR, 2 PASS"
     )
     assert header.split("  ")[0] == "verdict"
     assert header.split()[1:] == ["run", "state", "task", "value", "95", "%", "reference", "fails"]
-    assert [line.split("  ")[0] for line in lines[:4]] == [
+    assert [line.split("  ")[0] for line in lines[:5]] == [
         "FAIL (waived)",
         "FAIL (waived)",
         "ERROR",
-        "",
+        "PASS",
+        "PASS",
     ]
     names = [line[15:].split()[0] for line in lines[:3]]
     assert names == ["damaged_gsm8k", "damaged_gsm8k-2", "lost"]
-    # What passed is in the table of deployments by tasks, where each size of a task has a column.
+    # In the table of deployments by tasks each size of a task has a column.
     grid = {
         line.split()[1]: [cell.split()[0] for cell in line.split("]")[1:]]
         for line in lines
@@ -81,7 +82,7 @@ def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_pat
     assert grid["simulated"] == ["P", "P"]
     assert grid["damaged"] == ["Fw", "Fw"]
     for said in (
-        " error    lost: NotComparableError: gsm8k: gsm8k.yaml has no model 'unknown'",
+        " why      lost/gsm8k: NotComparableError: gsm8k: gsm8k.yaml has no model 'unknown'",
         (
             " waived   until 2999-01-01: damaged_gsm8k/gsm8k, damaged_gsm8k-2/gsm8k: issue 12,"
             " broken on purpose"
@@ -101,7 +102,7 @@ def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_pat
     again = serve_eval("suite", "--resume", out, "--json", "--strict", SERVE_EVAL_MODEL="other")
     assert again.returncode == json.loads(again.stdout)["exit_code"] == 1
     assert "4 of 5 runs are already finished" in again.stderr
-    assert _report(out)["rows"][1:] == json.loads(again.stdout)["rows"][1:]
+    assert _report(out)["rows"][1:] == json.loads(again.stdout)["result"]["rows"][1:]
     suite.write_text(
         suite.read_text().replace("2999-01-01\n  - {match: {name", "2001-01-01\n  - {match: {name")
     )
@@ -303,8 +304,8 @@ matrix:
     assert " p holm " in done.stdout
     told = json.loads(serve_eval("verdict", tmp_path / "out", *rule, "--json").stdout)
     assert told["exit_code"] == 1
-    assert {row["rule"] for row in told["rows"]} == {"paired"}
-    assert all(row["p_holm"] is not None for row in told["rows"])
+    assert {row["rule"] for row in told["result"]["rows"]} == {"paired"}
+    assert all(row["p_holm"] is not None for row in told["result"]["rows"])
     assert (tmp_path / "out/suite_report.json").read_bytes() == before
     (tmp_path / "out/runs" / told["runs"][0]["name"] / "report.json").unlink()
     cut = serve_eval("verdict", tmp_path / "out", *rule)

@@ -59,6 +59,7 @@ def prepare(folder: Path) -> None:
 TYPED = {
     "command": _wrong("rum plan.yaml", "there is no command 'rum'", "Did you mean 'run'?"),
     "subcommand": _wrong("datasets get gsm8k", "there is no command 'get'", "See serve-eval"),
+    "output": _wrong("run --output out", "no option --output.", "Did you mean --output-dir?"),
     "option": _wrong("run --task gsm8k", "no option --task.", "Did you mean --tasks?"),
     "value-missing": _wrong("run --tasks", "the option '--tasks' needs a value", "See serve-eval"),
     "no-sample": _wrong("capsule done", "required: the option '--sample'", "capsule --help"),

@@ -42,7 +42,8 @@ class Depth(IntEnum):
 class Statement:
     """A fact in words below its label. `href` leads to a place or file next to the page.
 
-    `keep`: it stands on the first screen even if its task passed among several.
+    `keep`: it stands on the first screen even if its task passed among several, and in the summary
+    of CI however deep it is.
     """
 
     label: str
@@ -97,7 +98,8 @@ class Document:
     `result` is the file with all figures, and `notice` comes before everything. `counted_as` says
     how many conclusions there are, if more than their number is to be said. `summary_lines` are
     Markdown for the summary of CI alone. With `folds_overview`, the page begins with a table of
-    its own, and has the overview folded. `names_endpoint`: the line says which endpoint was tested.
+    its own, and has the overview folded. `names_endpoint`: the line says which endpoint was
+    tested, unless `line` is given, the line about all.
     """
 
     story: str
@@ -123,6 +125,7 @@ class Document:
     summary_lines: Sequence[str] = ()
     folds_overview: bool = False
     names_endpoint: bool = True
+    line: OneLine | None = None
 
     @property
     def verdict(self) -> str:
@@ -164,6 +167,8 @@ class Document:
 
     def make_line(self) -> OneLine:
         """Return the line about all: the worst conclusion, with the counts of the others."""
+        if self.line is not None:
+            return self.line
         if not self.conclusions:
             return OneLine(outcome=self.verdict, about=self.command, sure=True)
         led = self.make_lines()[self.conclusions.index(self.worst)]

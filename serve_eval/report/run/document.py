@@ -11,12 +11,13 @@ from serve_eval.evaluation.storage.file_names import REPORT_FILE
 from serve_eval.report import lines
 from serve_eval.report.attribution import sentences
 from serve_eval.report.ci.ci_result import CiSuite
-from serve_eval.report.document import Conclusion, Document
+from serve_eval.report.document import Conclusion, Depth, Document, Statement
 from serve_eval.report.one_line import OneLine
 from serve_eval.report.run.cases import list_cases, make_lines, name_old
 from serve_eval.report.run.conclusions import make_conclusion, make_statements, tabulate_tasks
 from serve_eval.report.run.details import list_detail_blocks
 from serve_eval.report.run.page_blocks import list_page_blocks
+from serve_eval.report.summary.figures import count
 from serve_eval.report.summary.next_steps import explain_taking, next_steps
 from serve_eval.report.summary.rows import Row, rows_of
 from serve_eval.report.summary.summary_task import SummaryTask, summarise_tasks
@@ -58,7 +59,7 @@ def make_run_document(
         started_at=report.started_at,
         wall_s=report.wall_s,
         notice=REHEARSED if report.rehearsal else old,
-        statements=make_statements(_describe_run(report, out_dir)),
+        statements=[*make_statements(_describe_run(report, out_dir)), _describe_flaky(report)],
         blocks=list_detail_blocks(report),
         warnings=report.warnings,
         commands=list(next_steps(report, out_dir)),
@@ -109,6 +110,26 @@ def _describe_run(report: Report, out_dir: Path) -> Iterator[Row]:
     where = report.endpoint.base_url or "no request was sent"
     yield "run", f"{out_dir}: {report.plan.model}, {spec}, {where}"
     yield from (("note", line) for line in explain_taking(report))
+
+
+def _describe_flaky(report: Report) -> Statement:
+    """Return what was flaky, always, since silence says nothing."""
+    retries = sum(n for task in report.tasks for n in task.traffic.retries.values())
+    failed = sum(task.result.failed for task in report.tasks)
+    again = sum(task.result.doubted for task in report.tasks)
+    told = [
+        f"{count(retries, 'request')} repeated after a failure",
+        f"{count(failed, 'sample')} without an answer",
+        f"{count(again, 'sample')} repaired",
+    ]
+    for task in report.tasks:
+        if (stability := task.result.stability) is not None and stability.mixed is not None:
+            mixed = round(stability.mixed * stability.prompts)
+            told.append(
+                f"{task.result.task}: {count(mixed, 'prompt')} of {stability.prompts:,} right in"
+                " some repeats and wrong in others"
+            )
+    return Statement(label="flaky", text="; ".join(told), depth=Depth.MORE, keep=True)
 
 
 def _describe_load(load: Load, report: Report) -> str:

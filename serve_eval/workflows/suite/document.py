@@ -105,6 +105,7 @@ def make_document(
         result=out_dir / SUITE_REPORT_FILE if stored else None,
         make_page_blocks=lambda: list_page_blocks(report, out_dir),
         folds_overview=True,
+        line=lines[0] if lines else None,
         summary_lines=[] if table is None else list(list_table_lines(table)),
     )
 
@@ -202,7 +203,7 @@ def _list_statements(
             f"{report.alpha:g} or less proves a drop; any false alarm has at most that probability;"
             " q: for triage only"
         )
-        yield Statement(label="p holm", text=text, depth=Depth.MORE)
+        yield Statement(label="p holm", text=text)
     if old:
         text = "to ask again, name another folder or give --run-all"
         yield Statement(label="older", text=text)
