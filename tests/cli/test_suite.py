@@ -307,10 +307,10 @@ matrix:
     assert {row["rule"] for row in told["result"]["rows"]} == {"paired"}
     assert all(row["p_holm"] is not None for row in told["result"]["rows"])
     assert (tmp_path / "out/suite_report.json").read_bytes() == before
-    (tmp_path / "out/runs" / told["runs"][0]["name"] / "report.json").unlink()
+    (tmp_path / "out/runs" / told["result"]["runs"][0]["name"] / "report.json").unlink()
     cut = serve_eval("verdict", tmp_path / "out", *rule)
     assert cut.returncode == 1
     assert "holds no finished run" in cut.stdout
     named = serve_eval("power", "--from", tmp_path / "out", "--detect", "5")
     assert named.returncode == 2
-    assert all(f"out/runs/{one['name']}" in named.stderr for one in told["runs"])
+    assert all(f"out/runs/{one['name']}" in named.stderr for one in told["result"]["runs"])
