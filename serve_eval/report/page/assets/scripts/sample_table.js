@@ -16,7 +16,7 @@ class SampleTable {
     this.before = make("tr", { "aria-hidden": "true" }, make("td", {}));
     this.after = make("tr", { "aria-hidden": "true" }, make("td", {}));
     this.body = make("tbody", {});
-    this.table = make("table", { class: "samples" },
+    this.table = make("table", { class: samples.paired ? "samples paired" : "samples" },
       make("caption", { class: "hidden-text" }, "Samples, one prompt a row. Enter opens a sample."),
       make("colgroup", {}, this.columns.map((one) => make("col", { class: `col-${one.name}` }))),
       make("thead", {}, make("tr", { "aria-rowindex": "1" }, this.headings)),
