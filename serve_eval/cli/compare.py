@@ -319,7 +319,6 @@ def _execute(
     from serve_eval.evaluation.storage.file_names import COMPARISON_PLAN
     from serve_eval.workflows.compare.compare import SHOW_FLIPS
     from serve_eval.workflows.compare.compare import compare as compare_both
-    from serve_eval.workflows.compare.document import make_document
 
     say(f"serve-eval compare: folder {out_dir}")
     story = compare_both(
@@ -333,6 +332,8 @@ def _execute(
         notify=say,
     )
     comparison = ask_in_folder(story, out_dir, COMPARISON_PLAN)
+    from serve_eval.workflows.compare.document import make_document
+
     red = RedResult(out_dir, comparison.exit_code)
     document = make_document(
         comparison,

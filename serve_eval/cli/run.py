@@ -315,7 +315,6 @@ def execute(
     from serve_eval.evaluation.storage.run_folder import holds_run, plan_and_owner
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.report.drawing_process import drawing_ahead
-    from serve_eval.report.run.document import make_run_document
     from serve_eval.verdicts.exit_code import INTERRUPTED
 
     faces = faces or FaceOptions()
@@ -361,6 +360,8 @@ def execute(
             if isinstance(ending, ServeEvalError):
                 raise
             return INTERRUPTED
+        from serve_eval.report.run.document import make_run_document  # after what is timed
+
         red = RedResult(out_dir, report.exit_code, plan.include_path)
         document = make_run_document(
             report,

@@ -88,7 +88,7 @@ def make_document(
         started_at=comparison.started_at,
         wall_s=comparison.wall_s,
         notice=REHEARSED if comparison.rehearsal else old,
-        statements=make_statements(describe_sides(comparison)),
+        statements=make_statements([*describe_sides(comparison), ("folder", str(out_dir))]),
         blocks=[block for one in comparison.tasks for block in _list_blocks(one)],
         warnings=list(list_warnings(comparison)),
         commands=[diagnose_command(out_dir), show] if red else [],

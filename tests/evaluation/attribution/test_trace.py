@@ -281,7 +281,7 @@ def test_both_sides_of_a_comparison_and_the_second_answers_share_what_one_door_t
             deployed(1, 2, answers=answers, faults=slow) as a,
             deployed(1, 2, answers=answers, faults=bad) as b,
         ):
-            small = replace(plan, limit=60, limits=Limits(concurrency=1))
+            small = replace(plan, limit=100, limits=Limits(concurrency=1))
             sides = CompareSide(plan=at(small, a)), CompareSide(plan=at(small, b))
             rules = CompareRules(rule=Spec(name="paired"), again=20)
             return await compare(*sides, rules, tmp_path, environ={}, show_flips=0), b
@@ -294,7 +294,7 @@ def test_both_sides_of_a_comparison_and_the_second_answers_share_what_one_door_t
     console = Console(file=io.StringIO(), width=200)
     print_document(make_document(comparison, tmp_path), console, verbose=True)
     told = console.file.getvalue()  # type: ignore[attr-defined]
-    assert f"gsm8k: B: generation server {b.host('generation_1')}: " in told
+    assert f" workers  B: generation server {b.host('generation_1')}: " in told
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_answers_are_judged_once_and_the_report_says_by_whom(tmp_path: Path) -> 
         assert (told.traffic.attempts, told.traffic.completion_tokens) == (N, 5 * N)
         said = io.StringIO()
         print_document(make_run_document(report, out), Console(file=said, width=200), verbose=True)
-        assert f"{TASK}: judged by judge-1: {N} judgements; {N} requests, " in said.getvalue()
+        assert f"   judged by judge-1: {N} judgements; {N} requests, " in said.getvalue()
         again = await evaluate(plan, out, environ={})
         assert again.tasks == report.tasks
 

@@ -121,10 +121,7 @@ def test_answers_are_run_and_the_report_says_where(finished: tuple[Path, Report]
     )
     said = io.StringIO()
     print_document(make_run_document(report, out), Console(file=said, width=200), verbose=True)
-    assert (
-        f"humaneval: answers were run by {isolation.name} as user {isolation.uid}"
-        in said.getvalue()
-    )
+    assert f"   answers were run by {isolation.name} as user {isolation.uid}" in said.getvalue()
     assert "no network, writing to /tmp" in said.getvalue()
     scores = [
         json.loads(line) for line in (out / "scores/humaneval.jsonl").read_text().splitlines()
