@@ -13,14 +13,6 @@ if TYPE_CHECKING:
     from serve_eval.workflows.diagnose.leads import Leads
 
 
-def tell_old_answers(old: str) -> None:
-    """Print the notice that answers are old, if a quiet command would print no warning of it."""
-    from serve_eval.cli._streams import emit, is_quiet
-
-    if old and is_quiet():
-        emit(f"{old}\n")
-
-
 class RedResult:
     """Explains a result if it is red. The answers in its folder are read once, if at all."""
 

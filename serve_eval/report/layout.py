@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from serve_eval.report.text import clean
-from serve_eval.schema import REHEARSED
 
 LEFT = ("run", "task", "verdict")
 """Names of columns with words, which begin at the left."""
@@ -55,12 +54,6 @@ def wrap(text: Text, width: int) -> list[Text]:
     for line in lines:
         line.rstrip()
     return lines
-
-
-def tell_rehearsal(rehearsal: bool, console: Console) -> None:
-    """Print the first line of a rehearsal."""
-    if rehearsal:
-        console.print(REHEARSED, style="bold yellow", soft_wrap=True, highlight=False)
 
 
 def fit_tables(

@@ -146,8 +146,8 @@ END = (
 )
 """Modules that a run needs at its end, or not at all."""
 MOST_OF_OURS = 381
-"""Our modules before the first request: 381 with the end of a command and the probe of what a server
-adds to requests; 369 before that probe."""
+"""Our modules before the first request: 381 with the end of a command and the probe of what a
+server adds to requests; 369 before that probe."""
 
 
 def test_before_its_first_request_a_run_imports_nothing_for_its_end(

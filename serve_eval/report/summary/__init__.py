@@ -1,7 +1,7 @@
 """Print the summary of a run: the verdict, what is behind it, and what to do next."""
 
 from serve_eval.report.summary.headline import badge, style_of
-from serve_eval.report.summary.print_rows import join_row, print_commands, print_rows
+from serve_eval.report.summary.print_rows import join_row, print_rows
 from serve_eval.report.summary.rows import (
     Row,
     brief,
@@ -19,7 +19,6 @@ __all__ = [
     "describe_answers",
     "join_row",
     "name_expected",
-    "print_commands",
     "print_rows",
     "rows_of",
     "style_of",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.text import Text
@@ -36,16 +36,3 @@ def print_rows(console: Console, rows: Iterable[tuple[str, str]]) -> None:
 def join_row(row: tuple[str, str]) -> str:
     """Return a row as one line of text."""
     return ": ".join(filter(None, row))
-
-
-def print_commands(console: Console, commands: Sequence[str], between: str = "") -> None:
-    """Print the commands that come next, each on one line, from which it can be copied.
-
-    With `between`, they share a line if that fits.
-    """
-    joined = f" {between} ".join(commands)
-    if between and len(joined) + LABEL + 1 <= console.width:
-        commands = [joined] if joined else []
-    for i, command in enumerate(commands):
-        line = Text().append(f" {'' if i else 'next':<{LABEL}}", style="dim")
-        console.print(line.append(clean(command), style="bold"), soft_wrap=True)

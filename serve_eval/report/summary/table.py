@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -37,12 +37,6 @@ def name_columns(tasks: Sequence[SummaryTask]) -> tuple[str, ...]:
     value, reference = tasks[0].names if tasks else ("", "reference")
     named = {"value": value or "value", "reference": reference}
     return tuple(named.get(column, column) for column in COLUMNS)
-
-
-def name_worst(outcomes: Iterable[VerdictOutcome]) -> str:
-    """Return the worst of some outcomes; of none, that nothing was judged."""
-    known = set(outcomes)
-    return next((one.value for one in ORDER if one in known), VerdictOutcome.NOT_JUDGED.value)
 
 
 def lay_out(

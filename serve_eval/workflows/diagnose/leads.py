@@ -17,9 +17,3 @@ class Leads(NamedTuple):
 
     causes: Mapping[str, str] = {}
     places: tuple[str, ...] = ()
-
-    @property
-    def rows(self) -> list[tuple[str, str]]:
-        """The rows of a summary, each with a label, behind the names of the tasks."""
-        causes = [("likely", f"{task}: {cause}") for task, cause in self.causes.items()]
-        return [*causes, *(("where", place) for place in self.places)]
