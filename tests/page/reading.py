@@ -52,7 +52,9 @@ def list_facts(page: Page, place: str) -> dict[str, str]:
 
 
 def list_rows(page: Page, caption: str) -> list[list[str]]:
-    """Return the cells of the table in the section with a title."""
-    heading = page.get_by_role("heading", name=caption, exact=True)
-    section = page.locator("section.block", has=heading)
+    """Return the cells of the table below a title that begins so, which is opened if folded."""
+    name = re.compile(rf"^{re.escape(caption)}(:|$)")
+    section = page.locator("section.block", has=page.get_by_role("heading", name=name))
+    for folded in section.locator("details:not([open]) > summary").all():
+        folded.click()
     return [row.locator("th, td").all_inner_texts() for row in section.locator("tbody tr").all()]

@@ -76,6 +76,7 @@ def test_filters_are_in_the_address_and_a_link_shows_the_same(
     assert "wrong" in first.inner_text()
     page.click(".chip:has-text('wrong')")
     assert count_shown(page) == len(wrong)
+    page.locator("summary:has-text('By steps')").click()
     page.get_by_role("link", name="4", exact=True).click()
     assert "f.steps=4" in page.url
     assert page.locator("label:has-text('steps') select").input_value() == "4"
@@ -240,7 +241,7 @@ def test_repeats_are_one_row_with_how_often_each_answer_came(
             assert f"{answer} ×{answers.count(answer)}" in row.inner_text()
     assert "The prompts were not kept in this run folder." in page.locator("#samples").inner_text()
     page.locator("tr[data-place='0'] a").click()
-    assert page.locator("dialog.drawer h3").all_inner_texts()[:3] == [
+    assert page.locator("dialog.drawer h3").all_inner_texts()[1:4] == [
         f"Answer {n} of 3" for n in (1, 2, 3)
     ]
     assert "Not kept in this run folder." in page.locator("dialog.drawer").inner_text()

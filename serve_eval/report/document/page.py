@@ -16,6 +16,7 @@ from serve_eval.report.page.content import (
     ScriptData,
     Section,
 )
+from serve_eval.report.summary.axis import UNICODE
 
 FOLDED_WARNINGS = "Warnings"
 """The title of the folded list of all warnings; their number follows."""
@@ -26,7 +27,7 @@ def make_page(document: Document) -> PageContent:
     alone = document.only
     words = document.counted if document.conclusions else ""
     if alone is not None:
-        words = "  ".join(filter(None, (alone.name, alone.drawn or alone.figures)))
+        words = "  ".join(filter(None, (alone.name, _drop_marks(alone.drawn) or alone.figures)))
     subject = document.model or document.endpoint
     shown = [row for row in list_statements(document) if row.depth is Depth.FIRST]
     return PageContent(
@@ -42,6 +43,13 @@ def make_page(document: Document) -> PageContent:
         sections=tuple(_list_sections(document)),
         foot=", ".join(filter(None, (f"serve-eval {__version__}", document.started_at))),
     )
+
+
+def _drop_marks(text: str) -> str:
+    """Return a first line without the marks of the ruler, which has them itself on a page."""
+    for name in ("value", "reference", "threshold"):
+        text = text.replace(f"{getattr(UNICODE, name)} ", "")
+    return text
 
 
 def _make_facts(rows: Iterable[Statement]) -> list[Fact]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import urlencode
 
@@ -32,6 +33,8 @@ NAMED = 4
 ROW_STATES: dict[str, State] = {"error": "fail", "warning": "warn"}
 KEPT = ("repeats", "spread", "cut")
 """Labels that are shown of a task that passed among several, too."""
+_SCORES = re.compile(r": -?[\d.e+-]+ -> -?[\d.e+-]+$")
+"""The scores of both sides that follow the id of a flip."""
 _NUMBERS = ("value", "95 %", "reference", "change", "A", "B")
 _SPARE = ("change",)
 """The column that a narrow terminal leaves out: value and reference show the same."""
@@ -91,7 +94,8 @@ def _rank(label: str) -> int:
 def _find_place(label: str, text: str, task: str) -> str:
     """Return the link to the samples that a row is about, or "" if it is about none."""
     if label == "e.g.":
-        name = text.partition(": ")[0]
+        name = text.partition(": answered ")[0] if ": answered " in text else text
+        name = _SCORES.sub("", name)  # of a flip, the scores of both sides follow its id
         return f"#{urlencode({'sample': f'{task}/{name}'})}"
     return f"#{urlencode({'task': task, 'flip': 'changed'})}" if label in CHANGES else ""
 
