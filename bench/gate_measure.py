@@ -115,7 +115,9 @@ def _run(bench: Bench, server: Server, task: list[str], in_flight: int, what: st
     server.reset()
     done = _checked(command, bench.scratch, 3, server.watch)  # 3: no reference applies
     if not notes.exists():
-        raise NotMeasured("serve_eval.cli._page.save_run_page is gone: adapt bench/gate_run.py")
+        raise NotMeasured(
+            "serve_eval.cli._ending.save_document_page is gone: adapt bench/gate_run.py"
+        )
     told = json.loads(notes.read_bytes())
     found = {
         "cpu_s": done.cpu_s,

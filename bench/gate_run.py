@@ -25,9 +25,9 @@ def _cpu_s() -> float:
 
 def note_page(notes: Path) -> None:
     """Note the CPU seconds of the page; without the function that writes it, note nothing."""
-    from serve_eval.cli import _page
+    from serve_eval.cli import _ending
 
-    save = getattr(_page, "save_run_page", None)
+    save = getattr(_ending, "save_document_page", None)
     if save is None:
         return
 
@@ -36,7 +36,7 @@ def note_page(notes: Path) -> None:
         save(*given, **named)
         notes.write_text(json.dumps({"page_cpu_s": _cpu_s() - began}), "ascii")
 
-    _page.save_run_page = measured
+    _ending.save_document_page = measured
 
 
 def count_opened(run: Path) -> Counter[str]:
