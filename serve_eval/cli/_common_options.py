@@ -42,7 +42,7 @@ ReportAsJson = Annotated[bool, Setting("Print the report as one JSON object.", f
 
 @dataclass(frozen=True, kw_only=True)
 class FaceOptions:
-    """Choose how a result is shown: the same for every command with a document."""
+    """Choose the format of a result, by the same options for all commands with a document."""
 
     title: ClassVar[str] = "Output"
     verbose: Annotated[bool, Setting("Show every figure and table.", flags=("--verbose", "-v"))] = (

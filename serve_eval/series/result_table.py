@@ -45,7 +45,7 @@ Begun = tuple[datetime, ResultCell]
 """A cell with the time at which its run began."""
 RowKey = tuple[str, tuple[tuple[str, str], ...]]
 OUTSIDE = "outside of its correction"
-"""What a note says of runs that a suite does not know."""
+"""Words of the note about runs that are not in the file of the suite."""
 
 
 def read_results(folders: Sequence[Path], *, each: bool = False) -> ResultsTable:

@@ -31,7 +31,7 @@ _QUIET = ("NO REFERENCE", "BASELINE")
 
 
 class Depth(IntEnum):
-    """How deep a reader looks: the first screen, `-v`, or the page. Each shows those before it."""
+    """The level of detail: the first screen, `-v` or the page. Each includes those before it."""
 
     FIRST = 1
     MORE = 2
@@ -68,7 +68,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """What was found about one thing: a task, a server, a check as a whole.
+    """The outcome of a task, of a server, or of a whole check, with its figures and its cause.
 
     `figures` are its value and what that is compared with, and `drawn` the same for a first line
     with the marks of the `ruler`; "" if it says no more. `counts` say how much was asked and how

@@ -65,7 +65,7 @@ class JsonDocument:
     """The result of a command.
 
     `result` holds all figures, as the file of the run folder has them; its form is that of the
-    story. Everything else has the same names for every story.
+    story. All other keys are the same for all stories.
     """
 
     schema_version: int

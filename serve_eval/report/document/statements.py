@@ -1,4 +1,4 @@
-"""Order the statements and conclusions of a document, the same for every face. Pure."""
+"""Order the statements and the conclusions of a document for all faces. Pure."""
 
 from __future__ import annotations
 
