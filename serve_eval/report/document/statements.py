@@ -63,7 +63,8 @@ def list_own(one: Conclusion) -> Iterator[Statement]:
     Statements that have more words for one of them stand in its place.
     """
     labels = {row.label for row in one.statements}
-    if one.cause and labels.isdisjoint(("why", "likely", "error")):
+    explained = {"why", "likely", *(("error",) if one.outcome == "ERROR" else ())}
+    if one.cause and labels.isdisjoint(explained):
         yield Statement(label="why" if one.sure else "likely", text=one.cause)
     yield from one.statements
     if one.counts and ASKED not in labels:
