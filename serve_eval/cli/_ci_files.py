@@ -125,16 +125,18 @@ def check_asked(
 
 def _has_begun(folder: Path | None) -> bool:
     """Return True if a folder holds the plan of a command."""
-    from serve_eval.evaluation.storage.file_names import PLANS
+    from serve_eval.evaluation.storage.story_files import STORIES
 
-    return folder is not None and any((folder / name).is_file() for name in PLANS)
+    return folder is not None and any(one.plan and one.has_plan(folder) for one in STORIES)
 
 
 def _has_ended(folder: Path | None) -> bool:
     """Return True if a folder holds the result of a command."""
-    from serve_eval.evaluation.storage.file_names import RESULTS
+    from serve_eval.evaluation.storage.story_files import STORIES
 
-    return folder is not None and any((folder / name).is_file() for name in RESULTS)
+    return folder is not None and any(
+        one.result and (folder / one.result).is_file() for one in STORIES
+    )
 
 
 def _save_asked(flag: str, file: Path, text: str, exit_code: int) -> int:

@@ -26,7 +26,7 @@ def compare_loads(
     from serve_eval.cli._ending import ask_in_folder, end
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import say
-    from serve_eval.evaluation.storage.file_names import COMPARISON_PLAN
+    from serve_eval.evaluation.storage.story_files import COMPARE
     from serve_eval.workflows.compare.at_loads import compare_at_loads
     from serve_eval.workflows.compare.document_at_loads import make_load_document
 
@@ -42,5 +42,5 @@ def compare_loads(
         progress=progress(PatientConsole(stderr=True, highlight=False, emoji=False)),
         notify=say,
     )
-    found = ask_in_folder(story, out_dir, f"*/{COMPARISON_PLAN}")
+    found = ask_in_folder(story, out_dir, f"*/{COMPARE.plan}")
     return end(make_load_document(found, out_dir), faces, folder=out_dir)

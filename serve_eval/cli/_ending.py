@@ -70,10 +70,9 @@ def print_result(document: Document, faces: FaceOptions, figures: bytes = b"") -
     """Write a document to standard output, as JSON if that was asked for."""
     from serve_eval.cli._streams import draw, emit
     from serve_eval.report.document import print_document, write_document
-    from serve_eval.schema import REHEARSED
 
     if not faces.as_json:
-        first = 1 + (document.notice not in ("", REHEARSED))
+        first = 1 + (bool(document.notice and not document.header.rehearsal))
         draw(
             lambda console: print_document(
                 document, console, verbose=faces.verbose, brief=faces.quiet

@@ -196,7 +196,7 @@ def _execute(
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import say
     from serve_eval.errors import ServeEvalError
-    from serve_eval.evaluation.storage.file_names import TAKEN_PLAN
+    from serve_eval.evaluation.storage.story_files import TAKE
     from serve_eval.verdicts.exit_code import PASS
     from serve_eval.workflows.references.take import take_reference
 
@@ -218,7 +218,7 @@ def _execute(
             )
         )
     except (Interrupted, ServeEvalError) as ending:
-        return end_early(ending, out_dir, TAKEN_PLAN)
+        return end_early(ending, out_dir, TAKE.plan)
     _print(found, references_dir, file)
     return PASS
 

@@ -40,13 +40,13 @@ def encode_result(done: Smoke, base_url: str, started_at: str) -> bytes:
 def save_result(figures: bytes, folder: Path) -> None:
     """Write all figures into the folder; if that fails, warn and go on to tell the result."""
     from serve_eval.cli._streams import say
-    from serve_eval.evaluation.storage.file_names import SMOKE_RESULT
     from serve_eval.evaluation.storage.private_files import write_private
+    from serve_eval.evaluation.storage.story_files import SMOKE
 
     try:
-        write_private(folder / SMOKE_RESULT, figures)
+        write_private(folder / SMOKE.result, figures)
     except OSError as error:
-        say(f"warning: {folder / SMOKE_RESULT} could not be written: {error.strerror}")
+        say(f"warning: {folder / SMOKE.result} could not be written: {error.strerror}")
 
 
 def save_known(done: Smoke, file: Path | None) -> int:

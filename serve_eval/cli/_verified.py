@@ -21,15 +21,15 @@ def write_result(
     Return `addresses`, those with which a further command reaches the servers, by name: of servers
     that a night stops, the plan is what starts them again.
     """
-    from serve_eval.evaluation.storage.file_names import VERIFICATION, VERIFICATION_REFERENCE
-    from serve_eval.evaluation.storage.reports.served import find_served_plans, shorten_url
-    from serve_eval.evaluation.storage.reports.verification_files import (
-        write_reference,
-        write_verification,
+    from serve_eval.evaluation.storage.file_names import (
+        VERIFICATION_REFERENCE,
     )
+    from serve_eval.evaluation.storage.reports.served import find_served_plans, shorten_url
+    from serve_eval.evaluation.storage.reports.verification_files import write_reference
+    from serve_eval.evaluation.storage.story_files import VERIFY
     from serve_eval.workflows.verify.advice import lacks_floor
 
-    write_verification(out_dir / VERIFICATION, found)
+    VERIFY.write(out_dir, found)
     if used is not None:
         write_reference(out_dir / VERIFICATION_REFERENCE, used)
     plans = find_served_plans(out_dir) if lacks_floor(found) else {}

@@ -207,12 +207,12 @@ def _execute(found: Configurations, rules: BisectRules, out_dir: Path, faces: Fa
     from serve_eval.cli._ending import ask_in_folder, end
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import say
-    from serve_eval.evaluation.storage.file_names import BISECTION_PLAN
+    from serve_eval.evaluation.storage.story_files import BISECT
     from serve_eval.workflows.bisect.bisect import bisect as search
     from serve_eval.workflows.bisect.document import make_document
 
     say(f"serve-eval bisect: folder {out_dir}")
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     story = search(found, rules, out_dir, progress=shown, notify=say)
-    state = ask_in_folder(story, out_dir, BISECTION_PLAN)
+    state = ask_in_folder(story, out_dir, BISECT.plan)
     return end(make_document(state, found, out_dir), faces, folder=out_dir)

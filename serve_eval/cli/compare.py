@@ -316,7 +316,7 @@ def _execute(
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._red_results import RedResult, fail_undecided
     from serve_eval.cli._streams import say
-    from serve_eval.evaluation.storage.file_names import COMPARISON_PLAN
+    from serve_eval.evaluation.storage.story_files import COMPARE
     from serve_eval.workflows.compare.compare import SHOW_FLIPS
     from serve_eval.workflows.compare.compare import compare as compare_both
 
@@ -331,7 +331,7 @@ def _execute(
         progress=progress(PatientConsole(stderr=True, highlight=False, emoji=False)),
         notify=say,
     )
-    comparison = ask_in_folder(story, out_dir, COMPARISON_PLAN)
+    comparison = ask_in_folder(story, out_dir, COMPARE.plan)
     from serve_eval.workflows.compare.document import make_document
 
     red = RedResult(out_dir, comparison.exit_code)

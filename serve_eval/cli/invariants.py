@@ -197,7 +197,7 @@ def _check_canary_options(
 
 def _execute_canaries(a: str, settings: dict[str, Any], out_dir: Path, faces: FaceOptions) -> int:
     """Send canaries, with progress on stderr and the result on stdout. Return the exit code."""
-    from serve_eval.evaluation.storage.file_names import CANARY_PLAN
+    from serve_eval.evaluation.storage.story_files import CANARIES
     from serve_eval.workflows.invariants.canaries.document import make_document
     from serve_eval.workflows.invariants.canaries.story import check_canaries
 
@@ -206,14 +206,14 @@ def _execute_canaries(a: str, settings: dict[str, Any], out_dir: Path, faces: Fa
     async def ask(**progress: Any) -> Document:
         return make_document(await check_canaries(plan, out_dir, **progress), out_dir)
 
-    return _show("invariants --canaries", ask, out_dir, CANARY_PLAN, faces)
+    return _show("invariants --canaries", ask, out_dir, CANARIES.plan, faces)
 
 
 def _execute(
     a: str, settings: dict[str, Any], out_dir: Path, more: dict[str, Any], faces: FaceOptions
 ) -> int:
     """Check an endpoint, with progress on stderr and the result on stdout. Return the exit code."""
-    from serve_eval.evaluation.storage.file_names import INVARIANTS_PLAN
+    from serve_eval.evaluation.storage.story_files import INVARIANTS
     from serve_eval.workflows.invariants.check import check
     from serve_eval.workflows.invariants.document import make_document
 
@@ -222,7 +222,7 @@ def _execute(
     async def ask(**progress: Any) -> Document:
         return make_document(await check(plan, out_dir, **progress, **more), out_dir)
 
-    return _show("invariants", ask, out_dir, INVARIANTS_PLAN, faces)
+    return _show("invariants", ask, out_dir, INVARIANTS.plan, faces)
 
 
 def _show(

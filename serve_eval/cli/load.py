@@ -143,12 +143,12 @@ def _execute(
     from serve_eval.cli._ending import ask_in_folder, end
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import say
-    from serve_eval.evaluation.storage.file_names import LOAD_PLAN
+    from serve_eval.evaluation.storage.story_files import LOAD
     from serve_eval.workflows.load.document import make_document
     from serve_eval.workflows.load.story import measure_load
 
     say(f"serve-eval load: folder {folder}")
     shown: Any = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     story = measure_load(plan, folder, loads, bisect=bisect, progress=shown, notify=say)
-    found = ask_in_folder(story, folder, LOAD_PLAN)
+    found = ask_in_folder(story, folder, LOAD.plan)
     return end(make_document(found, folder), faces, folder=folder)

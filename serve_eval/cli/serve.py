@@ -203,8 +203,8 @@ def _record(folder: Path | None, what: str, plan: Plan, ended: Held | ServeEvalE
     from datetime import UTC, datetime
 
     from serve_eval.errors import ServeEvalError
-    from serve_eval.evaluation.storage.file_names import SERVED
     from serve_eval.evaluation.storage.private_files import pretty_json, write_private
+    from serve_eval.evaluation.storage.story_files import SERVE
     from serve_eval.schema import REHEARSAL
 
     if folder is None or Path(what).absolute() == (folder / "plan.yaml").absolute():
@@ -220,7 +220,7 @@ def _record(folder: Path | None, what: str, plan: Plan, ended: Held | ServeEvalE
         "error": str(ended) if failed else "",
         "rehearsal": plan.launcher.name == REHEARSAL,
     }
-    write_private(folder / SERVED, pretty_json(found))
+    write_private(folder / SERVE.result, pretty_json(found))
 
 
 def _describe(entry: Held, what: str, *, detached: bool) -> str:

@@ -224,7 +224,10 @@ def execute(
     from serve_eval.cli._red_results import RedResult
     from serve_eval.cli._streams import say
     from serve_eval.evaluation.storage.file_names import SUITE_RUNS
-    from serve_eval.evaluation.storage.reports.suite_files import holds_suite, suite_and_owner
+    from serve_eval.evaluation.storage.reports.suite_files import (
+        suite_and_owner,
+    )
+    from serve_eval.evaluation.storage.story_files import SUITE
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.verdicts.exit_code import FAIL, INTERRUPTED
     from serve_eval.workflows.servers.reuse import attach
@@ -258,7 +261,7 @@ def execute(
     except Interrupted:
         say(
             explain_kept(out_dir, again())
-            if holds_suite(out_dir)
+            if SUITE.has_plan(out_dir)
             else "Interrupted; nothing was saved"
         )
         return INTERRUPTED

@@ -187,7 +187,7 @@ def _execute(
     from serve_eval.cli._ending import ask_in_folder, end
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import say
-    from serve_eval.evaluation.storage.file_names import TOOLS_PLAN
+    from serve_eval.evaluation.storage.story_files import TOOLS
     from serve_eval.workflows.tools.document import make_document
     from serve_eval.workflows.tools.story import check_tools
 
@@ -195,5 +195,5 @@ def _execute(
     say(f"serve-eval tools: folder {out_dir}")
     shown: Any = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     story = check_tools(plan, out_dir, loads, rules=rules, progress=shown, notify=say)
-    found = ask_in_folder(story, out_dir, TOOLS_PLAN)
+    found = ask_in_folder(story, out_dir, TOOLS.plan)
     return end(make_document(found, out_dir), faces, folder=out_dir)

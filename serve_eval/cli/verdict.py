@@ -90,11 +90,11 @@ def verdict(
     from serve_eval.cli._red_results import RedResult, fail_undecided
     from serve_eval.evaluation.evaluate import judge_again
     from serve_eval.evaluation.storage.private_files import pretty_json
-    from serve_eval.evaluation.storage.reports.suite_files import holds_suite
+    from serve_eval.evaluation.storage.story_files import SUITE
     from serve_eval.report.run.document import make_run_document
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
-    if holds_suite(run):
+    if SUITE.has_plan(run):
         raise typer.Exit(_judge_suite(judged, output, faces, run))
     report = judge_again(choose_plan(judged, output.include_path, run), run, strict=output.strict)
     red = RedResult(run, report.exit_code, report.plan.include_path)

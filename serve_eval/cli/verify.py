@@ -224,6 +224,15 @@ def _execute(asked: _Asked, faces: FaceOptions) -> int:
         return end(make_document(found, out_dir, addresses, model), faces, folder=out_dir)
 
 
+def _tell() -> dict[str, Any]:
+    """Return where progress and remarks go: to standard error."""
+    from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._streams import say
+
+    console = PatientConsole(stderr=True, highlight=False, emoji=False)
+    return {"progress": progress(console), "notify": say}
+
+
 async def _register(asked: _Asked) -> VerificationReference:
     from serve_eval.cli._streams import say
     from serve_eval.errors import PlanError
@@ -239,7 +248,7 @@ async def _register(asked: _Asked) -> VerificationReference:
                 hint="Leave --rehearse out.",
             )
         siblings = plan_siblings(asked.reference.sibling or (), [server], asked.settings)
-        return await register(server, siblings, asked.rules, asked.out_dir, notify=say)
+        return await register(server, siblings, asked.rules, asked.out_dir, **_tell())
 
 
 async def _verify(
@@ -250,9 +259,8 @@ async def _verify(
     The folder stays locked until the stack ends.
     """
     from serve_eval.cli._streams import say
-    from serve_eval.evaluation.storage.file_names import VERIFICATION_PLAN
     from serve_eval.evaluation.storage.folder_lock import occupy
-    from serve_eval.evaluation.storage.reports.verification_files import write_verification_plan
+    from serve_eval.evaluation.storage.story_files import VERIFY
     from serve_eval.workflows.verify.legs import parse_worker
     from serve_eval.workflows.verify.verify import verify, verify_fleet
 
@@ -260,10 +268,12 @@ async def _verify(
         _check_number(len(given), asked.reference)
         named = to_plans(given, asked.settings)
         addresses = {one.name: one.text for one in given if one.lasts}
-        stack.enter_context(occupy(asked.out_dir, VERIFICATION_PLAN))  # view: it still runs
-        write_verification_plan(asked.out_dir, [one.name for one in named])
+        stack.enter_context(occupy(asked.out_dir, VERIFY.plan))  # view: it still runs
+        telling = _tell()
+        asked.out_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        VERIFY.write_plan(asked.out_dir, {"servers": [one.name for one in named]})
         if asked.reference.fleet:
-            found, used = await verify_fleet(named, asked.rules, asked.out_dir, notify=say)
+            found, used = await verify_fleet(named, asked.rules, asked.out_dir, **telling)
             return found, used, addresses
         found, used = await verify(
             named[0] if known is None else known,
@@ -274,6 +284,6 @@ async def _verify(
             source=str(asked.reference.reference or ""),
             workers=[parse_worker(text, named[-1]) for text in asked.workers],
             tokenizer=asked.tokenizer,
-            notify=say,
+            **telling,
         )
         return found, used, addresses

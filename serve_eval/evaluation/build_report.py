@@ -89,6 +89,7 @@ def report_on(
     return Report(
         schema_version=REPORT_SCHEMA,
         rehearsal=rehearsal,
+        model=plan.model,
         plan=plan,
         endpoint=endpoint,
         environment=environment(),

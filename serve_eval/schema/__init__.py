@@ -13,7 +13,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from serve_eval.schema.answering_servers import AnsweringServers
-from serve_eval.schema.attribution import Attribution, WorkerFigures, WorkerShare, WorkerTimes
+from serve_eval.schema.attribution import (
+    Attributed,
+    Attribution,
+    WorkerFigures,
+    WorkerShare,
+    WorkerTimes,
+)
 from serve_eval.schema.content import (
     AudioForm,
     AudioUrl,
@@ -40,6 +46,7 @@ from serve_eval.schema.event import (
     EndpointReady,
     Event,
     MessageSaid,
+    ResultMade,
     RunError,
     RunFinished,
     RunStarted,
@@ -90,6 +97,7 @@ from serve_eval.schema.reference import Reference, ReferenceRuns
 from serve_eval.schema.rehearsal import REHEARSED, STAND_IN, is_rehearsal, is_stand_in
 from serve_eval.schema.report import EffortSeen, Report, TaskReport, WrongExample
 from serve_eval.schema.result import ScorerError, Stability, TaskResult, UnscoredSample
+from serve_eval.schema.result_header import ResultHeader
 from serve_eval.schema.sample import (
     HOLDOUT,
     MEDIUM,
@@ -243,6 +251,7 @@ __all__ = [
     "AnswerSpan",
     "AnsweringServers",
     "Attempt",
+    "Attributed",
     "Attribution",
     "AudioForm",
     "AudioUrl",
@@ -356,6 +365,8 @@ __all__ = [
     "Report",
     "Request",
     "Response",
+    "ResultHeader",
+    "ResultMade",
     "ResultMessage",
     "RunError",
     "RunFinished",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from serve_eval.schema.result_header import ResultHeader
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerShare:
@@ -93,3 +95,23 @@ class Attribution:
     times: tuple[WorkerTimes, ...] = ()
     counted: str = ""
     dealt_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attributed(ResultHeader):
+    """The content of attribution.json: the result of asking each worker separately.
+
+    `alone` covers each worker answering on its own, `in_pairs` every context server with every
+    generation server (None: not asked), and `transfer` the pairs against their servers alone. If
+    pairs were asked, each of the three uses a third of the significance level. `asked` is the
+    number of prompts, `requests` that of all requests.
+    """
+
+    run: str
+    workers: tuple[tuple[str, str], ...]
+    asked: int
+    requests: int
+    alone: Attribution
+    in_pairs: Attribution | None
+    transfer: Attribution | None
+    warnings: tuple[str, ...] = ()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from serve_eval.schema.result_header import ResultHeader
+
 
 class BisectionResult(StrEnum):
     """The result of a configuration.
@@ -71,7 +73,7 @@ class BisectionSuspect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bisection:
+class Bisection(ResultHeader):
     """A search and what it found, as stored in bisection.json.
 
     `ordered`: the changes are steps in a row. `tasks` are those that the later steps ask. `margin`
@@ -81,7 +83,6 @@ class Bisection:
     weak (None: it goes on). `gpu_hours` is None if the launcher does not know its GPUs.
     """
 
-    schema_version: int
     ordered: bool
     changes: tuple[BisectionChange, ...]
     tasks: tuple[str, ...]
@@ -92,10 +93,7 @@ class Bisection:
     steps: tuple[BisectionStep, ...] = ()
     suspects: tuple[BisectionSuspect, ...] = ()
     ending: str | None = None
-    exit_code: int | None = None
     starts: int = 0
     requests: int = 0
     gpu_hours: float | None = None
-    started_at: str = ""
-    wall_s: float = 0.0
     warnings: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from serve_eval.schema.exchange import Failure, Response
+from serve_eval.schema.result_header import ResultHeader
 
 
 class CanaryRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -63,7 +64,7 @@ class CanarySuspicion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CanaryResult:
+class CanaryResult(ResultHeader):
     """The result of a canary pass, as it is in canaries.json.
 
     `own` answers repeat the code of their own request; only they would show that whole answers are
@@ -71,11 +72,9 @@ class CanaryResult:
     has, for each form of prompt, its answers and how many of them repeat their own code.
     `leaking` is the number of requests that received another one's code; `leaks` has a row for
     each code that each of them received. `cached_tokens` of `prompt_tokens` came from the server's
-    prefix cache (None: not reported). `rehearsal`: the stand-in answered.
+    prefix cache (None: not reported).
     """
 
-    schema_version: int
-    model: str | None
     base_url: str
     requests: int
     answers: int
@@ -89,7 +88,3 @@ class CanaryResult:
     suspicion: CanarySuspicion | None
     prompt_tokens: int
     cached_tokens: int | None
-    exit_code: int
-    started_at: str
-    wall_s: float
-    rehearsal: bool = False

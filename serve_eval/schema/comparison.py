@@ -9,6 +9,7 @@ from typing import Literal
 from serve_eval.schema.attribution import Attribution
 from serve_eval.schema.plan import Spec
 from serve_eval.schema.result import TaskResult
+from serve_eval.schema.result_header import ResultHeader
 from serve_eval.schema.traffic import Traffic
 from serve_eval.schema.verdict import Verdict
 
@@ -282,19 +283,11 @@ class ComparedSide:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """The comparison of two runs, as stored in comparison.json.
+class Comparison(ResultHeader):
+    """The comparison of two runs, as stored in comparison.json. Its `model` is that of B."""
 
-    `rehearsal`: the stand-in answered for A or B, and nothing was judged.
-    """
-
-    schema_version: int
-    rehearsal: bool = False
     a: ComparedSide
     b: ComparedSide
     rule: Spec
     tasks: tuple[ComparedTask, ...]
-    exit_code: int
-    started_at: str
-    wall_s: float
     warnings: tuple[str, ...] = ()

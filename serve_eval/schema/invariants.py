@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from serve_eval.schema.comparison import Agreement, SelfFlips
+from serve_eval.schema.result_header import ResultHeader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,20 +85,13 @@ class Invariant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Invariants:
+class Invariants(ResultHeader):
     """The properties that hold for one endpoint under any load, order and form of its requests.
 
     They are stored in invariants.json. `skipped` maps the arms that were not tried to the reason.
-    `rehearsal`: the stand-in answered, and nothing was judged.
     """
 
-    schema_version: int
-    model: str | None
     base_url: str
     alpha: float
     results: tuple[Invariant, ...]
     skipped: Mapping[str, str]
-    exit_code: int
-    started_at: str
-    wall_s: float
-    rehearsal: bool = False

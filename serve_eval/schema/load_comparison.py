@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from serve_eval.schema.plan import Spec
+from serve_eval.schema.result_header import ResultHeader
 from serve_eval.schema.verdict import VerdictOutcome
 
 
@@ -31,19 +32,15 @@ class TaskAtLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadComparison:
+class LoadComparison(ResultHeader):
     """The comparison at all loads, as stored in load_comparison.json.
 
     `order` has the loads as they were asked, and `words` say for each task where B is worse.
     `warnings` name the loads whose answers are all of an earlier session.
     """
 
-    schema_version: int
     rule: Spec
     order: tuple[int, ...]
     tasks: tuple[TaskAtLoad, ...]
     words: Mapping[str, str]
-    exit_code: int
-    started_at: str
-    wall_s: float
     warnings: tuple[str, ...] = ()

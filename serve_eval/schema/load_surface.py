@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from serve_eval.schema.comparison import FirstDivergences
+from serve_eval.schema.result_header import ResultHeader
 
 LoadOutcome = Literal[
     "lowest", "holds", "worse", "better", "likely worse", "likely better", "fails", "gave up"
@@ -123,17 +124,13 @@ class LoadBracket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadSurface:
+class LoadSurface(ResultHeader):
     """The accuracy of an endpoint over the number of requests in flight, as stored in load.json.
 
     `order` are the loads in the order of asking and `seed` is that of both orders. `requests` are
     the prompts that were asked, over all passes. `bracket` is of a bisection.
-    `rehearsal`: the stand-in answered.
     """
 
-    schema_version: int
-    rehearsal: bool = False
-    model: str | None
     base_url: str
     alpha: float
     order: tuple[int, ...]
@@ -141,7 +138,4 @@ class LoadSurface:
     tasks: tuple[LoadTask, ...]
     bracket: LoadBracket | None
     requests: int
-    exit_code: int
-    started_at: str
-    wall_s: float
     warnings: tuple[str, ...] = ()

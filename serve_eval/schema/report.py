@@ -15,6 +15,7 @@ from serve_eval.schema.path import PathFinding
 from serve_eval.schema.plan import Plan, Spec
 from serve_eval.schema.reference import Reference
 from serve_eval.schema.result import TaskResult
+from serve_eval.schema.result_header import ResultHeader
 from serve_eval.schema.sampling_defaults import SamplingDefaults
 from serve_eval.schema.traffic import Load, Traffic
 from serve_eval.schema.verdict import Verdict
@@ -74,27 +75,22 @@ class EffortSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(ResultHeader):
     """The report of a run, as stored in report.json; every other output is made from it.
 
     `loads` has one entry per session with requests. `engine` is what the engines of the servers
     counted during all sessions (None: no server reports it). `path` has a finding for each part of
     the path that the plan or the launcher expects. `unproven_answers` count although nothing proves
     that they belong to their samples. `sampling_defaults` is what the endpoint puts in the place of
-    sampling fields that requests leave out (None: not probed). `rehearsal`: the stand-in answered,
-    and nothing was judged. `effort` has what came of the effort that was asked for, by task.
+    sampling fields that requests leave out (None: not probed). `effort` has
+    what came of the effort that was asked for, by task.
     """
 
-    schema_version: int
-    rehearsal: bool = False
     plan: Plan
     endpoint: Endpoint
     environment: Mapping[str, object]
     tasks: tuple[TaskReport, ...]
     loads: tuple[Load, ...]
-    exit_code: int
-    started_at: str
-    wall_s: float
     warnings: tuple[str, ...] = ()
     engine: EngineReport | None = None
     path: tuple[PathFinding, ...] = ()

@@ -10,6 +10,7 @@ from typing import Literal
 
 from serve_eval.schema.event import RunError
 from serve_eval.schema.plan import Plan
+from serve_eval.schema.result_header import ResultHeader
 from serve_eval.schema.verdict import OtherRule, VerdictOutcome
 
 Scalar = str | int | float | bool
@@ -158,23 +159,18 @@ class SuiteChanges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SuiteReport:
+class SuiteReport(ResultHeader):
     """The report of a suite, as stored in suite_report.json.
 
     `alpha` is the chance of any false alarm among the paired gates together; `verdict` is the exit
-    code as a word. `rehearsal`: the stand-in answered in a run. `changes` are those since the last
-    report of the folder (None: there is none, or nothing changed).
+    code as a word. `changes` are those since the last report of the folder (None: there is none, or
+    nothing changed).
     """
 
-    schema_version: int
-    rehearsal: bool = False
     name: str
     verdict: str
-    exit_code: int
     alpha: float
     runs: tuple[SuiteRunReport, ...]
     rows: tuple[SuiteRow, ...]
     waivers: tuple[WaiverUse, ...]
-    started_at: str
-    wall_s: float
     changes: SuiteChanges | None = None

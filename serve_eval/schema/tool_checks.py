@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from serve_eval.schema.result_header import ResultHeader
+
 ToolForm = Literal["whole", "stream"]
 """The form of an answer: one body, or an event stream."""
 ToolAgainst = Literal["threshold", "lowest load", "whole answer", "reference", "itself"]
@@ -78,16 +80,13 @@ class ToolProbe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCheck:
+class ToolCheck(ResultHeader):
     """Tool calls and guided decoding of an endpoint, as stored in tools.json.
 
     `fingerprint` is that of the requests, `parameters` the checks of single fields, and
-    `unsupported` the kinds of requests that were not asked. `rehearsal`: the stand-in answered, and
-    nothing was judged.
+    `unsupported` the kinds of requests that were not asked.
     """
 
-    schema_version: int
-    model: str | None
     base_url: str
     fingerprint: str
     kinds: tuple[str, ...]
@@ -98,7 +97,3 @@ class ToolCheck:
     remarks: tuple[str, ...]
     reference: str | None
     requests: int
-    exit_code: int
-    started_at: str
-    wall_s: float
-    rehearsal: bool = False

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 from msgspec import Struct
 
 from serve_eval.schema.engine_counts import ServerCounts
+from serve_eval.schema.result_header import ResultHeader
 from serve_eval.schema.sampling_defaults import SamplingDefaults
 
 REFERENCE_VERSION = 1
@@ -210,22 +212,17 @@ class LostServer(Struct, frozen=True, kw_only=True):
     part_of: str | None = None
 
 
-class Verification(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification(ResultHeader):
     """The result of `serve-eval verify`.
 
-    `model` is the one of the reference ("": an older version did not record it). `siblings` is the
-    number of those that were compared, and `floor_measured` says that they measured the floor.
-    `named` says which part of a deployment differs, if
-    that was found. `groups` are the servers of a fleet that answer alike, the largest group first.
-    `lost` are servers without an outcome. `rehearsal`: the stand-in answered for one of them.
+    `model` is the one of the reference. `siblings` is the number of those that were compared, and
+    `floor_measured` says that they measured the floor. `named` says which part of a deployment
+    differs, if that was found. `groups` are the servers of a fleet that answer alike, the largest
+    group first. `lost` are servers without an outcome.
     """
 
-    version: int = REFERENCE_VERSION
-    rehearsal: bool = False
-    started_at: str
-    wall_s: float
     reference: str
-    model: str = ""
     noise: float
     step: float
     floor: float | None
@@ -241,4 +238,3 @@ class Verification(Struct, frozen=True, kw_only=True):
     named: tuple[str, ...] = ()
     groups: tuple[tuple[str, ...], ...] = ()
     lost: tuple[LostServer, ...] = ()
-    exit_code: int

@@ -13,14 +13,13 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.evaluation.storage.reports.comparison_files import (
     describe_comparison,
-    is_comparison,
     locate_runs,
 )
 from serve_eval.evaluation.storage.reports.suite_files import (
     find_suite_report,
-    holds_suite,
     read_suite,
 )
+from serve_eval.evaluation.storage.story_files import COMPARE, SUITE
 from serve_eval.report.results_table.content import BEGAN, RUN, SAMPLING_SEED
 from serve_eval.schema import Report, Suite, SuiteReport, SuiteRow
 from serve_eval.series.answer_numbers import count_answers, say_answers
@@ -105,7 +104,7 @@ def read_measured(
 
 def _list_places(folder: Path) -> list[Path]:
     """Return the run folders of a comparison's sides, which may be elsewhere, or the folder."""
-    if not is_comparison(folder):
+    if not COMPARE.has_plan(folder):
         return [folder]
     sides = [run for _, run in locate_runs(folder) if run.is_dir()]
     return sides or [folder]
@@ -248,7 +247,7 @@ def _find_suites(runs: Sequence[FinishedRun], notes: list[str]) -> dict[Path, _S
         run.folder.parent.parent for run in runs if run.folder.parent.name == SUITE_RUNS
     ):
         try:
-            if holds_suite(place):
+            if SUITE.has_plan(place):
                 found[place] = _Suite(read_suite(place), find_suite_report(place))
         except RunFolderError as error:
             notes.append(f"without its suite: {error}")

@@ -14,12 +14,12 @@ from serve_eval.evaluation.storage.file_names import PLAN_FILE, REPORT_FILE
 from serve_eval.evaluation.storage.reports.ended_early import EndedEarly, list_ended_early
 from serve_eval.evaluation.storage.reports.folder_results import (
     FolderResult,
-    find_maker,
     list_results,
 )
 from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
 from serve_eval.evaluation.storage.reports.suite_files import find_suite_rows
 from serve_eval.evaluation.storage.sessions import read_sessions, sessions_fingerprint
+from serve_eval.evaluation.storage.story_files import find_maker
 from serve_eval.schema import Report, SuiteRow, TaskReport, VerdictOutcome
 
 UNFINISHED = "left out, because they are unfinished"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from serve_eval.evaluation.storage.folder_format import FOLDER_FORMAT
-from serve_eval.evaluation.storage.reports.comparison_files import COMPARISON_SCHEMA
 from serve_eval.evaluation.storage.reports.report_file import REPORT_SCHEMA
+from serve_eval.evaluation.storage.story_files import COMPARE
 from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
@@ -143,7 +143,7 @@ def test_the_folder_of_a_newer_comparison_is_refused(
     out, second = run.parents[1] / "out", run.parent / "second"
     done = serve_eval(*_arguments("compare", run, finished))
     assert done.returncode in (0, 3), done.stderr
-    _change(out / "compare.json", COMPARISON_SCHEMA + 4)
+    _change(out / "compare.json", COMPARE.version + 4)
     before = {
         file: file.read_bytes() for file in out.rglob("*") if file.is_file() and file.name != "lock"
     }
@@ -154,7 +154,7 @@ def test_the_folder_of_a_newer_comparison_is_refused(
     )
     assert (done.returncode, "or a newer one" in done.stderr) == (2, True), done.stderr
     assert (
-        f"compare.json has format {COMPARISON_SCHEMA + 4}, but this version of serve-eval ("
+        f"compare.json has format {COMPARE.version + 4}, but this version of serve-eval ("
         in done.stderr
     )
     assert "holds another comparison" not in done.stderr

@@ -16,9 +16,8 @@ import pytest
 from serve_eval.evaluation.endpoint.launch import _write_answers, launch
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.schema import Plan, Report, Spec
+from serve_eval.schema import Attributed, Plan, Report, Spec
 from serve_eval.workflows.attribute import attribute
-from serve_eval.workflows.attribute.attributed import Attributed
 
 pytestmark = pytest.mark.slow
 

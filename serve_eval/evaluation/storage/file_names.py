@@ -1,4 +1,6 @@
-"""Name every file in the folder of a run, and of a comparison, check, suite or bisection with runs.
+"""Name every file in the folder of a run, and those that only one other command has.
+
+The plan and the result of each command stand in story_files.
 
 The folder of a run:
 
@@ -45,82 +47,37 @@ SESSIONS_FILE, ORDER_FILE, LOOKS_FILE, LOCK_FILE = (
     "looks.json",
     "lock",
 )
-PROOFS_FILE, TRACE_FILE, ATTRIBUTION_FILE = "steps.jsonl", "served.jsonl", "attribution.json"
+PROOFS_FILE, TRACE_FILE = "steps.jsonl", "served.jsonl"
 ATTRIBUTION_FACES = "attribution"
 SAMPLES, SCORES, EXECUTIONS, JUDGEMENTS = "samples", "scores", "executions", "judgements"
 CASES, PROMPTS, MEDIA, ARCHIVE, LOGS = "cases", "prompts", "media", "archive", "logs"
 LM_EVAL, CAPSULES = "lm-eval", "capsules"
 
-SMOKE_RESULT, SERVED = "smoke.json", "served.json"
-"""What `smoke -o` found, and what `serve -o` started, for `view`."""
-COMPARISON_PLAN, COMPARISON = "compare.json", "comparison.json"
-"""The sides and the rule of a comparison, and its result."""
 SIDE_A, SIDE_B, AGAIN = "a", "b", "again"
 """The folders of a comparison that hold its run folders."""
 
-INVARIANTS_PLAN, INVARIANTS, CHUNKS_FILE = "invariants_plan.json", "invariants.json", "chunks.json"
-"""The plan of a check of invariants, its result, and the lengths of its prompts."""
+CHUNKS_FILE = "chunks.json"
+"""The lengths of the prompts of a check of invariants."""
 PRESSURE_FILE = "pressure.json"
 """The tokens of other prompts that were sent in a check of invariants to fill the cache."""
 SALT_FILE = "cache_salt.json"
 """The salt of a check of invariants, or why it has none."""
 
-LOAD_PLAN, LOAD_RESULT = "load_plan.json", "load.json"
-"""The plan and the loads of a check over loads, and its result."""
-LOAD_COMPARISON = "load_comparison.json"
-"""The result of a comparison at several loads."""
+CANARY_LOG = "canaries.jsonl"
+"""Every reply of a canary pass."""
 
-TOOLS_PLAN, TOOLS_RESULT = "tools_plan.json", "tools.json"
-"""The plan, loads and probes of a check of tool calls, and its result."""
+VERIFICATION_REFERENCE = "reference.json"
+"""The reference that a verification made."""
 
-CANARY_PLAN, CANARY_LOG, CANARIES = "canary_plan.json", "canaries.jsonl", "canaries.json"
-"""The seed of a canary pass and what it asks, every reply, and the result."""
-
-VERIFICATION_PLAN = "verify_plan.json"
-"""The names of the servers of a verification."""
-VERIFICATION, VERIFICATION_REFERENCE = "verification.json", "reference.json"
-"""The result of a verification, and the reference that it made."""
-
-SUITE_FILE, SUITE_REPORT_FILE, SUITE_RUNS = "suite.json", "suite_report.json", "runs"
-"""The runs of a suite, its report, and the folder that holds its run folders."""
+SUITE_RUNS = "runs"
+"""The folder of a suite that holds its run folders."""
 EARLIER_SUITE_REPORT = "suite_report.earlier.json"
 """The last report of a suite, until the runs that were added have one."""
 
-BISECTION_PLAN, BISECTION, BISECTION_RUNS = "bisect.json", "bisection.json", "runs"
-"""The plan of a bisection, its state and result, and the folder that holds its run folders."""
+BISECTION_RUNS = "runs"
+"""The folder of a bisection that holds its run folders."""
 BISECTION_REFERENCES = "good_scores"
 """The folder in a bisection with the scores of the good configuration."""
-
-TAKEN_PLAN = "references.json"
-"""The plan of the runs that `references take` registers."""
-
-PLANS = (
-    PLAN_FILE,
-    COMPARISON_PLAN,
-    SUITE_FILE,
-    LOAD_PLAN,
-    TOOLS_PLAN,
-    VERIFICATION_PLAN,
-    INVARIANTS_PLAN,
-    CANARY_PLAN,
-    BISECTION_PLAN,
-)
-"""The files that show that a command which ends with a verdict has begun in a folder."""
-
-RESULTS = (
-    REPORT_FILE,
-    COMPARISON,
-    SUITE_REPORT_FILE,
-    LOAD_RESULT,
-    LOAD_COMPARISON,
-    TOOLS_RESULT,
-    VERIFICATION,
-    SMOKE_RESULT,
-    INVARIANTS,
-    CANARIES,
-    BISECTION,
-)
-"""The files that hold the result of such a command, from its end until it goes on."""
 
 SERVERS = "servers"
 """The folder in a comparison, check or suite for the logs of servers that several runs share."""

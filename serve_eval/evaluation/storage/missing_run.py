@@ -6,27 +6,10 @@ import json
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.file_names import (
-    BISECTION_PLAN,
-    COMPARISON_PLAN,
-    INVARIANTS_PLAN,
-    LOAD_PLAN,
-    PLAN_FILE,
-    SUITE_FILE,
-    SUITE_RUNS,
-    TAKEN_PLAN,
-)
+from serve_eval.evaluation.storage.file_names import PLAN_FILE, SUITE_RUNS
+from serve_eval.evaluation.storage.story_files import STORIES
 
 ADVICE = "Name the folder that serve-eval run -o wrote, such as outputs/RUN."
-STORIES = {
-    COMPARISON_PLAN: "a comparison",
-    SUITE_FILE: "a suite",
-    INVARIANTS_PLAN: "invariants",
-    LOAD_PLAN: "load",
-    BISECTION_PLAN: "a bisection",
-    TAKEN_PLAN: "a reference",
-}
-"""The file that marks the folder of another command, and what such a folder is."""
 SHOWN = 3
 """Runs of such a folder that an error names."""
 
@@ -37,10 +20,11 @@ def explain_missing_run(path: Path) -> RunFolderError:
         return RunFolderError(f"{path} holds no run: there is no such folder", hint=ADVICE)
     if not path.is_dir():
         return RunFolderError(f"{path} holds no run: it is a file, not a folder", hint=ADVICE)
-    for sign, story in STORIES.items():
-        if (path / sign).exists():
+    for story in STORIES:
+        if story.called and story.has_plan(path):
             return RunFolderError(
-                f"{path} holds no run: it is the folder of {story}", hint=_name_runs(path, sign)
+                f"{path} holds no run: it is the folder of {story.called}",
+                hint=_name_runs(path, story.plan),
             )
     if next(path.iterdir(), None) is None:
         return RunFolderError(f"{path} holds no run: the folder is empty", hint=ADVICE)

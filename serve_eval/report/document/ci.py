@@ -19,7 +19,6 @@ from serve_eval.report.document.statements import (
 )
 from serve_eval.report.document.terminal import COMMANDS
 from serve_eval.report.page.content import DataTable
-from serve_eval.schema import REHEARSED
 
 STATES = {
     "PASS": CiState.PASSED,
@@ -33,7 +32,7 @@ STATES = {
 def make_ci_result(document: Document) -> CiResult:
     """Return what CI systems show of a document. A rehearsal passes and fails nothing."""
     suites = document.suites or [_make_suite(document)]
-    if document.notice == REHEARSED:
+    if document.header.rehearsal:
         suites = [
             CiSuite(
                 name=one.name,
@@ -46,7 +45,7 @@ def make_ci_result(document: Document) -> CiResult:
     shown = [row for row in list_statements(document) if row.depth is Depth.FIRST or row.keep]
     deeper = [*list_warnings(document.warnings)][sum(row.label == "warning" for row in shown) :]
     return CiResult(
-        notice=document.notice,
+        notice=document.banner,
         title=document.command,
         outcome=document.verdict,
         suites=suites,
@@ -64,7 +63,7 @@ def _make_suite(document: Document) -> CiSuite:
         name=f"serve-eval {document.story}",
         cases=[_make_case(document, one) for one in document.conclusions],
         host=document.endpoint,
-        seconds=document.wall_s,
+        seconds=document.header.wall_s,
     )
 
 

@@ -15,6 +15,7 @@ from serve_eval.report.ci.ci_result import CiCase, CiSuite
 from serve_eval.report.one_line import OneLine, lead
 from serve_eval.report.page.content import DataTable, Section, State
 from serve_eval.report.pictures.picture import Ruler
+from serve_eval.schema import REHEARSED, ResultHeader
 
 OUTCOMES = (
     "FAIL", "ALARM", "ANOTHER MODEL, PRECISION OR CACHE", "FAULT OF SINGLE REQUESTS",
@@ -91,10 +92,12 @@ class Conclusion:
 class Document:
     """Everything that a command shows of its result, whatever the face.
 
-    `story` is the name of the command, and `command` the line that names what it tested. `noun` is
-    that of several conclusions, and `overview` their table, if it says more than outcome, name,
-    figures and counts. `commands` come next, the likeliest first. `suites` are the cases of CI.
-    `make_page_blocks` makes what only the page shows, at the very end, since it may read samples.
+    `story` is the name of the command, and `command` the line that names what it tested. `header`
+    is the result itself, or what its file begins with; `model` names the model if that does not.
+    `noun` is that of several conclusions, and `overview` their table, if it says more than
+    outcome, name, figures and counts. `commands` come next, the likeliest first. `suites` are the
+    cases of CI. `make_page_blocks` makes what only the page shows, at the very end, since it may
+    read samples.
     `result` is the file with all figures, and `notice` comes before everything. `counted_as` says
     how many conclusions there are, if more than their number is to be said. `summary_lines` are
     Markdown for the summary of CI alone. With `folds_overview`, the page begins with a table of
@@ -104,15 +107,13 @@ class Document:
 
     story: str
     command: str
-    exit_code: int
+    header: ResultHeader
     conclusions: Sequence[Conclusion]
     outcome: str = ""
     noun: str = "tasks"
     overview: DataTable | None = None
     model: str = ""
     endpoint: str = ""
-    started_at: str = ""
-    wall_s: float = 0.0
     notice: str = ""
     statements: Sequence[Statement] = ()
     blocks: Sequence[Block] = ()
@@ -126,6 +127,21 @@ class Document:
     folds_overview: bool = False
     names_endpoint: bool = True
     line: OneLine | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the command."""
+        return self.header.exit_code
+
+    @property
+    def subject(self) -> str:
+        """The model that was judged, or "" if it is not known."""
+        return self.model or self.header.model or ""
+
+    @property
+    def banner(self) -> str:
+        """The line before everything: that of a rehearsal, or the notice."""
+        return REHEARSED if self.header.rehearsal else self.notice
 
     @property
     def verdict(self) -> str:
@@ -184,7 +200,7 @@ class Document:
         return OneLine(
             outcome=one.outcome,
             about=" ".join(
-                filter(None, (one.name, self.model, self.endpoint * self.names_endpoint))
+                filter(None, (one.name, self.subject, self.endpoint * self.names_endpoint))
             ),
             figures=one.figures,
             counts=one.counts,

@@ -104,11 +104,11 @@ def describe_document(document: Document) -> JsonDocument:
         outcome=document.verdict,
         exit_code=document.exit_code,
         line=shown.said,
-        notice=document.notice,
-        model=document.model,
+        notice=document.banner,
+        model=document.subject,
         endpoint=document.endpoint,
-        started_at=document.started_at,
-        wall_s=document.wall_s,
+        started_at=document.header.started_at,
+        wall_s=document.header.wall_s,
         conclusions=tuple(
             JsonConclusion(
                 name=one.name,

@@ -28,10 +28,10 @@ def make_page(document: Document) -> PageContent:
     words = document.counted if document.conclusions else ""
     if alone is not None:
         words = "  ".join(filter(None, (alone.name, _drop_marks(alone.drawn) or alone.figures)))
-    subject = document.model or document.endpoint
+    subject = document.subject or document.endpoint
     shown = [row for row in list_statements(document) if row.depth is Depth.FIRST]
     return PageContent(
-        notice=document.notice,
+        notice=document.banner,
         kind=document.story,
         title=f"{document.story}: {document.verdict} {subject}".strip(),
         heading=subject,
@@ -41,7 +41,7 @@ def make_page(document: Document) -> PageContent:
         ruler=None if alone is None else alone.ruler,
         rows=_make_facts(shown),
         sections=tuple(_list_sections(document)),
-        foot=", ".join(filter(None, (f"serve-eval {__version__}", document.started_at))),
+        foot=", ".join(filter(None, (f"serve-eval {__version__}", document.header.started_at))),
     )
 
 
@@ -88,8 +88,8 @@ def _list_sections(document: Document) -> Iterator[Section]:
         yield Facts(title="Next", rows=rows)
     about = {
         "endpoint": document.endpoint,
-        "model": document.model,
-        "took": f"{document.wall_s:.0f} s" if document.wall_s else "",
+        "model": document.subject,
+        "took": f"{document.header.wall_s:.0f} s" if document.header.wall_s else "",
         "result": "" if document.result is None else str(document.result),
     }
     facts = [Fact(label=label, text=text) for label, text in about.items() if text]

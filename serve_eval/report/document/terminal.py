@@ -82,8 +82,8 @@ class _Screen:
 
     def conclude(self, document: Document) -> Iterator[Text]:
         """Yield the notice, and the verdict with its figures."""
-        if document.notice:
-            yield Text(document.notice, style="bold yellow")
+        if document.banner:
+            yield Text(document.banner, style="bold yellow")
         if (one := document.only) is None:
             words = document.counted if document.conclusions else ""
         else:

@@ -21,7 +21,7 @@ from serve_eval.report.summary.figures import count
 from serve_eval.report.summary.next_steps import explain_taking, next_steps
 from serve_eval.report.summary.rows import Row, rows_of
 from serve_eval.report.summary.summary_task import SummaryTask, summarise_tasks
-from serve_eval.schema import REHEARSED, Load, Report, TaskReport
+from serve_eval.schema import Load, Report, TaskReport
 from serve_eval.verdicts.references import spec_text
 
 
@@ -48,7 +48,7 @@ def make_run_document(
         story="run",
         command=f"serve-eval run of {report.plan.model} at {report.endpoint.base_url}",
         names_endpoint=False,
-        exit_code=report.exit_code,
+        header=report,
         conclusions=[
             _conclude(task, one, line, causes or {}, places)
             for task, one, line in zip(tasks, report.tasks, said, strict=True)
@@ -56,9 +56,7 @@ def make_run_document(
         overview=tabulate_tasks(tasks),
         model=report.plan.model or "",
         endpoint=report.endpoint.base_url,
-        started_at=report.started_at,
-        wall_s=report.wall_s,
-        notice=REHEARSED if report.rehearsal else old,
+        notice=old,
         statements=[*make_statements(_describe_run(report, out_dir)), _describe_flaky(report)],
         blocks=list_detail_blocks(report),
         warnings=report.warnings,

@@ -9,6 +9,7 @@ worker shows alone: a transfer with losses, or two sides that do not fit togethe
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -23,16 +24,14 @@ from serve_eval.evaluation.capabilities.sampling import to_fields
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.engine.thinking import send_to_thinker
 from serve_eval.evaluation.results.scoring import ScoringProcesses
-from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage.reports.attribution_file import (
-    ATTRIBUTION_SCHEMA,
     check_attribution,
-    write_attribution,
 )
+from serve_eval.evaluation.storage.story_files import ATTRIBUTE
 from serve_eval.evaluation.task_run import open_scoring
 from serve_eval.processes.core_load import CoreLoad
-from serve_eval.schema import Attribution, Failure, Sample, Task
+from serve_eval.schema import Attributed, Attribution, Failure, Progress, Sample, Task
 from serve_eval.stats.contingency import CONTEXT
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, NOTHING_SCORED, PASS
 from serve_eval.verdicts.rehearsed import went_through
@@ -43,7 +42,6 @@ from serve_eval.workflows.attribute.answers import (
     list_remarks,
 )
 from serve_eval.workflows.attribute.asking import SAMPLES, Asking, prepare_asking
-from serve_eval.workflows.attribute.attributed import Attributed
 from serve_eval.workflows.attribute.front_door import describe_front_door
 from serve_eval.workflows.attribute.kv_moved import KvCounts, count_moved
 from serve_eval.workflows.attribute.legs import Handover, ask_pair, find_handover
@@ -63,7 +61,7 @@ async def attribute(
     *,
     at_a_time: int = AT_A_TIME,
     environ: Mapping[str, str] = os.environ,
-    notify: Callable[[str], None] = ignore,
+    progress: Progress | None = None,
     measure: Callable[[], CoreLoad] = CoreLoad,
 ) -> Attributed:
     """Ask, judge, and write attribution.json into the run folder.
@@ -75,7 +73,7 @@ async def attribute(
     clock = Stopwatch()
     check_attribution(run)
     cores = measure()
-    asked = await _ask(asking, at_a_time, environ, notify)
+    asked = await _ask(asking, at_a_time, environ, progress)
     busy = cores.share()
     alone, in_pairs = asked.alone, asked.in_pairs
     warnings = (*asking.warnings, *list_remarks(alone, in_pairs))
@@ -91,7 +89,7 @@ async def attribute(
     code = FAIL if accused else code
     front = None if accused or lost else describe_front_door(run, asking, alone, in_pairs)
     result = Attributed(
-        schema_version=ATTRIBUTION_SCHEMA,
+        schema_version=ATTRIBUTE.version,
         run=str(run),
         model=asking.endpoint.model or asking.plan.model,
         workers=tuple((one.role, one.url) for one in asking.workers),
@@ -106,7 +104,7 @@ async def attribute(
         wall_s=clock.wall_s,
         warnings=(*((lost,) if lost else ()), *warnings, *((front,) if front else ()), *slow),
     )
-    write_attribution(run, result)
+    ATTRIBUTE.write(run, result)
     return result
 
 
@@ -193,7 +191,7 @@ class _WorkerSession:
 
 
 async def _ask(
-    asking: Asking, at_a_time: int, environ: Mapping[str, str], notify: Callable[[str], None]
+    asking: Asking, at_a_time: int, environ: Mapping[str, str], progress: Progress | None
 ) -> _WorkerSession:
     """Return the session with the answers of each worker alone, and those of pairs.
 
@@ -213,42 +211,47 @@ async def _ask(
         key = find_key(asking.endpoint, asking.auth_key_env, environ)
         session = _WorkerSession(asking=asking, clients=clients, scoring=scoring, key=key)
         session.rehearsal = any([await one.is_stand_in() for one in clients.values()])
-        await _PromptGate(asking, at_a_time, "server", notify).ask_all(session.ask_each)
+        gate = _PromptGate(asking, at_a_time, progress)
+        await gate.ask_all("each server", session.ask_each)
         if asking.pairs:
             await session.find_ways()
         if asking.pairs and session.without_pairs is None:
             before = await session.count_moved()
-            await _PromptGate(asking, at_a_time, "pair", notify).ask_all(session.ask_pairs)
+            await gate.ask_all("each pair", session.ask_pairs)
             session.check_moved(before, await session.count_moved())
     return session
 
 
+@dataclass(frozen=True, slots=True)
 class _PromptGate:
-    """A limit on the prompts in flight, with a progress line after every 10 prompts."""
+    """A limit on the prompts in flight, with the progress of each phase."""
 
-    def __init__(
-        self, asking: Asking, at_a_time: int, asked: str, notify: Callable[[str], None]
-    ) -> None:
-        self._prompts, self._gate, self._done = asking.prompts, asyncio.Semaphore(at_a_time), 0
-        self._asked, self._notify = asked, notify
+    asking: Asking
+    at_a_time: int
+    progress: Progress | None
 
-    async def ask_all(self, ask: Callable[[Task, Sample], Awaitable[None]]) -> None:
+    async def ask_all(self, phase: str, ask: Callable[[Task, Sample], Awaitable[None]]) -> None:
         """Ask every prompt. Raises the first error."""
+        prompts, shown = self.asking.prompts, self.progress
+        gate, done = asyncio.Semaphore(self.at_a_time), itertools.count(1)
+
+        async def ask_one(task: Task, sample: Sample) -> None:
+            async with gate:
+                await ask(task, sample)
+            if shown is not None:
+                shown.update(phase, next(done), {}, None)
+
+        if shown is not None:
+            shown.begin(phase, len(prompts), 0)
         try:
             async with asyncio.TaskGroup() as group:
-                for task, sample in self._prompts:
-                    group.create_task(self._ask_one(ask, task, sample))
+                for task, sample in prompts:
+                    group.create_task(ask_one(task, sample))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
-
-    async def _ask_one(
-        self, ask: Callable[[Task, Sample], Awaitable[None]], task: Task, sample: Sample
-    ) -> None:
-        async with self._gate:
-            await ask(task, sample)
-        self._done += 1
-        if self._done % 10 == 0:
-            self._notify(f"{self._done} of {len(self._prompts)} prompts sent to each {self._asked}")
+        finally:
+            if shown is not None:
+                shown.end(phase)
 
 
 def client_of(asking: Asking, one: Worker, environ: Mapping[str, str]) -> Client:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from serve_eval.evaluation.storage.file_names import ATTRIBUTION_FILE
+from serve_eval.evaluation.storage.story_files import ATTRIBUTE
 from serve_eval.report.attribution import accusations, list_workers, sentences
 from serve_eval.report.ci import CiCase, CiState, CiSuite
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
-from serve_eval.schema import REHEARSED, Attribution, WorkerShare
+from serve_eval.schema import Attributed, Attribution, WorkerShare
 from serve_eval.shell_words import quote_argument
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, NOTHING_SCORED, PASS
-from serve_eval.workflows.attribute.attributed import Attributed
 
 COLUMNS = ("worker", "bad", "others", "p", "role", "measure")
 CAPTION = "others: the bad answers of all others of the role; p: exact, corrected (Holm)"
@@ -40,18 +39,14 @@ def make_document(found: Attributed, run: Path) -> Document:
     return Document(
         story="attribute",
         command=f"serve-eval attribute {run}",
-        exit_code=found.exit_code,
+        header=found,
         conclusions=[conclusion],
-        model=found.model or "",
-        started_at=found.started_at,
-        wall_s=found.wall_s,
-        notice=REHEARSED if found.rehearsal else "",
         statements=list(_describe_answered(found)),
         blocks=list(_list_blocks(parts)),
         warnings=found.warnings[lost:],
         commands=list(_list_next(found)),
         suites=[_make_suite(found, parts)],
-        result=run / ATTRIBUTION_FILE,
+        result=run / ATTRIBUTE.result,
     )
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from serve_eval.evaluation.storage.reports.comparison_files import is_comparison, locate_runs
+from serve_eval.evaluation.storage.reports.comparison_files import (
+    locate_runs,
+)
+from serve_eval.evaluation.storage.story_files import COMPARE
 
 
 def find_side(folder: Path) -> Path:
@@ -12,4 +15,4 @@ def find_side(folder: Path) -> Path:
 
     Raises RunFolderError for a comparison whose plan is damaged.
     """
-    return locate_runs(folder)[1][1] if is_comparison(folder) else folder
+    return locate_runs(folder)[1][1] if COMPARE.has_plan(folder) else folder

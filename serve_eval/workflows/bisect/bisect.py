@@ -23,16 +23,11 @@ from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.differences import differences
-from serve_eval.evaluation.storage.file_names import BISECTION_PLAN
-from serve_eval.evaluation.storage.reports.bisection_files import (
-    BISECTION_SCHEMA,
-    find_bisection,
-    write_bisection,
-)
-from serve_eval.evaluation.storage.reports.folder_results import BISECTING
+from serve_eval.evaluation.storage.story_files import BISECT
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Bisection, BisectionResult, BisectionStep, Plan, Progress, Report
+from serve_eval.verdicts.exit_code import INFRASTRUCTURE
 from serve_eval.workflows.bisect.configurations import Configurations
 from serve_eval.workflows.bisect.folder import bind_folder, locate_run
 from serve_eval.workflows.bisect.held import HeldServer, count_gpus
@@ -80,9 +75,9 @@ async def bisect(
     """
     clock = Stopwatch()
     prepared = await prepare_both(found, rules, environ)
-    with run_folder.hold(out_dir, BISECTION_PLAN, "bisection"):
+    with run_folder.hold(out_dir, BISECT.plan, "bisection"):
         bind_folder(out_dir, found, rules.margin)
-        state = find_bisection(out_dir) or _begin(found, rules, prepared, clock)
+        state = BISECT.read(out_dir, Bisection) or _begin(found, rules, prepared, clock)
         launching = launching or partial(launch, notify=notify)
         async with HeldServer(out_dir, launching) as held:
             session = _BisectSession(
@@ -95,7 +90,7 @@ async def bisect(
                 progress=progress,
                 environ=environ,
                 notify=notify,
-                state=replace(state, ending=None, exit_code=None),
+                state=replace(state, ending=None, exit_code=INFRASTRUCTURE),
                 before=state,
             )
             try:
@@ -141,7 +136,7 @@ def _begin(
     found: Configurations, rules: BisectRules, prepared: list[PreparedTask], clock: Stopwatch
 ) -> Bisection:
     return Bisection(
-        schema_version=BISECTION_SCHEMA,
+        schema_version=BISECT.version,
         ordered=found.space.ordered,
         changes=found.changes,
         tasks=tuple(p.task.name for p in prepared),
@@ -150,6 +145,9 @@ def _begin(
         alpha=ALPHA,
         confidence=CONFIDENCE,
         started_at=clock.started_at,
+        wall_s=0.0,
+        model=found.good.model,
+        exit_code=INFRASTRUCTURE,
     )
 
 
@@ -186,7 +184,7 @@ class _BisectSession:
             gpu_hours=hours if known and starts else None,
             wall_s=before.wall_s + self.clock.wall_s,
         )
-        write_bisection(self.out_dir, self.state)
+        BISECT.write(self.out_dir, self.state)
 
     async def evaluate(self, plan: Plan, number: int) -> Report:
         """Run a plan in the folder of a step, on the server that is held for it."""
@@ -201,7 +199,7 @@ class _BisectSession:
                 launching=server.launch,
                 notify=self.notify,
                 seed=None if seed is None else seed + number,
-                part_of=BISECTING,
+                part_of=BISECT.command,
             )
         except NO_SERVER:
             await self.held.stop()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from serve_eval.evaluation.storage.file_names import BISECTION
+from serve_eval.evaluation.storage.story_files import BISECT
 from serve_eval.plugins.withheld import name_folders
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, State
 from serve_eval.schema import Bisection, BisectionResult, BisectionStep, BisectionSuspect
 from serve_eval.shell_words import quote_path
-from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS
+from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.bisect.configurations import Configurations
 from serve_eval.workflows.bisect.search import (
     BUDGET,
@@ -35,10 +35,9 @@ _OUTCOMES = {FAIL: "FAIL", PASS: "PASS"}
 
 def make_document(state: Bisection, found: Configurations, out_dir: Path) -> Document:
     """Return the document of a search: the culprit or why there is none, and the steps."""
-    code = INFRASTRUCTURE if state.exit_code is None else state.exit_code
     conclusion = Conclusion(
         name=", ".join(state.tasks),
-        outcome=_OUTCOMES.get(code, "INCONCLUSIVE"),
+        outcome=_OUTCOMES.get(state.exit_code, "INCONCLUSIVE"),
         figures=_conclude(state, found),
         counts=_count_spent(state),
         cause="" if state.ending == FOUND else _explain_end(state, found),
@@ -47,16 +46,14 @@ def make_document(state: Bisection, found: Configurations, out_dir: Path) -> Doc
     return Document(
         story="bisect",
         command=f"serve-eval bisect of {found.first} and {found.last}",
-        exit_code=code,
+        header=state,
         conclusions=[conclusion],
         model=found.good.model or "",
-        started_at=state.started_at,
-        wall_s=state.wall_s,
         statements=list(_explain_steps(state)),
         blocks=list(_list_blocks(state, found)),
         warnings=state.warnings,
         commands=list(_list_next(state, found, out_dir)),
-        result=out_dir / BISECTION,
+        result=out_dir / BISECT.result,
     )
 
 

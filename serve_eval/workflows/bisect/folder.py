@@ -16,10 +16,7 @@ import msgspec
 
 from serve_eval.evaluation.storage.differences import refuse_other
 from serve_eval.evaluation.storage.file_names import BISECTION_RUNS
-from serve_eval.evaluation.storage.reports.bisection_files import (
-    read_bisection_plan,
-    write_bisection_plan,
-)
+from serve_eval.evaluation.storage.story_files import BISECT
 from serve_eval.workflows.bisect.configurations import Configurations
 
 
@@ -36,8 +33,8 @@ def bind_folder(out_dir: Path, found: Configurations, margin: float | None) -> N
         "seed": good.seed,
     }
     wanted = msgspec.json.decode(msgspec.json.encode(content))
-    refuse_other(out_dir, "bisection", read_bisection_plan(out_dir), wanted)
-    write_bisection_plan(out_dir, content)
+    refuse_other(out_dir, "bisection", BISECT.find_plan_content(out_dir), wanted)
+    BISECT.write_plan(out_dir, content)
 
 
 def locate_run(out_dir: Path, number: int) -> Path:

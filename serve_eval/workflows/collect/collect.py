@@ -14,10 +14,10 @@ from serve_eval.evaluation.storage.file_names import REPORT_FILE, SUITE_RUNS
 from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
 from serve_eval.evaluation.storage.reports.suite_files import (
     find_suite_report,
-    holds_suite,
     read_suite,
 )
 from serve_eval.evaluation.storage.run_folder import holds_run
+from serve_eval.evaluation.storage.story_files import SUITE
 from serve_eval.report.summary.figures import count
 from serve_eval.schema import Plan, Report, Scalar, SuiteRow, TaskReport, Verdict, VerdictOutcome
 from serve_eval.series.asked_alike import find_pass_at_all
@@ -62,7 +62,7 @@ def _collect_folder(
     for place, below, files in os.walk(folder):
         here = Path(place)
         _sort(here, below)
-        if holds_suite(here):
+        if SUITE.has_plan(here):
             for row in _list_lost(here, notify):
                 shown.add(Path(row.source))
                 yield row
@@ -84,7 +84,7 @@ def _collect_folder(
 def _sort(here: Path, below: list[str]) -> None:
     """Sort the names of folders; those of the runs of a suite are in its order."""
     below.sort()
-    if here.name != SUITE_RUNS or not holds_suite(here.parent):
+    if here.name != SUITE_RUNS or not SUITE.has_plan(here.parent):
         return
     with suppress(RunFolderError):  # Each of its runs says so.
         order = {run.name: i for i, run in enumerate(read_suite(here.parent).runs)}
@@ -111,7 +111,7 @@ def _find_suite(
     """Return the attributes and the rows by task of a run in a suite; none of any other run."""
     place = run.resolve()
     suite = place.parent.parent
-    if place.parent.name != SUITE_RUNS or not holds_suite(suite):
+    if place.parent.name != SUITE_RUNS or not SUITE.has_plan(suite):
         return {}, {}
     try:
         runs, report = read_suite(suite).runs, find_suite_report(suite)

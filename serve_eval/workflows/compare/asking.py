@@ -19,8 +19,8 @@ from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.engine.lockstep import Lockstep, Participant
 from serve_eval.evaluation.engine.progress import Labelled
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evaluation.storage.reports.folder_results import COMPARING
 from serve_eval.evaluation.storage.sessions import read_defaults
+from serve_eval.evaluation.storage.story_files import COMPARE
 from serve_eval.schema import Comparison, Divergence, Endpoint, Sample, SamplingDefaults
 from serve_eval.workflows.compare.divergence import look_at_all, place_partings
 from serve_eval.workflows.compare.sides import ComparisonSession, SideRun
@@ -120,7 +120,7 @@ async def _evaluate_side(
             participant=participant,
             seed=run.seed,
             companions=companions,
-            part_of=COMPARING,
+            part_of=COMPARE.command,
             check_defaults=partial(_check_defaults, run, session),
         )
     finally:

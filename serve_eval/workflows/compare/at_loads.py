@@ -22,11 +22,7 @@ from serve_eval.evaluation.steps.nothing_asked import (
     write_warning,
 )
 from serve_eval.evaluation.stopwatch import Stopwatch
-from serve_eval.evaluation.storage.reports.load_comparison_files import (
-    LOAD_COMPARISON_SCHEMA,
-    drop_load_comparison,
-    write_load_comparison,
-)
+from serve_eval.evaluation.storage.story_files import COMPARE_AT_LOADS
 from serve_eval.schema import (
     Comparison,
     LoadComparison,
@@ -70,7 +66,7 @@ async def compare_at_loads(
             hint="Name two endpoints or plans, or give one number with --concurrency.",
         )
     clock = Stopwatch()
-    drop_load_comparison(out_dir)
+    COMPARE_AT_LOADS.drop(out_dir)
     order = shuffle_loads(loads, a.plan.seed)
     found: dict[int, Comparison] = {}
     for load in order:
@@ -91,7 +87,7 @@ async def compare_at_loads(
         corrected=rules.rule.name in CORRECTED,
     )
     result = LoadComparison(
-        schema_version=LOAD_COMPARISON_SCHEMA,
+        schema_version=COMPARE_AT_LOADS.version,
         rule=rules.rule,
         order=order,
         tasks=tuple(tasks),
@@ -101,7 +97,7 @@ async def compare_at_loads(
         wall_s=clock.wall_s,
         warnings=tuple(list_old_loads(found)),
     )
-    write_load_comparison(out_dir, result)
+    COMPARE_AT_LOADS.write(out_dir, result)
     return result
 
 

@@ -23,12 +23,11 @@ from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.steps.nothing_asked import find_last_answer, write_warning
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.file_names import COMPARISON_PLAN, SIDE_A, SIDE_B
-from serve_eval.evaluation.storage.reports.comparison_files import (
-    drop_comparison,
-    find_comparison,
-    write_comparison,
+from serve_eval.evaluation.storage.file_names import (
+    SIDE_A,
+    SIDE_B,
 )
+from serve_eval.evaluation.storage.story_files import COMPARE
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Comparison, Progress
 from serve_eval.workflows.compare.asking import ask_runs
@@ -93,7 +92,7 @@ async def compare(
     for name, side in (("A", a), ("B", b)):
         if side.folder is not None:
             session.policies.note_folder(name, side.folder)
-    with run_folder.hold(out_dir, COMPARISON_PLAN, "comparison"):
+    with run_folder.hold(out_dir, COMPARE.plan, "comparison"):
         bind_folder(out_dir, a, b, rules)
         runs = share_order(runs, session)
         for run in (run for run in runs if run.done):
@@ -110,7 +109,7 @@ async def compare(
             hidden=list_hidden_prompts(a, runs),
             strict=strict,
         )
-        drop_comparison(out_dir)
+        COMPARE.drop(out_dir)
         old = _list_old_answers(runs)
         unseen = looked is None and show_flips > 0 and len({run.side for run in runs}) == 2
         if unseen or not all(run.done for run in runs):
@@ -123,7 +122,7 @@ async def compare(
             started_at=clock.started_at,
             wall_s=clock.wall_s,
         )
-        write_comparison(out_dir, comparison)
+        COMPARE.write(out_dir, comparison)
     return comparison
 
 
@@ -178,7 +177,7 @@ def _list_old_answers(runs: Sequence[SideRun]) -> list[str]:
 
 def _read_looked_at(out_dir: Path) -> Looked | None:
     """Return what an earlier session examined; None if no session finished."""
-    if (earlier := find_comparison(out_dir)) is None:
+    if (earlier := COMPARE.find(out_dir, Comparison)) is None:
         return None
     return Looked(
         flips={

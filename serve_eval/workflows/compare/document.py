@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.evaluation.steps.nothing_asked import describe_old_answers
-from serve_eval.evaluation.storage.file_names import COMPARISON
+from serve_eval.evaluation.storage.story_files import COMPARE
 from serve_eval.report.attribution import sentences
 from serve_eval.report.ci.ci_result import CiCase, CiSuite
 from serve_eval.report.ci.properties import list_figures, list_other
@@ -32,7 +32,7 @@ from serve_eval.report.run.details import show_workers
 from serve_eval.report.summary.next_steps import RED, diagnose_command
 from serve_eval.report.summary.rows import Row, rows_of
 from serve_eval.report.task_line import make_compared_line
-from serve_eval.schema import REHEARSED, ComparedTask, Comparison
+from serve_eval.schema import ComparedTask, Comparison
 from serve_eval.shell_words import quote_path
 from serve_eval.workflows.compare.page_blocks import list_page_blocks
 from serve_eval.workflows.compare.places import draw_places
@@ -80,20 +80,18 @@ def make_document(
         story="compare",
         command=f"serve-eval compare {a} with {b}",
         names_endpoint=False,
-        exit_code=comparison.exit_code,
+        header=comparison,
         conclusions=[_conclude(one, line, causes, places) for one, line in pairs],
         overview=tabulate_tasks([summarise_compared(one) for one in comparison.tasks]),
         model=comparison.b.model or "",
         endpoint=b,
-        started_at=comparison.started_at,
-        wall_s=comparison.wall_s,
-        notice=REHEARSED if comparison.rehearsal else old,
+        notice=old,
         statements=make_statements([*describe_sides(comparison), ("folder", str(out_dir))]),
         blocks=[block for one in comparison.tasks for block in _list_blocks(one)],
         warnings=list(list_warnings(comparison)),
         commands=[diagnose_command(out_dir), show] if red else [],
         suites=[CiSuite(name="serve-eval compare", cases=cases, host=b, seconds=comparison.wall_s)],
-        result=out_dir / COMPARISON,
+        result=out_dir / COMPARE.result,
         make_page_blocks=lambda: list_page_blocks(comparison, out_dir, include_path, most),
     )
 

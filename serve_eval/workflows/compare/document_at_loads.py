@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from serve_eval.evaluation.steps.nothing_asked import describe_old_answers
-from serve_eval.evaluation.storage.file_names import LOAD_COMPARISON
+from serve_eval.evaluation.storage.story_files import COMPARE_AT_LOADS
 from serve_eval.report.ci.ci_result import CiCase, CiSuite
 from serve_eval.report.document import Conclusion, Depth, Document, Statement, name_state
 from serve_eval.report.one_line import describe_drop
@@ -29,18 +29,16 @@ def make_load_document(found: LoadComparison, out_dir: Path) -> Document:
         story="compare",
         command="serve-eval compare at several loads",
         names_endpoint=False,
-        exit_code=found.exit_code,
+        header=found,
         conclusions=[_conclude(found, one) for one in ordered],
         outcome=worst.value,
         noun="comparisons",
         overview=_tabulate(ordered),
-        started_at=found.started_at,
-        wall_s=found.wall_s,
         notice=describe_old_answers(found.warnings),
         statements=[Statement(label="order", text=order, depth=Depth.MORE)],
         warnings=found.warnings,
         commands=_list_next(ordered, out_dir),
-        result=out_dir / LOAD_COMPARISON,
+        result=out_dir / COMPARE_AT_LOADS.result,
     )
     lines = map(document.make_line_of, document.conclusions)
     cases = [

@@ -21,11 +21,8 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.provable_margin import check_pair_margins
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.differences import refuse_other
-from serve_eval.evaluation.storage.reports.comparison_files import (
-    read_comparison_plan,
-    write_comparison_plan,
-)
 from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
+from serve_eval.evaluation.storage.story_files import COMPARE
 from serve_eval.plugins import extensions
 from serve_eval.protocol.fingerprint import SCORER_OPTIONS
 from serve_eval.schema import HOLDOUT, Plan, Progress, Spec, is_mutable
@@ -224,8 +221,8 @@ def bind_folder(out_dir: Path, a: CompareSide, b: CompareSide, rules: CompareRul
             else {"launcher": side.plan.launcher}
         )
     wanted = msgspec.json.decode(msgspec.json.encode(content))
-    refuse_other(out_dir, "comparison", read_comparison_plan(out_dir), wanted)
-    write_comparison_plan(out_dir, content)
+    refuse_other(out_dir, "comparison", COMPARE.find_plan_content(out_dir), wanted)
+    COMPARE.write_plan(out_dir, content)
 
 
 def share_order(runs: Sequence[SideRun], session: ComparisonSession) -> list[SideRun]:

@@ -34,9 +34,9 @@ from serve_eval.evaluation.capabilities.sampling import (
 )
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.path_proof import apply_path
-from serve_eval.evaluation.storage.reports.comparison_files import COMPARISON_SCHEMA
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.evaluation.storage.sessions import read_sessions
+from serve_eval.evaluation.storage.story_files import COMPARE
 from serve_eval.plugins.values import load_verdict_rule, rules_with_pairs
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
@@ -165,8 +165,9 @@ def compare_folders(
         _side(folder, report, warnings) for folder, report in zip((a, b), reports, strict=True)
     ]
     return Comparison(
-        schema_version=COMPARISON_SCHEMA,
+        schema_version=COMPARE.version,
         rehearsal=rehearsal,
+        model=shown[1].model,
         a=shown[0],
         b=shown[1],
         rule=rule,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from serve_eval.evaluation.storage.reports.comparison_files import find_comparison
+from serve_eval.evaluation.storage.story_files import COMPARE
+from serve_eval.schema import Comparison
 from serve_eval.stats.judgement import Reason
 from serve_eval.workflows.diagnose import setting, unanswered
 from serve_eval.workflows.diagnose.finding import Finding, list_leading
@@ -45,7 +46,7 @@ def find_leads(answers: ReadFolder) -> Leads:
 def _list_left_open(answers: ReadFolder) -> frozenset[str]:
     """Return the tasks whose verdicts missing answers leave open, or turn into errors."""
     if answers.compared:
-        comparison = find_comparison(answers.folder)
+        comparison = COMPARE.find(answers.folder, Comparison)
         verdicts = [] if comparison is None else [one.verdict for one in comparison.tasks]
     else:
         reports = [task.report for task in answers.runs[-1][1].tasks]

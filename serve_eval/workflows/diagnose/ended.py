@@ -6,16 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from serve_eval.evaluation.storage.file_names import (
-    SUITE_FILE,
     SUITE_RUNS,
-    VERIFICATION,
-    VERIFICATION_PLAN,
 )
-from serve_eval.evaluation.storage.reports.comparison_files import is_comparison
 from serve_eval.evaluation.storage.reports.ended_early import read_first_line
-from serve_eval.evaluation.storage.reports.suite_files import find_suite_report, holds_suite
+from serve_eval.evaluation.storage.reports.suite_files import (
+    find_suite_report,
+)
 from serve_eval.evaluation.storage.run_folder import holds_run
 from serve_eval.evaluation.storage.session_end import INTERRUPTED, find_session_end
+from serve_eval.evaluation.storage.story_files import COMPARE, SUITE, VERIFY
 from serve_eval.schema import SuiteRunReport
 from serve_eval.shell_words import quote_path
 
@@ -25,8 +24,8 @@ def find_end(run: Path) -> str:
     own = find_session_end(run)
     if own not in ("", INTERRUPTED):
         return own
-    whole = run if is_comparison(run) else run.absolute().parent
-    if is_comparison(whole):
+    whole = run if COMPARE.has_plan(run) else run.absolute().parent
+    if COMPARE.has_plan(whole):
         ends = [find_session_end(one) for one in sorted(whole.iterdir()) if holds_run(one)]
         return next((one for one in ends if one not in ("", INTERRUPTED)), max(ends, default=own))
     return own
@@ -43,9 +42,9 @@ def write_continue_command(run: Path, resume: str) -> str:
     """Return what continues a run; `resume` is the command for one that stands for itself."""
     run = _name_parents(run)
     parent = run.absolute().parent
-    if is_comparison(parent):
+    if COMPARE.has_plan(parent):
         return f"the same serve-eval compare command with -o {quote_path(run.parent)}"
-    if parent.name == SUITE_RUNS and holds_suite(parent.parent):
+    if parent.name == SUITE_RUNS and SUITE.has_plan(parent.parent):
         return f"serve-eval suite --resume {quote_path(run.parent.parent)}"
     return resume
 
@@ -57,7 +56,7 @@ def _name_parents(folder: Path) -> Path:
 
 def is_stopped_verify(folder: Path) -> bool:
     """Return True for the folder of a verification that ended without a result."""
-    return (folder / VERIFICATION_PLAN).is_file() and not (folder / VERIFICATION).exists()
+    return (folder / VERIFY.plan).is_file() and not (folder / VERIFY.result).exists()
 
 
 def list_unstarted(folder: Path) -> list[SuiteRunReport]:
@@ -67,7 +66,7 @@ def list_unstarted(folder: Path) -> list[SuiteRunReport]:
     """
     alone = folder.absolute().parent.name == SUITE_RUNS
     suite = folder.absolute().parent.parent if alone else folder
-    report = find_suite_report(suite) if (suite / SUITE_FILE).exists() else None
+    report = find_suite_report(suite) if (suite / SUITE.plan).exists() else None
     return [
         one
         for one in (() if report is None else report.runs)
@@ -79,7 +78,7 @@ def list_unstarted(folder: Path) -> list[SuiteRunReport]:
 
 def has_only_end(folder: Path) -> bool:
     """Return True if a folder has no run, but a verification, or what ended its command."""
-    verified = (folder / VERIFICATION).is_file() or is_stopped_verify(folder)
+    verified = (folder / VERIFY.result).is_file() or is_stopped_verify(folder)
     return not holds_run(folder) and (verified or bool(list_unstarted(folder)))
 
 

@@ -9,7 +9,10 @@ from pathlib import Path
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
-from serve_eval.evaluation.storage.reports.comparison_files import is_comparison, locate_runs
+from serve_eval.evaluation.storage.reports.comparison_files import (
+    locate_runs,
+)
+from serve_eval.evaluation.storage.story_files import COMPARE
 from serve_eval.plugins.scope import with_scope
 from serve_eval.workflows.diagnose.ended import has_only_end
 from serve_eval.workflows.diagnose.evidence import Evidence, read
@@ -28,7 +31,7 @@ class ReadFolder:
 @with_scope
 def read_folder(folder: Path, include_path: Sequence[str] = ()) -> ReadFolder:
     """Read the folder of a run, a comparison or a suite. Raises RunFolderError."""
-    compared = is_comparison(folder)
+    compared = COMPARE.has_plan(folder)
     share = SIDE_SHARE if compared else 1.0
     runs = [
         (label, read(path, include_path=include_path, share=share)) for label, path in _runs(folder)
@@ -38,7 +41,7 @@ def read_folder(folder: Path, include_path: Sequence[str] = ()) -> ReadFolder:
 
 def _runs(folder: Path) -> list[tuple[str, Path]]:
     """Return the run folders to diagnose, each with its label."""
-    if is_comparison(folder):
+    if COMPARE.has_plan(folder):
         return locate_runs(folder)
     if has_only_end(folder) and not (folder / SUITE_RUNS).is_dir():
         return []

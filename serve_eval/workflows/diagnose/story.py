@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from serve_eval.evaluation.prompt_audit.local import LocalTokenizer
-from serve_eval.evaluation.storage.reports.comparison_files import find_comparison
 from serve_eval.evaluation.storage.reports.suite_files import find_suite_rows
+from serve_eval.evaluation.storage.story_files import COMPARE
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.attribution import accusations
 from serve_eval.schema import Comparison, SuiteRow
@@ -125,7 +125,7 @@ def diagnose_read(answers: ReadFolder, local: LocalTokenizer | None = None) -> D
     found: tuple[Finding, ...] = ()
     if sides_of:
         a, b = sides_of
-        comparison = find_comparison(folder)
+        comparison = COMPARE.find(folder, Comparison)
         kept = drop_sound((runs[0].findings, runs[1].findings), (a, b))
         runs = tuple(replace(run, findings=own) for run, own in zip(runs, kept, strict=True))
         found = find_between(a, b, comparison, runs[1].findings)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from serve_eval.evaluation.storage.reports.verification_files import find_verification
-from serve_eval.schema import VerificationOutcome
+from serve_eval.evaluation.storage.story_files import VERIFY
+from serve_eval.schema import Verification, VerificationOutcome
 
 _RED = (VerificationOutcome.ANOTHER, VerificationOutcome.FAULT)
 
 
 def describe_verified(folder: Path) -> Iterator[str]:
     """Yield the outcome of each server with its reason, the named part, and what comes next."""
-    found = find_verification(folder)
+    found = VERIFY.find(folder, Verification)
     if found is None:
         return
     order = list(VerificationOutcome)[::-1]

@@ -46,14 +46,14 @@ from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.file_names import INVARIANTS_PLAN, SERVERS
-from serve_eval.evaluation.storage.reports.folder_results import TESTING
+from serve_eval.evaluation.storage.file_names import (
+    SERVERS,
+)
 from serve_eval.evaluation.storage.reports.invariants_files import (
-    drop_invariants,
     find_salt,
-    write_invariants,
 )
 from serve_eval.evaluation.storage.reports.report_file import has_report
+from serve_eval.evaluation.storage.story_files import INVARIANTS
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Endpoint, Invariants, Plan, Progress
 from serve_eval.workflows.invariants.arms import COLD, Arm, arms_of, chunk_arms
@@ -102,15 +102,19 @@ async def check(
         plan=plan,
         prepared=prepared,
         shared=PassSettings(
-            command=TESTING, out_dir=out_dir, progress=progress, environ=environ, notify=notify
+            command=INVARIANTS.command,
+            out_dir=out_dir,
+            progress=progress,
+            environ=environ,
+            notify=notify,
         ),
         chunk_tokens=chunk_tokens,
         pressing=Pressing(out_dir=out_dir, plan=plan, prepared=prepared, budget=kv_pressure),
     )
     session.arms, skipped = arms_of(plan, prepared, tokenizer)
-    with run_folder.hold(out_dir, INVARIANTS_PLAN, "such checks"):
+    with run_folder.hold(out_dir, INVARIANTS.plan, "such checks"):
         bind_folder(out_dir, plan)
-        drop_invariants(out_dir)
+        INVARIANTS.drop(out_dir)
         logs = out_dir / SERVERS
         logs.mkdir(mode=0o700, exist_ok=True)
         session.open()
@@ -121,7 +125,7 @@ async def check(
         unsalted = why_unsalted(prepared, find_salt(out_dir))
         found = judge_arms(out_dir, plan, session.every_arm(), skipped, unsalted)
         found = replace(found, started_at=clock.started_at, wall_s=clock.wall_s)
-        write_invariants(out_dir, found)
+        INVARIANTS.write(out_dir, found)
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from serve_eval.evaluation.storage.file_names import INVARIANTS
+from serve_eval.evaluation.storage.story_files import INVARIANTS
 from serve_eval.report.ci import CiCase, CiState, CiSuite
 from serve_eval.report.document import (
     Block,
@@ -17,7 +17,7 @@ from serve_eval.report.document import (
     rank_outcome,
 )
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
-from serve_eval.schema import REHEARSED, Invariant, Invariants
+from serve_eval.schema import Invariant, Invariants
 from serve_eval.shell_words import quote_path
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.workflows.invariants.arms import BASE
@@ -49,16 +49,12 @@ def make_document(found: Invariants, out_dir: Path) -> Document:
     return Document(
         story="invariants",
         command=f"serve-eval invariants {found.base_url}",
-        exit_code=found.exit_code,
+        header=found,
         outcome="INCONCLUSIVE" if found.rehearsal and outcome != "ERROR" else outcome,
         conclusions=conclusions,
         noun="changes",
         overview=table,
-        model=found.model or "",
         endpoint=found.base_url,
-        started_at=found.started_at,
-        wall_s=found.wall_s,
-        notice=REHEARSED if found.rehearsal else "",
         statements=[
             Statement(label="not tried", text=f"{name}: {why}", depth=Depth.MORE)
             for name, why in found.skipped.items()
@@ -66,7 +62,7 @@ def make_document(found: Invariants, out_dir: Path) -> Document:
         blocks=[] if len(found.results) != 1 else [Block(section=table, depth=Depth.FIRST)],
         commands=list(_list_next(found, out_dir))[:3],
         suites=_list_suites(found, conclusions),
-        result=out_dir / INVARIANTS,
+        result=out_dir / INVARIANTS.result,
     )
 
 

@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from serve_eval.evaluation.endpoint.deployment import chunk_sizes
 from serve_eval.evaluation.passes import check_same_passes
 from serve_eval.evaluation.storage.reports.invariants_files import (
     find_chunks,
-    read_invariants_plan,
     write_chunks,
-    write_invariants_plan,
 )
 from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
+from serve_eval.evaluation.storage.story_files import INVARIANTS
 from serve_eval.schema import Plan
 from serve_eval.workflows.invariants.arms import COLD, Placed
 from serve_eval.workflows.invariants.chunk_lengths import Lengths
+
+
+class InvariantsPlan(msgspec.Struct, frozen=True):
+    """The content of invariants_plan.json."""
+
+    plan: Plan
 
 
 def bind_folder(out_dir: Path, plan: Plan) -> None:
@@ -25,10 +32,10 @@ def bind_folder(out_dir: Path, plan: Plan) -> None:
     Raises RunFolderError if the folder has answers to something else, which would be mixed up with
     these. The concurrency is part of it, since `alone` is compared with it.
     """
-    check_same_passes(
-        out_dir, read_invariants_plan(out_dir), plan, ("concurrency", "stream", "order")
-    )
-    write_invariants_plan(out_dir, plan)
+    saved = INVARIANTS.find_plan(out_dir, InvariantsPlan)
+    known = None if saved is None else saved.plan
+    check_same_passes(out_dir, known, plan, ("concurrency", "stream", "order"))
+    INVARIANTS.write_plan(out_dir, InvariantsPlan(plan=plan))
 
 
 def chunk_boundaries(out_dir: Path, chunk_tokens: Sequence[int]) -> list[str]:

@@ -10,10 +10,10 @@ from serve_eval.evaluation.agreement import answer_pairs
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
 from serve_eval.evaluation.agreement.self_flips import self_flips
 from serve_eval.evaluation.storage.reports.invariants_files import (
-    INVARIANTS_SCHEMA,
     read_pressure,
 )
 from serve_eval.evaluation.storage.reports.report_file import read_report
+from serve_eval.evaluation.storage.story_files import INVARIANTS
 from serve_eval.schema import Invariant, Invariants, Plan
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.multiplicity import holm
@@ -68,7 +68,7 @@ def judge_arms(
     rehearsal = any(report.rehearsal for report in reports.values())
     code = FAIL if broken else PASS if results and not unfinished else NOTHING_SCORED
     return Invariants(
-        schema_version=INVARIANTS_SCHEMA,
+        schema_version=INVARIANTS.version,
         model=plan.model,
         base_url=reports[BASE].endpoint.base_url,
         alpha=ALPHA,

@@ -12,7 +12,7 @@ from serve_eval.evaluation.agreement.first_divergence import (
     read_first_divergences,
 )
 from serve_eval.evaluation.agreement.load_words import NOTHING
-from serve_eval.evaluation.storage.file_names import LOAD_RESULT
+from serve_eval.evaluation.storage.story_files import LOAD
 from serve_eval.report.ci import CiCase, CiState, CiSuite
 from serve_eval.report.document import (
     Block,
@@ -34,7 +34,7 @@ from serve_eval.report.page.content import (
 )
 from serve_eval.report.pictures import draw_load
 from serve_eval.report.task_line import split_change
-from serve_eval.schema import REHEARSED, LoadBracket, LoadPoint, LoadSurface, LoadTask
+from serve_eval.schema import LoadBracket, LoadPoint, LoadSurface, LoadTask
 from serve_eval.shell_words import quote_path
 from serve_eval.stats.tango import score_bounds
 from serve_eval.stats.wilson import INTERVAL_ALPHA
@@ -75,20 +75,16 @@ def make_document(found: LoadSurface, out_dir: Path) -> Document:
     document = Document(
         story="load",
         command=f"serve-eval load {found.base_url}",
-        exit_code=found.exit_code,
+        header=found,
         outcome=_name_outcome(found, found.exit_code),
         conclusions=conclusions,
         overview=_make_overview(found, conclusions),
-        model=found.model or "",
         endpoint=found.base_url,
-        started_at=found.started_at,
-        wall_s=found.wall_s,
-        notice=REHEARSED if found.rehearsal else "",
         statements=list(_describe_rest(found)),
         blocks=list(_list_blocks(found)),
         warnings=found.warnings,
         commands=list(_list_next(found, out_dir))[:3],
-        result=out_dir / LOAD_RESULT,
+        result=out_dir / LOAD.result,
     )
     suites = [
         _make_suite(document, task, one) for task, one in zip(found.tasks, conclusions, strict=True)
@@ -363,7 +359,7 @@ def _make_suite(document: Document, task: LoadTask, one: Conclusion) -> CiSuite:
         name=f"serve-eval load {task.task}",
         cases=[_describe_point(document, task, point, one) for point in task.points],
         host=document.endpoint,
-        seconds=document.wall_s / len(document.conclusions),
+        seconds=document.header.wall_s / len(document.conclusions),
     )
 
 

@@ -14,6 +14,8 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.passes import (
@@ -25,16 +27,10 @@ from serve_eval.evaluation.passes import (
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.file_names import LOAD_PLAN, SERVERS
-from serve_eval.evaluation.storage.reports.folder_results import LOADING
-from serve_eval.evaluation.storage.reports.load_files import (
-    LOAD_SCHEMA,
-    LoadPlan,
-    drop_load,
-    read_load_plan,
-    write_load,
-    write_load_plan,
+from serve_eval.evaluation.storage.file_names import (
+    SERVERS,
 )
+from serve_eval.evaluation.storage.story_files import LOAD
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import LoadBracket, LoadSurface, LoadTask, Plan, Progress
 from serve_eval.verdicts.rehearsed import went_through
@@ -49,6 +45,14 @@ LIMIT = 200
 """Least default number of prompts per task; at least twice the highest load is asked."""
 HIGHEST = 100_000
 """Highest load that is accepted."""
+
+
+class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan of a folder and its loads, asked all or by bisection."""
+
+    plan: Plan
+    loads: tuple[int, ...]
+    bisect: bool
 
 
 def check_loads(loads: Sequence[int]) -> tuple[int, ...]:
@@ -89,11 +93,11 @@ async def measure_load(
         max(LIMIT, 2 * loads[-1]),
     )
     shared = PassSettings(
-        command=LOADING, out_dir=out_dir, progress=progress, environ=environ, notify=notify
+        command=LOAD.command, out_dir=out_dir, progress=progress, environ=environ, notify=notify
     )
-    with run_folder.hold(out_dir, LOAD_PLAN, "such checks"):
+    with run_folder.hold(out_dir, LOAD.plan, "such checks"):
         _bind(out_dir, LoadPlan(plan=plan, loads=loads, bisect=bisect))
-        drop_load(out_dir)
+        LOAD.drop(out_dir)
         logs = out_dir / SERVERS
         logs.mkdir(mode=0o700, exist_ok=True)
         async with AsyncExitStack() as stack:
@@ -108,13 +112,13 @@ async def measure_load(
             )
             found = await (_bisect(session) if bisect else _ask_all(session))
         found = replace(found, started_at=clock.started_at, wall_s=clock.wall_s)
-        write_load(out_dir, found)
+        LOAD.write(out_dir, found)
     return found
 
 
 def _bind(out_dir: Path, asked: LoadPlan) -> None:
     """Record what is asked. Raises RunFolderError if the folder has answers to something else."""
-    saved = read_load_plan(out_dir)
+    saved = LOAD.find_plan(out_dir, LoadPlan)
     if saved is not None and run_folder.has_answers_below(out_dir):
         check_same_passes(out_dir, saved.plan, asked.plan, ("stream", "order"))
         if (saved.loads, saved.bisect) != (asked.loads, asked.bisect):
@@ -123,7 +127,7 @@ def _bind(out_dir: Path, asked: LoadPlan) -> None:
                 f"{out_dir} holds the loads {', '.join(map(str, saved.loads))}{how}",
                 hint="Use another folder with -o.",
             )
-    write_load_plan(out_dir, asked)
+    LOAD.write_plan(out_dir, asked)
 
 
 async def _ask_all(session: SurfaceSession) -> LoadSurface:
@@ -191,7 +195,7 @@ def _surface(
     assert lowest is not None
     code, rehearsal = find_exit_code(tasks), lowest.report.rehearsal
     return LoadSurface(
-        schema_version=LOAD_SCHEMA,
+        schema_version=LOAD.version,
         rehearsal=rehearsal,
         model=session.plan.model,
         base_url=lowest.report.endpoint.base_url,

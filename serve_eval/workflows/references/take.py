@@ -27,10 +27,11 @@ from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.file_names import SERVERS, TAKEN_PLAN
-from serve_eval.evaluation.storage.reports.folder_results import TAKING
+from serve_eval.evaluation.storage.file_names import (
+    SERVERS,
+)
 from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
-from serve_eval.evaluation.storage.reports.taken_file import TakenRuns, read_taken, write_taken
+from serve_eval.evaluation.storage.story_files import TAKE
 from serve_eval.evaluation.storage.unfinished import list_unfinished
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
@@ -52,6 +53,15 @@ class TakenReference:
 
     plan: Plan
     registered: Sequence[Registered]
+
+
+class TakenRuns(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan and the number of the runs, and if they are being or were registered."""
+
+    plan: Plan
+    runs: int
+    registering: bool = False
+    registered: bool = False
 
 
 @with_scope
@@ -79,11 +89,11 @@ async def take_reference(
         _warn(prepared, runs, notify)
     make_folder(references_dir)
     folders = [out_dir / f"run_{number + 1}" for number in range(runs)]
-    with run_folder.hold(out_dir, TAKEN_PLAN, "runs of a reference"):
-        saved = read_taken(out_dir)
+    with run_folder.hold(out_dir, TAKE.plan, "runs of a reference"):
+        saved = TAKE.find_plan(out_dir, TakenRuns)
         check_same_passes(out_dir, None if saved is None else saved.plan, plan, ())
         taken = TakenRuns(plan=plan, runs=runs)
-        write_taken(out_dir, taken)
+        TAKE.write_plan(out_dir, taken)
         logs = out_dir / SERVERS
         logs.mkdir(mode=0o700, exist_ok=True)
         if left := [one for one in folders if not _is_complete(one)]:
@@ -95,7 +105,7 @@ async def take_reference(
                     await _ask(
                         folder, plan, prepared, endpoint, together, progress, environ, notify
                     )
-        write_taken(out_dir, msgspec.structs.replace(taken, registering=True))
+        TAKE.write_plan(out_dir, msgspec.structs.replace(taken, registering=True))
         registered = await asyncio.to_thread(
             register,
             folders,
@@ -105,7 +115,7 @@ async def take_reference(
             reason=reason,
             include_path=plan.include_path,
         )
-        write_taken(out_dir, msgspec.structs.replace(taken, registered=True))
+        TAKE.write_plan(out_dir, msgspec.structs.replace(taken, registered=True))
     return TakenReference(plan=plan, registered=registered)
 
 
@@ -114,9 +124,9 @@ async def find_unfinished_take(
     plan: Plan, runs: int, environ: Mapping[str, str] = os.environ
 ) -> tuple[Path, float] | None:
     """Return the folder in outputs/ that this plan would resume, and the age of its last answer."""
-    for folder, age_s in list_unfinished(TAKEN_PLAN, _is_registered):
+    for folder, age_s in list_unfinished(TAKE.plan, _is_registered):
         try:
-            saved = read_taken(folder)
+            saved = TAKE.find_plan(folder, TakenRuns)
             asked, _ = await _prepare(plan, folder, environ, ignore)
             if saved is None or saved.runs != runs or saved.plan.launcher != asked.launcher:
                 continue
@@ -129,13 +139,13 @@ async def find_unfinished_take(
 
 def _is_registering(folder: Path) -> bool:
     """Return True if an earlier session was killed while it registered the runs of a folder."""
-    saved = read_taken(folder)
+    saved = TAKE.find_plan(folder, TakenRuns)
     return saved is not None and saved.registering
 
 
 def _is_registered(folder: Path) -> bool:
     try:
-        saved = read_taken(folder)
+        saved = TAKE.find_plan(folder, TakenRuns)
     except RunFolderError:
         return True
     return saved is None or saved.registered
@@ -227,6 +237,6 @@ async def _ask(
         notify=lambda line: notify(f"{folder.name}: {line}"),
         prepared=prepared,
         companions=companions,
-        part_of=TAKING,
+        part_of=TAKE.command,
     )
     check_supported(folder)

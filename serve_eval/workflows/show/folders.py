@@ -9,7 +9,10 @@ from pathlib import Path
 
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.reports.comparison_files import is_comparison, locate_runs
+from serve_eval.evaluation.storage.reports.comparison_files import (
+    locate_runs,
+)
+from serve_eval.evaluation.storage.story_files import COMPARE
 from serve_eval.plugins.registry import nearest
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import Plan
@@ -45,7 +48,7 @@ def find_runs(folder: Path, against: Path | None = None) -> list[ChosenRun]:
     Two are returned for a comparison, and with `against`: that run first. Raises RunFolderError for
     a folder without a run, and for one with several, which are named.
     """
-    if against is None and is_comparison(folder):
+    if against is None and COMPARE.has_plan(folder):
         return [_read(label, path) for label, path in locate_runs(folder)]
     if against is None:
         return [_read("", _only_run(folder))]

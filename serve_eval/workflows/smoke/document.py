@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from serve_eval.checks.row import CheckOutcome, CheckRow
-from serve_eval.evaluation.storage.file_names import SMOKE_RESULT
+from serve_eval.evaluation.storage.story_files import SMOKE
 from serve_eval.report.ci import CiCase, CiState, CiSuite
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, State, TextLines
-from serve_eval.schema import REHEARSED
+from serve_eval.schema import ResultHeader
 from serve_eval.workflows.smoke.smoke import Smoke
 
 NAMED = 3
@@ -55,18 +55,20 @@ def make_document(
     return Document(
         story="smoke",
         command=f"serve-eval smoke {base_url}",
-        exit_code=done.exit_code,
+        header=ResultHeader(
+            started_at=started_at,
+            wall_s=done.seconds,
+            model=None if done.deployment is None else done.deployment.model,
+            exit_code=done.exit_code,
+            rehearsal=done.rehearsal,
+        ),
         conclusions=[conclusion],
-        model="" if done.deployment is None else done.deployment.model,
         endpoint=base_url,
-        started_at=started_at,
-        wall_s=done.seconds,
-        notice=REHEARSED if done.rehearsal else "",
         blocks=list(_list_blocks(done)),
         warnings=[] if done.known is None else list(done.known.list_warnings()),
         commands=_list_commands(done, first),
         suites=_make_suites(done, base_url),
-        result=None if folder is None else folder / SMOKE_RESULT,
+        result=None if folder is None else folder / SMOKE.result,
     )
 
 

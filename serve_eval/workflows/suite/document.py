@@ -8,8 +8,11 @@ from pathlib import Path
 
 from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE
 from serve_eval.evaluation.plan.lacking_reference import write_taking
-from serve_eval.evaluation.storage.file_names import SUITE_REPORT_FILE, SUITE_RUNS
+from serve_eval.evaluation.storage.file_names import (
+    SUITE_RUNS,
+)
 from serve_eval.evaluation.storage.run_folder import read_plan
+from serve_eval.evaluation.storage.story_files import SUITE
 from serve_eval.report.ci.ci_result import CiCase, CiSuite
 from serve_eval.report.ci.properties import list_other
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
@@ -18,7 +21,7 @@ from serve_eval.report.page.content import DataCell, DataColumn, DataTable, Text
 from serve_eval.report.results_table import ResultsTable, write_text
 from serve_eval.report.results_table.markdown import list_table_lines
 from serve_eval.report.summary.figures import count
-from serve_eval.schema import REHEARSED, SuiteReport, SuiteRow, VerdictOutcome
+from serve_eval.schema import SuiteReport, SuiteRow, VerdictOutcome
 from serve_eval.series.result_table import OUTSIDE, find_suite_results
 from serve_eval.shell_words import quote_path
 from serve_eval.verdicts.many_tests import GATES
@@ -73,14 +76,12 @@ def make_document(
         story="suite",
         command=f"suite {report.name}: {count(len(report.runs), 'run')},"
         f" {count(len(report.rows), 'task')}",
-        exit_code=report.exit_code,
+        header=report,
         outcome=report.verdict,
         counted_as=f"suite {report.name}: {describe_counts(report)}",
         conclusions=[_conclude(report, row, line) for row, line in zip(rows, lines, strict=True)],
         overview=tabulate(rows),
-        started_at=report.started_at,
-        wall_s=report.wall_s,
-        notice=REHEARSED if report.rehearsal else old,
+        notice=old,
         statements=[
             *_list_statements(report, out_dir, rows, old=old),
             *_list_outside(table),
@@ -102,7 +103,7 @@ def make_document(
             for run in report.runs
         ],
         blocks=[] if table is None else [_show_table(table)],
-        result=out_dir / SUITE_REPORT_FILE if stored else None,
+        result=out_dir / SUITE.result if stored else None,
         make_page_blocks=lambda: list_page_blocks(report, out_dir),
         folds_overview=True,
         line=lines[0] if lines else None,

@@ -19,10 +19,10 @@ from serve_eval.evaluation.shared_server import SharedServer
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage.file_names import SERVERS, SUITE_RUNS
 from serve_eval.evaluation.storage.reports.suite_files import (
-    SUITE_SCHEMA,
     find_earlier_report,
     write_suite_report,
 )
+from serve_eval.evaluation.storage.story_files import SUITE
 from serve_eval.plugins.extensions import defect
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import (
@@ -109,7 +109,7 @@ def report_on(
         report.rehearsal for report in reports
     )
     return SuiteReport(
-        schema_version=SUITE_SCHEMA,
+        schema_version=SUITE.version,
         rehearsal=rehearsal,
         name=suite.name,
         verdict=judged.verdict,

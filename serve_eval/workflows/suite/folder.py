@@ -21,16 +21,19 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.differences import differences
-from serve_eval.evaluation.storage.file_names import SERVERS, SUITE_FILE, SUITE_RUNS
+from serve_eval.evaluation.storage.file_names import (
+    SERVERS,
+    SUITE_RUNS,
+)
 from serve_eval.evaluation.storage.folder_lock import check_free
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.evaluation.storage.reports.suite_files import (
-    holds_suite,
     read_suite,
     set_aside_report,
     write_suite,
 )
 from serve_eval.evaluation.storage.run_folder import FREE_FIELDS
+from serve_eval.evaluation.storage.story_files import SUITE
 from serve_eval.schema import Plan, Report, Suite, SuiteRun, TaskReport, is_mutable
 
 
@@ -44,8 +47,8 @@ def open_folder(path: Path, suite: Suite) -> Iterator[Path]:
     uses the folder, or if it contains other files or runs that the suite lacks or changes (the
     message lists them).
     """
-    with run_folder.hold(path, SUITE_FILE, "suite"):
-        if holds_suite(path):
+    with run_folder.hold(path, SUITE.plan, "suite"):
+        if SUITE.has_plan(path):
             _check_kept(path, suite)
         set_aside_report(path)
         write_suite(path, suite)
@@ -61,8 +64,8 @@ def open_folder(path: Path, suite: Suite) -> Iterator[Path]:
 
 def check_folder(path: Path, suite: Suite) -> None:
     """Raise RunFolderError if `open_folder` would refuse the folder. Nothing is written."""
-    check_free(path, SUITE_FILE, "suite")
-    if holds_suite(path):
+    check_free(path, SUITE.plan, "suite")
+    if SUITE.has_plan(path):
         _check_kept(path, keep_names(path, suite)[0])
 
 
@@ -112,7 +115,7 @@ def keep_names(path: Path, suite: Suite) -> tuple[Suite, list[str]]:
 
     A second value on an axis changes the names that a matrix gives, and not what they ask.
     """
-    if not holds_suite(path):
+    if not SUITE.has_plan(path):
         return suite, []
     asked = {run.name: describe_asked(run.plan, address=True) for run in suite.runs}
     had = _list_answered(path)

@@ -13,9 +13,9 @@ from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.evaluation.storage.reports.suite_files import (
     find_suite_report,
-    holds_suite,
     read_suite,
 )
+from serve_eval.evaluation.storage.story_files import SUITE
 from serve_eval.schema import Plan, Report, RunError, Spec, Suite, SuiteReport, SuiteRun
 from serve_eval.series.measured_runs import MeasuredRun
 from serve_eval.workflows.suite.execution import describe_error, report_on
@@ -82,7 +82,7 @@ def judge_measured(
     for run in runs:
         place = run.folder.parent.parent
         try:
-            if run.outside or run.folder.parent.name != SUITE_RUNS or not holds_suite(place):
+            if run.outside or run.folder.parent.name != SUITE_RUNS or not SUITE.has_plan(place):
                 again = judge_again(plan_of(run.folder), run.folder)
                 judged.append(replace(run, report=again))
                 continue

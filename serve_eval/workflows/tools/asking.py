@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
 from serve_eval.evaluation.passes import PassSettings, ask_pass, prepare_passes
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage.reports.report_file import has_report
-from serve_eval.evaluation.storage.reports.tool_check_files import ToolsPlan
-from serve_eval.schema import Endpoint, Failure, Plan, Sample, ToolForm
+from serve_eval.schema import Endpoint, Failure, Plan, Sample, ToolForm, ToolProbe
 from serve_eval.tasks._tool_calls.requests import KINDS
 from serve_eval.workflows.tools.answers import ToolPass, read_pass
 from serve_eval.workflows.tools.parameters import check_parameters, find_kinds
@@ -72,6 +73,15 @@ async def probe_endpoint(
         unsupported=unsupported,
         parameters=parameters,
     )
+
+
+class ToolsPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The plan of a folder, its loads, and what the endpoint was found to support."""
+
+    plan: Plan
+    loads: tuple[int, ...]
+    unsupported: tuple[ToolProbe, ...]
+    parameters: tuple[ToolProbe, ...]
 
 
 def order_passes(loads: Sequence[int], seed: int) -> list[tuple[ToolForm, int]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from serve_eval.evaluation.storage.file_names import TOOLS_RESULT
+from serve_eval.evaluation.storage.story_files import TOOLS
 from serve_eval.report.ci import CiCase, CiState, CiSuite
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, State
-from serve_eval.schema import REHEARSED, ToolCell, ToolCheck, ToolFinding, ToolProbe
+from serve_eval.schema import ToolCell, ToolCheck, ToolFinding, ToolProbe
 from serve_eval.scorers._call_faults import CallFault
 from serve_eval.shell_words import quote_argument, quote_path
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS, UNDECIDED
@@ -53,18 +53,14 @@ def make_document(found: ToolCheck, out_dir: Path) -> Document:
     return Document(
         story="tools",
         command=f"serve-eval tools {found.base_url}",
-        exit_code=found.exit_code,
+        header=found,
         conclusions=[conclusion],
-        model=found.model or "",
         endpoint=found.base_url,
-        started_at=found.started_at,
-        wall_s=found.wall_s,
-        notice=REHEARSED if found.rehearsal else "",
         statements=_describe_rest(found),
         blocks=_list_tables(found),
         commands=list(_list_next(found, out_dir)),
         suites=[_make_suite(found)],
-        result=out_dir / TOOLS_RESULT,
+        result=out_dir / TOOLS.result,
     )
 
 

@@ -20,23 +20,18 @@ from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.file_names import SERVERS, TOOLS_PLAN
-from serve_eval.evaluation.storage.reports.folder_results import TOOLING
-from serve_eval.evaluation.storage.reports.tool_check_files import (
-    TOOLS_SCHEMA,
-    ToolsPlan,
-    drop_tool_check,
-    read_tool_check,
-    read_tools_plan,
-    write_tool_check,
-    write_tools_plan,
+from serve_eval.evaluation.storage.file_names import (
+    SERVERS,
 )
+from serve_eval.evaluation.storage.story_files import TOOLS
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Plan, Progress, Spec, ToolCheck
 from serve_eval.scorers._call_faults import CallFault
+from serve_eval.shell_words import quote_path
 from serve_eval.verdicts.rehearsed import went_through
 from serve_eval.workflows.tools.answers import TASK, ToolPass
 from serve_eval.workflows.tools.asking import (
+    ToolsPlan,
     ask_passes,
     choose_kinds,
     list_kinds,
@@ -98,20 +93,20 @@ async def check_tools(
     limits = replace(plan.limits, concurrency=loads[0], max_error_rate=1.0)
     plan = replace(plan, tasks=plan.tasks or (Spec(name=TASK),), limits=limits)
     plan = choose_kinds(plan, list_kinds(plan))
-    saved = read_tools_plan(out_dir)
+    saved = TOOLS.find_plan(out_dir, ToolsPlan)
     plan, prepared = await prepare_set(plan, out_dir, loads, environ)
     shared = PassSettings(
-        command=TOOLING, out_dir=out_dir, progress=progress, environ=environ, notify=notify
+        command=TOOLS.command, out_dir=out_dir, progress=progress, environ=environ, notify=notify
     )
-    with run_folder.hold(out_dir, TOOLS_PLAN, "such checks"):
-        drop_tool_check(out_dir)
+    with run_folder.hold(out_dir, TOOLS.plan, "such checks"):
+        TOOLS.drop(out_dir)
         logs = out_dir / SERVERS
         logs.mkdir(mode=0o700, exist_ok=True)
         async with launch(plan, [prepared], logs, notify=notify) as endpoint:
             if saved is None or not run_folder.has_answers_below(out_dir):
                 samples = prepared.dataset.samples
                 saved = await probe_endpoint(plan, loads, samples, endpoint, environ)
-                write_tools_plan(out_dir, saved)
+                TOOLS.write_plan(out_dir, saved)
             kinds = list_kinds(saved.plan)
             plan, prepared = await prepare_set(choose_kinds(plan, kinds), out_dir, loads, environ)
             _check_same(out_dir, saved, plan, loads)
@@ -125,7 +120,7 @@ async def check_tools(
             started_at=clock.started_at,
             wall_s=clock.wall_s,
         )
-        write_tool_check(out_dir, found)
+        TOOLS.write(out_dir, found)
     return found
 
 
@@ -157,7 +152,7 @@ def _judge(
     code, rehearsal = find_exit_code(passes, failed=failed), passes[0].report.rehearsal
     return ToolCheck(
         rehearsal=rehearsal,
-        schema_version=TOOLS_SCHEMA,
+        schema_version=TOOLS.version,
         model=asked.plan.model,
         base_url=passes[0].report.endpoint.base_url,
         fingerprint=prepared.fingerprint["samples"],
@@ -177,7 +172,12 @@ def _judge(
 
 def _read_reference(folder: Path, prepared: PreparedTask) -> list[ToolPass]:
     """Return the passes of an earlier check of the same requests. Raises RunFolderError."""
-    earlier, asked = read_tool_check(folder), read_tools_plan(folder)
+    earlier, asked = TOOLS.read(folder, ToolCheck), TOOLS.find_plan(folder, ToolsPlan)
+    if earlier is None:
+        raise RunFolderError(
+            f"{folder} has no result of `serve-eval tools`",
+            hint=f"Finish it first: serve-eval tools ENDPOINT -o {quote_path(folder)}",
+        )
     if asked is None or earlier.fingerprint != prepared.fingerprint["samples"]:
         kinds = ", ".join(earlier.kinds)
         raise RunFolderError(

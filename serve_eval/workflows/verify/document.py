@@ -11,7 +11,7 @@ from serve_eval.evaluation.probes.evidence import ALPHA, UNSOUND
 from serve_eval.evaluation.probes.floor import limits_of
 from serve_eval.evaluation.probes.limits import FAR_NATS, TIMES
 from serve_eval.evaluation.probes.sentences import FAULT_SHARE
-from serve_eval.evaluation.storage.file_names import VERIFICATION
+from serve_eval.evaluation.storage.story_files import VERIFY
 from serve_eval.report.ci import CiCase, CiState, CiSuite
 from serve_eval.report.document import (
     Block,
@@ -26,8 +26,8 @@ from serve_eval.report.nats import write_nats
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, PictureSection
 from serve_eval.report.pictures import draw_distribution
 from serve_eval.schema import (
-    REHEARSED,
     LostServer,
+    ResultHeader,
     Verification,
     VerificationOutcome,
     VerificationReference,
@@ -79,19 +79,15 @@ def make_document(
     document = Document(
         story="verify",
         command=f"serve-eval verify against {found.reference}",
-        exit_code=found.exit_code,
+        header=found,
         conclusions=conclusions,
         noun="servers",
         overview=_tabulate(found) if len(conclusions) > 1 else None,
-        model=found.model,
-        started_at=found.started_at,
-        wall_s=found.wall_s,
-        notice=REHEARSED if found.rehearsal else "",
         statements=list(_describe_all(found, addresses)),
         blocks=_draw(found),
         warnings=found.warnings,
         commands=_list_commands(found, addresses, model),
-        result=None if out_dir is None else out_dir / VERIFICATION,
+        result=None if out_dir is None else out_dir / VERIFY.result,
     )
     return replace(document, suites=[_make_suite(found, document)])
 
@@ -122,7 +118,7 @@ def make_registered(
     return Document(
         story="verify",
         command="serve-eval verify --register",
-        exit_code=PASS,
+        header=ResultHeader(started_at=made.made_at, wall_s=0.0, model=made.model, exit_code=PASS),
         conclusions=[conclusion],
         warnings=warn_of_floor(made),
         commands=[f"serve-eval verify {again}"] if address else [],

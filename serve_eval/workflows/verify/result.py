@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -67,7 +68,7 @@ def _withhold(found: Verification) -> Verification:
         for side in found.sides
     )
     code = went_through(found.exit_code)
-    return msgspec.structs.replace(found, rehearsal=True, sides=sides, named=(), exit_code=code)
+    return replace(found, rehearsal=True, sides=sides, named=(), exit_code=code)
 
 
 def choose_exit_code(

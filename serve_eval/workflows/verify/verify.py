@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,7 @@ from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import (
     Probe,
+    Progress,
     ServerCounts,
     Verification,
     VerificationReference,
@@ -76,6 +78,7 @@ async def register(
     out_dir: Path,
     *,
     environ: Mapping[str, str] = os.environ,
+    progress: Progress | None = None,
     notify: Callable[[str], None] = ignore,
 ) -> VerificationReference:
     """Ask a server, and its siblings, all probes of the budget, and return the reference.
@@ -86,7 +89,9 @@ async def register(
     Raises NotComparableError if the server reports no log-probabilities, or is never uncertain,
     and what stops a run.
     """
-    session = VerifySession(rules=rules, out_dir=out_dir, environ=environ, notify=notify)
+    session = VerifySession(
+        rules=rules, out_dir=out_dir, environ=environ, notify=notify, progress=progress
+    )
     async with AsyncExitStack() as stack:
         made = await open_maker(server, siblings, session, stack)
         made.repeats = REPEATS
@@ -114,6 +119,7 @@ async def verify(
     workers: Sequence[GivenWorker] = (),
     tokenizer: PromptSide | None = None,
     environ: Mapping[str, str] = os.environ,
+    progress: Progress | None = None,
     notify: Callable[[str], None] = ignore,
 ) -> tuple[Verification, VerificationReference]:
     """Judge servers against a reference. Return the result, and the reference that was used.
@@ -124,7 +130,9 @@ async def verify(
     a server that answers too little.
     """
     clock = Stopwatch()
-    session = VerifySession(rules=rules, out_dir=out_dir, environ=environ, notify=notify)
+    session = VerifySession(
+        rules=rules, out_dir=out_dir, environ=environ, notify=notify, progress=progress
+    )
     async with AsyncExitStack() as stack:
         if isinstance(reference, VerificationReference):
             check_route(rules.route, reference, source)
@@ -241,6 +249,7 @@ async def verify_fleet(
     out_dir: Path,
     *,
     environ: Mapping[str, str] = os.environ,
+    progress: Progress | None = None,
     notify: Callable[[str], None] = ignore,
 ) -> tuple[Verification, VerificationReference]:
     """Judge servers by their majority. Return the result, and the reference that was used.
@@ -248,7 +257,9 @@ async def verify_fleet(
     Raises what `verify` raises.
     """
     clock = Stopwatch()
-    session = VerifySession(rules=rules, out_dir=out_dir, environ=environ, notify=notify)
+    session = VerifySession(
+        rules=rules, out_dir=out_dir, environ=environ, notify=notify, progress=progress
+    )
     async with AsyncExitStack() as stack:
         made, left = None, list(servers)
         while made is None and left:
@@ -260,7 +271,7 @@ async def verify_fleet(
         found = await judge_fleet(made, left, first, session, stack)
     middle, known = found.middle, found.known
     result = to_result(known, found.sides, MAJORITY + middle.name, clock, [middle], session)
-    return msgspec.structs.replace(result, groups=tuple(found.groups)), known
+    return replace(result, groups=tuple(found.groups)), known
 
 
 async def _find_probes(

@@ -20,7 +20,7 @@ from serve_eval.report.pictures import (
     draw_distribution,
     draw_trend,
 )
-from serve_eval.schema import REHEARSED
+from serve_eval.schema import ResultHeader
 from serve_eval.workflows.watch import bets, record
 from serve_eval.workflows.watch.alarming import BROKEN
 from serve_eval.workflows.watch.job import WatchJob
@@ -70,14 +70,16 @@ def make_document(
     document = Document(
         story="watch",
         command=f"serve-eval watch {base_url}",
-        exit_code=exit_code,
+        header=ResultHeader(
+            started_at=rounds[0].started_at if rounds else "",
+            wall_s=sum(seen.seconds for seen in rounds),
+            model=state.model,
+            exit_code=exit_code,
+            rehearsal=state.rehearsal,
+        ),
         conclusions=conclusions or [_describe_calm(state, rounds, rules, counts)],
         noun="alarms",
-        model=state.model,
         endpoint=base_url,
-        started_at=rounds[0].started_at if rounds else "",
-        wall_s=sum(seen.seconds for seen in rounds),
-        notice=REHEARSED if state.rehearsal else "",
         statements=list(_describe_all(state, rounds, rules, ends=ends)),
         blocks=list(_list_blocks(state, rounds[-MOST_ROUNDS:], rules)),
         result=None if folder is None else folder / record.STATE_FILE,

@@ -1,68 +1,69 @@
-"""Test that files of a newer serve-eval are refused.
+"""Test that files of a newer serve-eval are refused, whatever the command.
 
-Covers comparisons, checks and attributions; the error names the version.
+The error names the version. The files of a run and of a suite have readers of their own.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.reports import (
-    attribution_file,
-    comparison_files,
-    invariants_files,
-    load_files,
+from serve_eval.evaluation.storage.reports import attribution_file, comparison_files
+from serve_eval.evaluation.storage.story_files import (
+    ATTRIBUTE,
+    COMPARE,
+    INVARIANTS,
+    RUN,
+    STORIES,
+    SUITE,
+    TOOLS,
+    StoryFiles,
+    find_maker,
 )
-from serve_eval.schema import Plan, Spec
 
-READERS = {
-    "diagnose": ("compare.json", comparison_files.COMPARISON_SCHEMA, comparison_files.locate_runs),
-    "compare": (
-        "compare.json",
-        comparison_files.COMPARISON_SCHEMA,
-        comparison_files.read_comparison_plan,
-    ),
-    "flips": (
-        "comparison.json",
-        comparison_files.COMPARISON_SCHEMA,
-        comparison_files.find_comparison,
-    ),
-    "checks": (
-        "invariants_plan.json",
-        invariants_files.INVARIANTS_SCHEMA,
-        invariants_files.read_invariants_plan,
-    ),
-    "loads": (
-        "load_plan.json",
-        load_files.LOAD_SCHEMA,
-        load_files.read_load_plan,
-    ),
-    "attribute": (
-        "attribution.json",
-        attribution_file.ATTRIBUTION_SCHEMA,
-        attribution_file.check_attribution,
-    ),
-}
-LENIENT = (comparison_files.find_comparison, attribution_file.check_attribution)
-"""Functions that treat a damaged file as missing."""
+Read = Callable[[Path], object]
+CONTENT = dict[str, Any]
 SIDES = {"a": {"run": "/one"}, "b": {"launcher": {"name": "simulated"}}}
 
 
+def _list_readers() -> list[tuple[str, StoryFiles, Read, bool]]:
+    """Return the file, the story, a reader, and whether it takes a damaged file for a missing one.
+
+    Fails if a story of the table cannot be read by its declaration.
+    """
+    found = list[tuple[str, StoryFiles, Read, bool]]()
+    for one in (one for one in STORIES if one not in (RUN, SUITE)):
+        if one.plan:
+            found += [(one.plan, one, partial(one.find_plan, of=CONTENT), False)]
+            found += [(one.plan, one, one.find_plan_content, False)]
+        if one.result:
+            found += [(one.result, one, partial(one.find, of=CONTENT), True)]
+            found += [(one.result, one, partial(one.read, of=CONTENT), False)]
+    found += [("compare.json", COMPARE, comparison_files.locate_runs, False)]
+    found += [("attribution.json", ATTRIBUTE, attribution_file.check_attribution, True)]
+    return found
+
+
+READERS = _list_readers()
+
+
 @pytest.mark.parametrize("more", [SIDES, {"all": "else"}], ids=["alike", "of other fields"])
-@pytest.mark.parametrize("reader", READERS)
-def test_a_newer_file_is_refused(reader: str, more: dict[str, Any], tmp_path: Path) -> None:
-    name, known, read = READERS[reader]
-    text = json.dumps({"schema_version": known + 4, **more})
+@pytest.mark.parametrize(("name", "story", "read", "lenient"), READERS)
+def test_a_newer_file_is_refused(
+    name: str, story: StoryFiles, read: Read, lenient: bool, more: dict[str, Any], tmp_path: Path
+) -> None:
+    text = json.dumps({"schema_version": story.version + 4, **more})
     (tmp_path / name).write_text(text)
     said = (
-        f"{re.escape(str(tmp_path / name))} has format {known + 4}, but .* reads formats up to"
-        f" {known}$"
+        f"{re.escape(str(tmp_path / name))} has format {story.version + 4}, but .* reads formats"
+        f" up to {story.version}$"
     )
     with pytest.raises(RunFolderError, match=said) as caught:
         read(tmp_path)
@@ -70,41 +71,57 @@ def test_a_newer_file_is_refused(reader: str, more: dict[str, Any], tmp_path: Pa
     assert (tmp_path / name).read_text() == text
 
 
-def test_what_this_version_writes_it_reads(tmp_path: Path) -> None:
-    comparison_files.write_comparison_plan(tmp_path, SIDES)
-    assert (
-        json.loads((tmp_path / "compare.json").read_text())["schema_version"]
-        == comparison_files.COMPARISON_SCHEMA
-    )
-    assert comparison_files.read_comparison_plan(tmp_path) == SIDES
+def test_a_command_reads_what_it_writes_and_drops_it(tmp_path: Path) -> None:
+    COMPARE.write_plan(tmp_path, SIDES)
+    stored = json.loads((tmp_path / "compare.json").read_text())
+    assert stored == {"schema_version": COMPARE.version, **SIDES}
+    assert COMPARE.find_plan_content(tmp_path) == SIDES
     assert comparison_files.locate_runs(tmp_path) == [("A", Path("/one")), ("B", tmp_path / "b")]
-    plan = Plan(model="m", launcher=Spec(name="simulated"), tasks=(Spec(name="gsm8k"),))
-    invariants_files.write_invariants_plan(tmp_path, plan)
-    assert invariants_files.read_invariants_plan(tmp_path) == plan
-    asked = load_files.LoadPlan(plan=plan, loads=(1, 64), bisect=True)
-    load_files.write_load_plan(tmp_path, asked)
-    assert load_files.read_load_plan(tmp_path) == asked
+    TOOLS.write(tmp_path, {"cells": [1]})
+    (tmp_path / "report.html").write_text("the page")
+    assert TOOLS.find(tmp_path, CONTENT) == {"cells": [1]}
+    TOOLS.drop(tmp_path)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["compare.json"]
+    assert TOOLS.find(tmp_path, CONTENT) is TOOLS.read(tmp_path, CONTENT) is None
 
 
 def test_a_file_without_a_version_is_of_the_first(tmp_path: Path) -> None:
     (tmp_path / "compare.json").write_text(json.dumps(SIDES))
-    assert comparison_files.read_comparison_plan(tmp_path) == SIDES
+    assert COMPARE.find_plan_content(tmp_path) == SIDES
     assert len(comparison_files.locate_runs(tmp_path)) == 2
 
 
 @pytest.mark.parametrize("content", ["{", '{"schema_version": "five"}', "[]"])
-def test_a_damaged_file_is_told_as_such(content: str, tmp_path: Path) -> None:
-    for name in (
-        "compare.json",
-        "comparison.json",
-        "invariants_plan.json",
-        "load_plan.json",
-        "attribution.json",
-    ):
-        (tmp_path / name).write_text(content)
-    for _, _, read in READERS.values():
-        if read in LENIENT:
-            assert read(tmp_path) is None
-            continue
-        with pytest.raises(RunFolderError, match="cannot be read"):
-            read(tmp_path)
+@pytest.mark.parametrize(("name", "story", "read", "lenient"), READERS)
+def test_a_damaged_file_is_named(
+    name: str, story: StoryFiles, read: Read, lenient: bool, content: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(content)
+    if lenient:
+        assert read(tmp_path) is None
+        return
+    with pytest.raises(RunFolderError, match="cannot be read"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("plan", "place", "maker"),
+    [
+        ("compare.json", "a", "compare"),
+        ("compare.json", "again_b", "compare"),
+        ("compare.json", "c", ""),
+        ("references.json", "run_2", "references take"),
+        ("load_plan.json", "64_again", "load"),
+        ("tools_plan.json", "stream_8", "tools"),
+        (INVARIANTS.plan, "cold", "invariants"),
+        ("bisect.json", "runs/00", "bisect"),
+        ("bisect.json", "00", ""),
+        ("suite.json", "runs/00", ""),
+    ],
+)
+def test_a_run_is_known_as_a_part_of_what_asked_it(
+    plan: str, place: str, maker: str, tmp_path: Path
+) -> None:
+    (tmp_path / "out" / place).mkdir(parents=True)
+    (tmp_path / "out" / plan).write_text("{}")
+    assert find_maker(tmp_path / "out" / place) == maker

@@ -101,7 +101,7 @@ def test_the_first_screen_holds_the_verdict_and_what_comes_next(name: str) -> No
     lines = shown.splitlines()
     assert len(lines) <= LINES - 2  # the lines that name the folder and the page
     assert all(len(line) <= COLUMNS or "serve-eval " in line for line in lines)
-    assert lines[bool(document.notice)].startswith(f" {document.verdict} ")
+    assert lines[bool(document.banner)].startswith(f" {document.verdict} ")
     for command in document.commands[:3]:
         assert command in shown
     whole = _print(document, verbose=True, columns=1000)
@@ -118,7 +118,7 @@ def test_every_face_is_filled(name: str) -> None:
     suites = ElementTree.fromstring(write_junit(result))
     assert int(suites.get("tests", "0")) >= 1
     failed = int(suites.get("failures", "0")) + int(suites.get("errors", "0"))
-    if document.verdict in ("FAIL", "ERROR") and not document.notice:
+    if document.verdict in ("FAIL", "ERROR") and not document.banner:
         assert failed or document.verdict in result.said
         assert list(list_annotations(result)) or not failed
     form = json.loads(write_document(document, b'{"a": 1}'))

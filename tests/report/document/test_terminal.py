@@ -13,6 +13,7 @@ from rich.console import Console
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement, print_document
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
 from serve_eval.report.pictures.picture import Ruler, RulerRow
+from serve_eval.schema import ResultHeader
 
 
 def _print(document: Document, *, columns: int = 80, terminal: bool = True, **more: bool) -> str:
@@ -24,7 +25,11 @@ def _print(document: Document, *, columns: int = 80, terminal: bool = True, **mo
 
 def _make(**more: object) -> Document:
     conclusion = Conclusion(name="gsm8k", outcome="FAIL", figures="52.1 against 59.3")
-    filled = {"story": "run", "command": "serve-eval run", "exit_code": 1}
+    filled = {
+        "story": "run",
+        "command": "serve-eval run",
+        "header": ResultHeader(started_at="", wall_s=0.0, exit_code=1),
+    }
     return Document(**{"conclusions": [conclusion], **filled, **more})  # type: ignore[arg-type]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -11,16 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from serve_eval.cli._progress import LoggedProgress
 from serve_eval.errors import EndpointError, NotComparableError, PlanError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.storage.reports.attribution_file import ATTRIBUTION_SCHEMA
+from serve_eval.evaluation.storage.story_files import ATTRIBUTE
 from serve_eval.launchers._standin.options import Flavour
 from serve_eval.launchers._standin.thoughts import ThoughtsForm
 from serve_eval.processes.core_load import CoreLoad
-from serve_eval.schema import Endpoint, Limits, Plan, Spec
+from serve_eval.schema import Attributed, Endpoint, Limits, Plan, Progress, Spec
 from serve_eval.workflows.attribute import attribute as attributing
 from serve_eval.workflows.attribute import workers
 from serve_eval.workflows.attribute.attribute import (
@@ -30,7 +33,6 @@ from serve_eval.workflows.attribute.attribute import (
     prepare_asking,
     worker,
 )
-from serve_eval.workflows.attribute.attributed import Attributed
 from tests.cli.command import serve_eval
 from tests.standin.in_process import Deployed, deployed
 
@@ -77,6 +79,7 @@ def asked(
     more: Mapping[str, Any] | None = None,
     door: str | None = None,
     busy: float = 0.0,
+    progress: Progress | None = None,
     **deployment: Any,
 ) -> tuple[Attributed, Deployed]:
     """Run a few samples, then ask each worker, while the cores are said to be so busy.
@@ -104,7 +107,9 @@ def asked(
             asking = await prepare_asking(
                 out, here, given=given, samples=samples, with_pairs=with_pairs, environ={}
             )
-            done = await attribute(out, asking, environ={}, measure=lambda: SaidLoad(busy))
+            done = await attribute(
+                out, asking, environ={}, progress=progress, measure=lambda: SaidLoad(busy)
+            )
             return done, there
 
     return asyncio.run(story())
@@ -120,6 +125,14 @@ def accused(done: Attributed) -> dict[str, list[str]]:
     }
 
 
+def test_a_log_shows_the_progress_of_each_phase(plan: Plan, answers: Path, tmp_path: Path) -> None:
+    file = io.StringIO()
+    shown = LoggedProgress(Console(file=file, width=80))
+    asked(plan, tmp_path, 1, 1, answers=answers, samples=7, progress=shown)
+    lines = [line.partition(" done, 0 failed, ")[0] for line in file.getvalue().splitlines()]
+    assert lines == ["each server: 7/7", "each pair: 7/7"]
+
+
 @pytest.mark.parametrize("flavour", ["v12", "main"])
 def test_a_corrupt_worker_of_six_is_named_alone_and_in_pairs(
     plan: Plan, answers: Path, tmp_path: Path, flavour: Flavour
@@ -132,7 +145,7 @@ def test_a_corrupt_worker_of_six_is_named_alone_and_in_pairs(
     assert (done.asked, done.requests) == (12, 12 * (6 + 2 * 8))
     assert done.alone.how == "asked"
     written = json.loads((tmp_path / "attribution.json").read_text())
-    assert (written["schema_version"], written["exit_code"]) == (ATTRIBUTION_SCHEMA, 1)
+    assert (written["schema_version"], written["exit_code"]) == (ATTRIBUTE.version, 1)
 
 
 def test_nobody_is_accused_of_what_all_get_wrong(plan: Plan, answers: Path, tmp_path: Path) -> None:
@@ -148,14 +161,14 @@ def test_nobody_is_accused_of_what_all_get_wrong(plan: Plan, answers: Path, tmp_
 def test_what_a_newer_version_found_is_not_replaced(
     plan: Plan, answers: Path, tmp_path: Path
 ) -> None:
-    newer = json.dumps({"schema_version": ATTRIBUTION_SCHEMA + 1})
+    newer = json.dumps({"schema_version": ATTRIBUTE.version + 1})
 
     def after_the_run(there: Deployed) -> list[Worker]:
         (tmp_path / "attribution.json").write_text(newer)
         return [worker(url) for url in there.workers.values()]
 
     with pytest.raises(
-        RunFolderError, match=rf"attribution\.json has format {ATTRIBUTION_SCHEMA + 1}, but"
+        RunFolderError, match=rf"attribution\.json has format {ATTRIBUTE.version + 1}, but"
     ):
         asked(plan, tmp_path, 1, 2, answers=answers, workers=after_the_run)
     assert (tmp_path / "attribution.json").read_text() == newer

@@ -20,10 +20,9 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._standin import auth
 from serve_eval.launchers._trtllm import shared_key
-from serve_eval.schema import Endpoint, Limits, Plan, ServerInfo, Spec
+from serve_eval.schema import Attributed, Endpoint, Limits, Plan, ServerInfo, Spec
 from serve_eval.workflows.attribute import pair_signature
 from serve_eval.workflows.attribute.attribute import attribute, prepare_asking
-from serve_eval.workflows.attribute.attributed import Attributed
 from tests.launchers.conftest import own_machine, plan_of, standin
 from tests.standin.in_process import deployed
 

@@ -16,11 +16,12 @@ from rich.console import Console
 from serve_eval.errors import EndpointError, LaunchError, PlanError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.storage.reports.bisection_files import find_bisection
 from serve_eval.evaluation.storage.reports.report_file import read_report
+from serve_eval.evaluation.storage.story_files import BISECT
 from serve_eval.plugins.scope import scope
 from serve_eval.report.document import print_document
 from serve_eval.schema import Bisection, BisectionResult, Endpoint, Limits, Plan, Spec
+from serve_eval.verdicts.exit_code import INFRASTRUCTURE
 from serve_eval.workflows.bisect.bisect import bisect
 from serve_eval.workflows.bisect.changes import list_changes
 from serve_eval.workflows.bisect.configurations import Configurations, between_plans
@@ -149,9 +150,10 @@ def test_a_search_goes_on_after_its_budget_and_after_an_interruption(tmp_path: P
 
     with pytest.raises(asyncio.CancelledError):
         _search(found, out, launching=stopping)
-    kept = find_bisection(out)
+    kept = BISECT.read(out, Bisection)
     assert kept is not None
-    assert (kept.starts, kept.steps[3].result, kept.exit_code) == (4, None, None)
+    assert (kept.starts, kept.steps[3].result, kept.ending) == (4, None, None)
+    assert kept.exit_code == INFRASTRUCTURE
     state = _search(found, out)
     assert state.steps[:3] == part.steps
     assert state.steps[3].configuration == kept.steps[3].configuration

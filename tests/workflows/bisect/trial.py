@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evaluation.storage.reports.bisection_files import find_bisection
 from serve_eval.evaluation.storage.reports.report_file import read_report
+from serve_eval.evaluation.storage.story_files import BISECT
 from serve_eval.schema import Bisection
 from serve_eval.stats.classic import classic_test
 from serve_eval.workflows.bisect.bisect import bisect
@@ -107,7 +107,7 @@ async def search(
 
 def list_full_runs(out: Path) -> dict[int, Path]:
     """Return the run folders of the configurations that our search asked everything."""
-    state = find_bisection(out)
+    state = BISECT.read(out, Bisection)
     assert state is not None
     full = [step for step in state.steps if step.asked == state.samples]
     return {step.configuration: out / step.folder for step in full}

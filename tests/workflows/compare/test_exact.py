@@ -15,7 +15,7 @@ from rich.console import Console
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.storage.reports.comparison_files import find_comparison
+from serve_eval.evaluation.storage.story_files import COMPARE
 from serve_eval.report.document import print_document
 from serve_eval.schema import Comparison, Limits, Plan, Spec, TokenEquality
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
@@ -147,7 +147,7 @@ def test_one_other_answer_fails(plan: Plan, numbers: dict[str, int], tmp_path: P
     assert found.exit_code == FAIL
     [verdict] = [task.verdict for task in found.tasks]
     assert verdict.reasons == ("different_answers: 1 of 20 answers of B differ from A's",)
-    assert find_comparison(tmp_path / "out") == found
+    assert COMPARE.find(tmp_path / "out", Comparison) == found
 
 
 def test_a_fault_that_is_gone_when_asked_again_is_placed_at_its_token(

@@ -17,7 +17,7 @@ from scipy.stats import binom
 from serve_eval.evaluation.agreement.answer_pairs import first_difference
 from serve_eval.evaluation.agreement.first_divergence import is_clear
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.storage.reports.comparison_files import find_comparison
+from serve_eval.evaluation.storage.story_files import COMPARE
 from serve_eval.report.document import print_document
 from serve_eval.schema import (
     Agreement,
@@ -294,7 +294,7 @@ def test_a_comparison_prints_where_its_flips_first_differ(
     assert [line for line in lines if "look at the" in line] == [
         f"{' ' * 3}{line}" for line in (reading,) if line
     ]
-    assert find_comparison(out) == found
+    assert COMPARE.find(out, Comparison) == found
     assert (found.exit_code, task.verdict.outcome) == (FAIL, "FAIL")
 
 
@@ -350,7 +350,7 @@ def test_a_comparison_of_an_older_version_is_read(plan: Plan, tmp_path: Path) ->
     for name in ("own", "places", "text_places"):
         del content["tasks"][0][name]
     file.write_text(json.dumps(content))
-    old = find_comparison(tmp_path)
+    old = COMPARE.find(tmp_path, Comparison)
     assert old is not None
     [task] = old.tasks
     assert (task.own, task.places, task.text_places) == ((None, None), None, None)

@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.evaluation.storage.reports.comparison_files import (
-    find_comparison,
-    write_comparison,
-)
-from serve_eval.schema import DivergencePlaces, VerdictOutcome
+from serve_eval.evaluation.storage.story_files import COMPARE
+from serve_eval.schema import Comparison, DivergencePlaces, VerdictOutcome
 from serve_eval.workflows.diagnose.causes import find_leads
 from serve_eval.workflows.diagnose.read_folder import read_folder
 from serve_eval.workflows.diagnose.story import diagnose
@@ -34,7 +31,7 @@ def _loop(asked: Asked) -> Said:
 def test_the_first_token_that_differs_leads_a_red_comparison(tmp_path: Path, failed: bool) -> None:
     """Fails if symptoms come first: B's answers are cut, which more of them show."""
     _diagnose(sound, _loop, tmp_path)
-    done = find_comparison(tmp_path / "out")
+    done = COMPARE.find(tmp_path / "out", Comparison)
     assert done is not None
     [task] = done.tasks
     assert task.verdict.outcome is VerdictOutcome.FAIL
@@ -44,7 +41,7 @@ def test_the_first_token_that_differs_leads_a_red_comparison(tmp_path: Path, fai
         places=DivergencePlaces(counts={}, confident={}, reading=READING),
         verdict=replace(task.verdict, outcome=outcome),
     )
-    write_comparison(tmp_path / "out", replace(done, tasks=(task,)))
+    COMPARE.write(tmp_path / "out", replace(done, tasks=(task,)))
     found = diagnose(tmp_path / "out")
     rules = [one.rule for one in found.between]
     assert ("first_difference" in rules) is failed

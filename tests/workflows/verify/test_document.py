@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -109,7 +110,7 @@ def test_the_servers_of_a_large_fleet_that_differ_come_first() -> None:
 def test_the_way_out_of_an_undecided_verification_is_named(
     floor: float | None, advice: str
 ) -> None:
-    found = replace(_found([Outcome.UNDECIDED]), floor=floor)
+    found = dataclasses.replace(_found([Outcome.UNDECIDED]), floor=floor)
     [note] = [line for line in _print(found) if line.startswith(" note")]
     assert note.startswith(f" note     {advice}")
 

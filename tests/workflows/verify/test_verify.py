@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from serve_eval.cli._progress import LoggedProgress
 from serve_eval.errors import EndpointError, NotComparableError, ReferenceFileError
 from serve_eval.evaluation.storage.reports.verification_files import (
     read_reference,
@@ -25,6 +26,7 @@ from serve_eval.schema import (
     Limits,
     Plan,
     ProbeRoute,
+    Progress,
     Spec,
     Verification,
     VerificationOutcome,
@@ -60,6 +62,7 @@ def _verify(
     *,
     sibling: ModelServer | None = None,
     parts: Mapping[str, ModelServer] | None = None,
+    progress: Progress | None = None,
     **rules: Any,
 ) -> Verification:
     async def main() -> Verification:
@@ -83,6 +86,7 @@ def _verify(
                 out,
                 workers=workers,
                 environ={},
+                progress=progress,
             )
             write_reference(out / "reference.json", used)
             return found
@@ -106,6 +110,18 @@ def test_a_server_with_the_same_numbers_is_identical(tmp_path: Path) -> None:
     ]
     assert found.prompt_lengths == (min(lengths), max(lengths))
     assert max(lengths) > 256
+
+
+def test_a_log_shows_how_many_probes_each_server_has_answered(tmp_path: Path) -> None:
+    file = io.StringIO()
+    shown = LoggedProgress(Console(file=file, width=80))
+    servers = ModelServer(name="old"), ModelServer(name="new")
+    found = _verify(*servers, tmp_path, floor=0.08, progress=shown)
+    lines = file.getvalue().splitlines()
+    assert sorted(line.partition(":")[0] for line in lines) == ["new", "old"]
+    counts = {int(line.split()[1].partition("/")[0]) for line in lines}
+    assert min(counts) >= found.sides[0].asked
+    assert all("/200 done, 0 failed" in line for line in lines)
 
 
 def test_a_sibling_measures_what_sound_numerics_differ_by(tmp_path: Path) -> None:

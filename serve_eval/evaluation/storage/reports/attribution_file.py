@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
-import msgspec
-
-from serve_eval.evaluation.storage.file_names import ATTRIBUTION_FACES, ATTRIBUTION_FILE
-from serve_eval.evaluation.storage.folder_format import Versioned, decode_known
-from serve_eval.evaluation.storage.private_files import (
-    pretty_json,
-    write_private,
-)
-
-ATTRIBUTION_SCHEMA = 1
-"""The version that this serve-eval writes, and the newest that it replaces."""
+from serve_eval.evaluation.storage.file_names import ATTRIBUTION_FACES
+from serve_eval.evaluation.storage.folder_format import Versioned
+from serve_eval.evaluation.storage.story_files import ATTRIBUTE
 
 
 def check_attribution(run: Path) -> None:
@@ -23,13 +14,7 @@ def check_attribution(run: Path) -> None:
 
     A damaged file may be replaced.
     """
-    with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        decode_known(run / ATTRIBUTION_FILE, Versioned, ATTRIBUTION_SCHEMA)
-
-
-def write_attribution(run: Path, told: object) -> None:
-    """Write the results of the workers. Raises RunFolderError, and JournalError for a full disk."""
-    write_private(run / ATTRIBUTION_FILE, pretty_json(told))
+    ATTRIBUTE.find(run, Versioned)
 
 
 def make_faces_folder(run: Path) -> Path:

@@ -1,65 +1,19 @@
-"""Read and write the files of a canary pass: its plan with the seed, the replies and the result."""
+"""Read and write the replies of a canary pass."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 
 from serve_eval.errors import JournalError, RunFolderError
-from serve_eval.evaluation.storage.file_names import CANARIES, CANARY_LOG, CANARY_PLAN
-from serve_eval.evaluation.storage.folder_format import FORMAT_KEY, find_known
+from serve_eval.evaluation.storage.file_names import CANARY_LOG
 from serve_eval.evaluation.storage.journal import NO_ROOM_HINT
-from serve_eval.evaluation.storage.private_files import pretty_json, write_private
-from serve_eval.schema import CanaryRecord, CanaryResult
-
-CANARY_SCHEMA = 1
-"""The version of plan and result that this serve-eval writes, and the newest that it reads."""
-
-
-class CanaryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The seed of the codes, and what they are sent to.
-
-    `endpoint` is the launcher of the plan with its options, and `base_url` the address.
-    `chat`, `texts` and `tools` say which forms of requests the endpoint takes. Chats have the
-    fields `no_thoughts`, which switch thoughts off, or `room` more tokens for them. `rehearsal`:
-    the stand-in answers.
-    """
-
-    seed: str
-    requests: int
-    in_flight: int
-    model: str | None
-    endpoint: str
-    base_url: str
-    chat: bool
-    texts: bool
-    tools: bool
-    room: int = 0
-    no_thoughts: Mapping[str, Any] = {}
-    rehearsal: bool = False
-
-
-class _SavedCanaries(msgspec.Struct):
-    plan: CanaryPlan
-
-
-def find_canary_plan(folder: Path) -> CanaryPlan | None:
-    """Return the plan of a folder, or None for a new folder.
-
-    Raises RunFolderError for a file that is damaged, or that a newer serve-eval wrote.
-    """
-    found = find_known(folder / CANARY_PLAN, _SavedCanaries, CANARY_SCHEMA)
-    return None if found is None else found.plan
-
-
-def write_canary_plan(folder: Path, plan: CanaryPlan) -> None:
-    """Write the plan. Raises RunFolderError, and JournalError for a full disk."""
-    write_private(folder / CANARY_PLAN, pretty_json({FORMAT_KEY: CANARY_SCHEMA, "plan": plan}))
+from serve_eval.schema import CanaryRecord
 
 
 def read_canary_log(folder: Path) -> dict[str, CanaryRecord]:
@@ -111,13 +65,3 @@ def open_canary_log(folder: Path) -> Iterator[CanaryLog]:
         file.truncate(content.rfind(b"\n") + 1)
         file.seek(0, os.SEEK_END)
         yield CanaryLog(file, path)
-
-
-def write_canaries(folder: Path, found: CanaryResult) -> None:
-    """Write the result. Raises RunFolderError, and JournalError for a full disk."""
-    write_private(folder / CANARIES, pretty_json(found))
-
-
-def drop_canaries(folder: Path) -> None:
-    """Remove the result, which describes an earlier state."""
-    (folder / CANARIES).unlink(missing_ok=True)

@@ -15,42 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.file_names import (
-    CANARIES,
-    CANARY_PLAN,
-    COMPARISON,
-    COMPARISON_PLAN,
-    INVARIANTS,
-    INVARIANTS_PLAN,
-    LOAD_COMPARISON,
-    LOAD_PLAN,
-    LOAD_RESULT,
-    PLAN_FILE,
-    REPORT_FILE,
-    SUITE_FILE,
-    SUITE_REPORT_FILE,
-    SUMMARY_FILE,
-    TOOLS_PLAN,
-    TOOLS_RESULT,
-    VERIFICATION,
-    VERIFICATION_PLAN,
-)
+from serve_eval.evaluation.storage.file_names import SUMMARY_FILE
 from serve_eval.evaluation.storage.folder_lock import check_unused
-from serve_eval.evaluation.storage.reports.folder_results import find_maker
+from serve_eval.evaluation.storage.story_files import STORIES, find_maker
 from serve_eval.shell_words import quote_path
 
-_PLANS: Final = (
-    (COMPARISON_PLAN, "compare", COMPARISON),
-    (SUITE_FILE, "suite", SUITE_REPORT_FILE),
-    (LOAD_PLAN, "load", LOAD_RESULT),
-    (TOOLS_PLAN, "tools", TOOLS_RESULT),
-    (INVARIANTS_PLAN, "invariants", INVARIANTS),
-    (CANARY_PLAN, "invariants", CANARIES),
-    (VERIFICATION_PLAN, "verify", VERIFICATION),
-    (PLAN_FILE, "run", REPORT_FILE),
-)
-"""The file that shows that a command has begun, the command, and its result."""
-_RESULTS: Final = {LOAD_COMPARISON, *(result for _, _, result in _PLANS)}
+_BEGUN: Final = tuple(story for story in STORIES if story.plan and story.result)
+_RESULTS: Final = {story.result for story in STORIES if story.result}
 _RESUMED: Final = ("run", "suite")
 """The commands that need only the folder to go on."""
 KILLED: Final = "KILLED"
@@ -89,7 +60,7 @@ def list_ended_early(folder: Path, *, most_deep: int, most_folders: int) -> Iter
     """
     for seen, (path, folders, files) in enumerate(os.walk(folder)):
         here = Path(path)
-        found = next((one for one in _PLANS if one[0] in files), None)
+        found = next((one for one in _BEGUN if one.plan in files), None)
         ended = not _RESULTS.isdisjoint(files)
         deep = len(here.relative_to(folder).parts) >= most_deep
         if seen >= most_folders or found is not None or ended or deep:
@@ -97,8 +68,7 @@ def list_ended_early(folder: Path, *, most_deep: int, most_folders: int) -> Iter
         folders.sort()
         if found is None or ended or find_maker(here) or _still_runs(here):
             continue
-        plan, command, _ = found
-        yield _read(here, plan, command)
+        yield _read(here, found.plan, found.command)
 
 
 def read_first_line(folder: Path) -> str:

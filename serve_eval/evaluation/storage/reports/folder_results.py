@@ -1,8 +1,4 @@
-"""Find the results of comparisons, checks and suites below a folder, and what made a run there.
-
-Sides of a comparison and passes of a check are run folders like any other. Their sessions say what
-asked them; older ones are recognised by the files next to them.
-"""
+"""Find the results of comparisons, checks and suites below a folder."""
 
 from __future__ import annotations
 
@@ -18,61 +14,13 @@ from typing import Any, Final
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.file_names import (
-    BISECTION_PLAN,
-    BISECTION_RUNS,
-    CANARIES,
-    COMPARISON,
-    COMPARISON_PLAN,
-    INVARIANTS,
-    INVARIANTS_PLAN,
-    LOAD_COMPARISON,
-    LOAD_PLAN,
-    LOAD_RESULT,
-    PLAN_FILE,
-    REPORT_FILE,
-    SERVED,
-    SMOKE_RESULT,
-    SUITE_REPORT_FILE,
-    TAKEN_PLAN,
-    TOOLS_PLAN,
-    TOOLS_RESULT,
-    VERIFICATION,
-)
+from serve_eval.evaluation.storage.file_names import PLAN_FILE, REPORT_FILE
 from serve_eval.evaluation.storage.reports.served import name_served, shorten_url
+from serve_eval.evaluation.storage.story_files import STORIES, StoryFiles
 from serve_eval.schema import VerdictOutcome
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS
 
-COMPARING, TAKING, LOADING, TOOLING, TESTING, BISECTING = (
-    "compare",
-    "references take",
-    "load",
-    "tools",
-    "invariants",
-    "bisect",
-)
-"""The commands whose folders hold runs that are parts of one result."""
-_PLACES: Final = (
-    (COMPARISON_PLAN, COMPARING, re.compile(r"a|b|again|again_b")),
-    (TAKEN_PLAN, TAKING, re.compile(r"run_\d+")),
-    (LOAD_PLAN, LOADING, re.compile(r"\d+(_again)?")),
-    (TOOLS_PLAN, TOOLING, re.compile(r"(whole|stream)_\d+")),
-    (INVARIANTS_PLAN, TESTING, re.compile(r".+")),
-)
-"""The file next to the runs of a command, the command, and the names of its runs."""
-_RESULTS: Final = {
-    LOAD_COMPARISON: COMPARING,
-    COMPARISON: COMPARING,
-    SUITE_REPORT_FILE: "suite",
-    LOAD_RESULT: LOADING,
-    TOOLS_RESULT: TOOLING,
-    INVARIANTS: TESTING,
-    CANARIES: TESTING,
-    VERIFICATION: "verify",
-    SMOKE_RESULT: "smoke",
-    SERVED: "serve",
-}
-"""The results of commands; of several in one folder the first counts."""
+_LISTED: Final = tuple(story for story in STORIES if story.listed and story.result)
 _OUTCOMES: Final = {
     PASS: VerdictOutcome.PASS,
     FAIL: VerdictOutcome.FAIL,
@@ -84,20 +32,6 @@ _OUTCOMES: Final = {
 _ADDRESS: Final = re.compile(r"://|:\d+(/|$)|^[\d.]+$")
 """Matches the address of a server, but no name and no path of a file."""
 _MAJORITY: Final = "the majority"
-
-
-def find_maker(run: Path) -> str:
-    """Return the command of whose result a run is a part, from its place; "" if of none."""
-    place = run.resolve()
-    for marker, command, names in _PLACES:
-        if names.fullmatch(place.name) and (place.parent / marker).is_file():
-            return command
-    runs = place.parent
-    return (
-        BISECTING
-        if runs.name == BISECTION_RUNS and (runs.parent / BISECTION_PLAN).is_file()
-        else ""
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +60,7 @@ def is_of_stand_in(folder: Path) -> bool:
 
     A file that cannot be read says nothing.
     """
-    for name in (REPORT_FILE, *_RESULTS):
+    for name in (REPORT_FILE, *(story.result for story in _LISTED)):
         with suppress(OSError, ValueError, msgspec.MsgspecError):
             if msgspec.json.decode((folder / name).read_bytes(), type=_Marked).rehearsal:
                 return True
@@ -145,11 +79,11 @@ def list_results(
         if seen >= most_folders or PLAN_FILE in files or REPORT_FILE in files:
             folders.clear()
             continue
-        name = next((one for one in _RESULTS if one in files), None)
-        if name is not None:
+        story = next((one for one in _LISTED if one.result in files), None)
+        if story is not None:
             folders.clear()
             try:
-                yield _read(here, name)
+                yield _read(here, story)
             except RunFolderError as error:
                 notes.append(f"left out: {error}")
         elif len(here.relative_to(folder).parts) >= most_deep:
@@ -157,9 +91,9 @@ def list_results(
         folders.sort()
 
 
-def _read(folder: Path, name: str) -> FolderResult:
+def _read(folder: Path, story: StoryFiles) -> FolderResult:
     """Return a result. Raises RunFolderError for a file that is damaged."""
-    file = folder / name
+    file = folder / story.result
     try:
         stored = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
         began = datetime.fromisoformat(stored["started_at"])
@@ -172,7 +106,7 @@ def _read(folder: Path, name: str) -> FolderResult:
         raise RunFolderError(f"{file} cannot be read: {error}") from error
     return FolderResult(
         folder=folder,
-        command=_RESULTS[name],
+        command=story.command,
         subject=subject,
         began=began if began.tzinfo else began.replace(tzinfo=UTC),
         outcome=_OUTCOMES.get(code, VerdictOutcome.INCONCLUSIVE),

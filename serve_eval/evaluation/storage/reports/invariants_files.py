@@ -1,4 +1,4 @@
-"""Read and write the files of a check of invariants: plan, prompt lengths and result."""
+"""Read and write how a check of invariants asks: prompt lengths, cache salt and fillings."""
 
 from __future__ import annotations
 
@@ -8,23 +8,8 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.evaluation.storage.file_names import (
-    CHUNKS_FILE,
-    INVARIANTS,
-    INVARIANTS_PLAN,
-    PRESSURE_FILE,
-    SALT_FILE,
-)
-from serve_eval.evaluation.storage.folder_format import FORMAT_KEY, find_known
+from serve_eval.evaluation.storage.file_names import CHUNKS_FILE, PRESSURE_FILE, SALT_FILE
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
-from serve_eval.schema import Invariants, Plan
-
-INVARIANTS_SCHEMA = 1
-"""The version of plan and result that this serve-eval writes, and the newest that it reads."""
-
-
-class _Saved(msgspec.Struct):
-    plan: Plan
 
 
 class CacheSalt(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,22 +48,6 @@ class PressureLog(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int | None = None
     ended: bool = False
     skipped: str = ""
-
-
-def read_invariants_plan(folder: Path) -> Plan | None:
-    """Return the plan of a folder, or None for a new folder.
-
-    Raises RunFolderError for a file that is damaged, or that a newer serve-eval wrote.
-    """
-    found = find_known(folder / INVARIANTS_PLAN, _Saved, INVARIANTS_SCHEMA)
-    return None if found is None else found.plan
-
-
-def write_invariants_plan(folder: Path, plan: Plan) -> None:
-    """Write the plan. Raises RunFolderError, and JournalError for a full disk."""
-    write_private(
-        folder / INVARIANTS_PLAN, pretty_json({FORMAT_KEY: INVARIANTS_SCHEMA, "plan": plan})
-    )
 
 
 def find_chunks(folder: Path, of: Any) -> dict[str, Any]:
@@ -124,13 +93,3 @@ def read_pressure(folder: Path) -> PressureLog:
 def write_pressure(folder: Path, log: PressureLog) -> None:
     """Write the fillings so far. Raises RunFolderError, and JournalError for a full disk."""
     write_private(folder / PRESSURE_FILE, pretty_json(log))
-
-
-def write_invariants(folder: Path, found: Invariants) -> None:
-    """Write the result. Raises RunFolderError, and JournalError for a full disk."""
-    write_private(folder / INVARIANTS, pretty_json(found))
-
-
-def drop_invariants(folder: Path) -> None:
-    """Remove the result, which describes an earlier state."""
-    (folder / INVARIANTS).unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.evaluation.storage.file_names import SERVED
+from serve_eval.evaluation.storage.story_files import SERVE
 
 
 def name_served(folder: Path) -> dict[str, str]:
@@ -23,7 +23,7 @@ def find_served_plans(folder: Path) -> dict[str, str]:
 
 
 def _list_served(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for file in sorted(folder.absolute().parent.glob(f"*/{SERVED}")):
+    for file in sorted(folder.absolute().parent.glob(f"*/{SERVE.result}")):
         with suppress(OSError, msgspec.MsgspecError):
             told = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
             yield shorten_url(str(told.get("base_url", ""))), told

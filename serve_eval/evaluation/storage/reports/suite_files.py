@@ -9,24 +9,11 @@ import msgspec
 from serve_eval import file_system
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import ownership
-from serve_eval.evaluation.storage.file_names import (
-    EARLIER_SUITE_REPORT,
-    PAGE_FILE,
-    SUITE_FILE,
-    SUITE_REPORT_FILE,
-    SUITE_RUNS,
-)
+from serve_eval.evaluation.storage.file_names import EARLIER_SUITE_REPORT, PAGE_FILE, SUITE_RUNS
 from serve_eval.evaluation.storage.folder_format import Versioned, refuse_newer
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
+from serve_eval.evaluation.storage.story_files import SUITE
 from serve_eval.schema import Suite, SuiteReport, SuiteRow
-
-SUITE_SCHEMA = 1
-"""The version of both files that this serve-eval writes, and the newest that it reads."""
-
-
-def holds_suite(folder: Path) -> bool:
-    """Return True if a folder is that of a suite."""
-    return (folder / SUITE_FILE).exists()
 
 
 def read_suite(folder: Path) -> Suite:
@@ -39,13 +26,13 @@ def suite_and_owner(folder: Path) -> tuple[Suite, bool]:
 
     Raises RunFolderError if there is none.
     """
-    file = folder / SUITE_FILE
+    file = folder / SUITE.plan
     try:
         stored = msgspec.json.decode(file.read_bytes())
-        refuse_newer(folder, msgspec.convert(stored, Versioned).schema_version, SUITE_SCHEMA)
+        refuse_newer(folder, msgspec.convert(stored, Versioned).schema_version, SUITE.version)
         suite, own = msgspec.convert(stored["suite"], Suite), ownership.is_own(stored, folder)
     except FileNotFoundError as error:
-        raise RunFolderError(f"{folder} holds no suite: there is no {SUITE_FILE}") from error
+        raise RunFolderError(f"{folder} holds no suite: there is no {SUITE.plan}") from error
     except (OSError, KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
         raise RunFolderError(f"{file} cannot be read: {error}") from error
     for run in suite.runs:
@@ -61,8 +48,8 @@ def write_suite(folder: Path, suite: Suite) -> None:
 
     Raises RunFolderError, and JournalError for a full disk.
     """
-    content = ownership.add_signature({"schema_version": SUITE_SCHEMA, "suite": suite}, folder)
-    write_private(folder / SUITE_FILE, pretty_json(content))
+    content = ownership.add_signature({"schema_version": SUITE.version, "suite": suite}, folder)
+    write_private(folder / SUITE.plan, pretty_json(content))
 
 
 def write_suite_report(folder: Path, report: SuiteReport) -> None:
@@ -70,7 +57,7 @@ def write_suite_report(folder: Path, report: SuiteReport) -> None:
 
     Raises RunFolderError, and JournalError for a full disk.
     """
-    write_private(folder / SUITE_REPORT_FILE, pretty_json(report))
+    write_private(folder / SUITE.result, pretty_json(report))
     (folder / EARLIER_SUITE_REPORT).unlink(missing_ok=True)
 
 
@@ -79,13 +66,13 @@ def find_suite_report(folder: Path) -> SuiteReport | None:
 
     Raises RunFolderError if it is damaged, or if a newer serve-eval wrote it.
     """
-    return _read_report(folder / SUITE_REPORT_FILE)
+    return _read_report(folder / SUITE.result)
 
 
 def find_suite_rows(run: Path) -> dict[str, SuiteRow]:
     """Return the judgement of a run in its suite by task; none outside of a suite with a report."""
     place = run.resolve()
-    if place.parent.name != SUITE_RUNS or not holds_suite(place.parent.parent):
+    if place.parent.name != SUITE_RUNS or not SUITE.has_plan(place.parent.parent):
         return {}
     try:
         report = find_suite_report(place.parent.parent)
@@ -105,7 +92,7 @@ def find_earlier_report(folder: Path) -> SuiteReport | None:
 def _read_report(file: Path) -> SuiteReport | None:
     try:
         data = file.read_bytes()
-        refuse_newer(file, msgspec.json.decode(data, type=Versioned).schema_version, SUITE_SCHEMA)
+        refuse_newer(file, msgspec.json.decode(data, type=Versioned).schema_version, SUITE.version)
         return msgspec.json.decode(data, type=SuiteReport)
     except FileNotFoundError:
         return None
@@ -121,10 +108,10 @@ def set_aside_report(folder: Path) -> None:
     """
     (folder / PAGE_FILE).unlink(missing_ok=True)
     try:
-        file_system.rename_over(folder / SUITE_REPORT_FILE, folder / EARLIER_SUITE_REPORT)
+        file_system.rename_over(folder / SUITE.result, folder / EARLIER_SUITE_REPORT)
     except FileNotFoundError:
         return
     except OSError as error:
         raise RunFolderError(
-            f"{folder / SUITE_REPORT_FILE}: cannot be set aside: {error.strerror}"
+            f"{folder / SUITE.result}: cannot be set aside: {error.strerror}"
         ) from error

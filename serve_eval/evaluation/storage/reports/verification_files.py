@@ -1,16 +1,14 @@
-"""Read and write references and results of verifications."""
+"""Read and write the references of verifications."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from serve_eval.errors import ReferenceFileError, RunFolderError
-from serve_eval.evaluation.storage.file_names import VERIFICATION, VERIFICATION_PLAN
-from serve_eval.evaluation.storage.private_files import pretty_json, write_private
-from serve_eval.schema import Verification, VerificationReference
+from serve_eval.evaluation.storage.private_files import write_private
+from serve_eval.schema import VerificationReference
 from serve_eval.schema.verification import REFERENCE_VERSION
 
 
@@ -38,12 +36,6 @@ def read_reference(path: Path) -> VerificationReference:
         ) from error
 
 
-def write_verification_plan(folder: Path, servers: Sequence[str]) -> None:
-    """Record in the folder of a verification that it has begun, with the names of its servers."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_private(folder / VERIFICATION_PLAN, pretty_json({"servers": list(servers)}))
-
-
 def write_reference(path: Path, reference: VerificationReference) -> None:
     """Write a reference, with a line for each probe.
 
@@ -53,26 +45,8 @@ def write_reference(path: Path, reference: VerificationReference) -> None:
     probes = head.pop("probes")
     lines = [msgspec.json.encode(one) for one in probes]
     text = msgspec.json.encode(head)[:-1] + b',"probes":[\n' + b",\n".join(lines) + b"\n]}\n"
-    _write(path, text)
-
-
-def write_verification(path: Path, found: Verification) -> None:
-    """Write a result. Raises RunFolderError, and JournalError for a full disk."""
-    _write(path, pretty_json(found))
-
-
-def find_verification(folder: Path) -> Verification | None:
-    """Return the result of the verification in a folder; None without one that can be read."""
-    try:
-        content = (folder / VERIFICATION).read_bytes()
-        return msgspec.json.decode(content, type=Verification)
-    except (OSError, msgspec.MsgspecError):
-        return None
-
-
-def _write(path: Path, data: bytes) -> None:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise RunFolderError(f"{path.parent}: {error.strerror}") from error
-    write_private(path, data)
+    write_private(path, text)

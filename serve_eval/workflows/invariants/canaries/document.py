@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from serve_eval.evaluation.storage.file_names import CANARIES, CANARY_LOG
+from serve_eval.evaluation.storage.file_names import (
+    CANARY_LOG,
+)
+from serve_eval.evaluation.storage.story_files import CANARIES
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
-from serve_eval.schema import REHEARSED, CanaryLeak, CanaryResult
+from serve_eval.schema import CanaryLeak, CanaryResult
 
 SHOWN = 5
 """Number of leaks that are shown."""
@@ -30,16 +33,12 @@ def make_document(found: CanaryResult, out_dir: Path) -> Document:
     return Document(
         story="invariants",
         command=f"serve-eval invariants --canaries {found.base_url}",
-        exit_code=found.exit_code,
+        header=found,
         conclusions=[conclusion],
-        model=found.model or "",
         endpoint=found.base_url,
-        started_at=found.started_at,
-        wall_s=found.wall_s,
-        notice=REHEARSED if found.rehearsal else "",
         statements=list(_describe_rest(found, out_dir)),
         blocks=[_tabulate(found)],
-        result=out_dir / CANARIES,
+        result=out_dir / CANARIES.result,
     )
 
 
@@ -93,7 +92,9 @@ def _describe_leaks(found: CanaryResult, out_dir: Path) -> Iterator[Statement]:
         depth = Depth.MORE if i else Depth.FIRST
         yield Statement(label="leak", text=_describe_leak(leak), depth=depth, state="fail")
     if (left := len(found.leaks) - SHOWN) > 0:
-        yield Statement(label="", text=f"and {left} more in {out_dir / CANARIES}", depth=Depth.MORE)
+        yield Statement(
+            label="", text=f"and {left} more in {out_dir / CANARIES.result}", depth=Depth.MORE
+        )
     if (one := found.suspicion) is not None:
         text = (
             f"suspicion, no proof: {one.length} characters or more of {one.codes} codes are in"

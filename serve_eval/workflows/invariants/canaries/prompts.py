@@ -10,8 +10,10 @@ import hashlib
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from serve_eval.evaluation.storage.reports.canary_files import CanaryPlan
+import msgspec
+
 from serve_eval.schema import Message, Prompt, Request, SamplingParams
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
@@ -30,6 +32,30 @@ fill several blocks of a KV cache."""
 KINDS = ("repeat", "question", "shared_prefix", "prefix_question", "early_code", "twin", "tool")
 """Forms of prompts, of which `tool` needs a server that takes tools."""
 TOOL = "keep_code"
+
+
+class CanaryPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The seed of the codes, and what they are sent to.
+
+    `endpoint` is the launcher of the plan with its options, and `base_url` the address.
+    `chat`, `texts` and `tools` say which forms of requests the endpoint takes. Chats have the
+    fields `no_thoughts`, which switch thoughts off, or `room` more tokens for them. `rehearsal`:
+    the stand-in answers.
+    """
+
+    seed: str
+    requests: int
+    in_flight: int
+    model: str | None
+    endpoint: str
+    base_url: str
+    chat: bool
+    texts: bool
+    tools: bool
+    room: int = 0
+    no_thoughts: Mapping[str, Any] = {}
+    rehearsal: bool = False
+
 
 TOOL_FIELDS: Mapping[str, object] = {
     "tools": [

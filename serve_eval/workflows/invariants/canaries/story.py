@@ -21,17 +21,14 @@ from serve_eval.evaluation.endpoint.launch import check_launcher, launch, with_m
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.file_names import CANARY_PLAN, SERVERS
+from serve_eval.evaluation.storage.file_names import (
+    SERVERS,
+)
 from serve_eval.evaluation.storage.reports.canary_files import (
-    CANARY_SCHEMA,
-    CanaryPlan,
-    drop_canaries,
-    find_canary_plan,
     open_canary_log,
     read_canary_log,
-    write_canaries,
-    write_canary_plan,
 )
+from serve_eval.evaluation.storage.story_files import CANARIES
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import CanaryRecord, CanaryResult, Plan, Progress
@@ -41,7 +38,12 @@ from serve_eval.workflows.invariants.canaries.asking import (
     open_clients,
     settle_forms,
 )
-from serve_eval.workflows.invariants.canaries.prompts import KINDS, Canary, make_canaries
+from serve_eval.workflows.invariants.canaries.prompts import (
+    KINDS,
+    Canary,
+    CanaryPlan,
+    make_canaries,
+)
 from serve_eval.workflows.invariants.canaries.search import count_in_flight, search_codes
 
 REQUESTS = 400
@@ -70,9 +72,9 @@ async def check_canaries(
     plan = await with_model(plan, environ)
     if not out_dir.exists():
         check_launcher(plan)
-    with run_folder.hold(out_dir, CANARY_PLAN, "canary pass"):
+    with run_folder.hold(out_dir, CANARIES.plan, "canary pass"):
         known, begun = _open_plan(plan, out_dir, seed)
-        drop_canaries(out_dir)
+        CANARIES.drop(out_dir)
         records = read_canary_log(out_dir)
         canaries = make_canaries(known) if begun else []
         if not begun or _list_pending(canaries, records):
@@ -81,7 +83,7 @@ async def check_canaries(
             )
             canaries, records = make_canaries(known), read_canary_log(out_dir)
         found = _judge(known, canaries, records, clock)
-        write_canaries(out_dir, found)
+        CANARIES.write(out_dir, found)
     return found
 
 
@@ -102,7 +104,7 @@ def _open_plan(plan: Plan, out_dir: Path, seed: str | None) -> tuple[CanaryPlan,
         texts=False,
         tools=False,
     )
-    known = find_canary_plan(out_dir)
+    known = CANARIES.find_plan(out_dir, CanaryPlan)
     if known is None:
         return wanted, False
     for name in ("requests", "in_flight", "model", "endpoint"):
@@ -142,7 +144,7 @@ async def _ask_rest(
         async with connect(plan, endpoint, environ) as client:
             rehearsal = known.rehearsal or await client.is_stand_in()
         known = msgspec.structs.replace(known, rehearsal=rehearsal)
-        write_canary_plan(out_dir, known)
+        CANARIES.write_plan(out_dir, known)
         pending = _list_pending(make_canaries(known), read_canary_log(out_dir))
         with open_canary_log(out_dir) as log:
             await ask_canaries(clients, pending, log, in_flight=known.in_flight, progress=progress)
@@ -170,7 +172,7 @@ def _judge(
     }
     return CanaryResult(
         rehearsal=known.rehearsal,
-        schema_version=CANARY_SCHEMA,
+        schema_version=CANARIES.version,
         model=known.model,
         base_url=known.base_url,
         requests=len(canaries),

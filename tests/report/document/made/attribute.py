@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.report.document import Document
-from serve_eval.schema import Attribution, WorkerShare
-from serve_eval.workflows.attribute.attributed import Attributed
+from serve_eval.schema import Attributed, Attribution, WorkerShare
 from serve_eval.workflows.attribute.document import make_document
 
 URLS = tuple(f"http://127.0.0.1:{8001 + i}/v1" for i in range(3))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from msgspec.structs import replace
+from msgspec.structs import replace as change_side
 
 from serve_eval.report.document import Document
 from serve_eval.schema import (
@@ -28,11 +29,11 @@ def make_documents(text: str = "some text") -> Mapping[str, Document]:
     found = make_verification(text)
     [sound, bad] = found.sides
     lost = LostServer(name="worker-3", why=text)
-    part = replace(bad, name="context_0", part_of="worker-2", role="context")
-    open_ = replace(bad, outcome=VerificationOutcome.UNDECIDED, excluded_share=None)
+    part = change_side(bad, name="context_0", part_of="worker-2", role="context")
+    open_ = change_side(bad, outcome=VerificationOutcome.UNDECIDED, excluded_share=None)
     results = {
         **{
-            outcome.value: _alone(found, replace(bad, outcome=outcome))
+            outcome.value: _alone(found, change_side(bad, outcome=outcome))
             for outcome in (*VerificationOutcome,)
         },
         "two servers": found,
@@ -41,7 +42,7 @@ def make_documents(text: str = "some text") -> Mapping[str, Document]:
         "parts": replace(found, sides=(bad, part), named=(f"found in context: {text}",)),
         "many": replace(
             found,
-            sides=tuple(replace(bad, name=f"pod-{i}") for i in range(40)),
+            sides=tuple(change_side(bad, name=f"pod-{i}") for i in range(40)),
             groups=(("a", "b"), ("c",)),
         ),
         "rehearsal": replace(found, rehearsal=True, exit_code=0),
