@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from serve_eval.schema import Event, Report
+    from serve_eval.report.document import Document
+    from serve_eval.schema import Event, Report, RunFinished
 
 
 def check_events(wanted: bool, others: Mapping[str, bool]) -> None:
@@ -17,21 +18,69 @@ def check_events(wanted: bool, others: Mapping[str, bool]) -> None:
         raise PlanError(f"--json-events and {clashing[0]} exclude each other: give one of them")
 
 
-def choose_evaluate(json_events: bool) -> Callable[..., Coroutine[Any, Any, Report]]:
-    """Return the function that runs a plan, and prints its events if they are wanted."""
-    if not json_events:
-        from serve_eval.evaluation.evaluate import evaluate
+class EventPrinter:
+    """Write each event on a line of its own at once, the last one at the end of the block.
 
-        return evaluate
-    from functools import partial
+    The result of the command comes before that. A reader that is gone ends nothing.
+    """
 
-    from serve_eval.workflows.events import evaluate_with_events
+    def __init__(self, wanted: bool) -> None:
+        self._wanted = wanted
+        self._last: RunFinished | None = None
 
-    return partial(evaluate_with_events, on_event=_print)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if self._last is None:
+            return
+        if error is not None and self._last.error is None:  # after the run itself
+            import msgspec
+
+            from serve_eval.schema import RunError
+            from serve_eval.verdicts.exit_code import INFRASTRUCTURE
+
+            told = RunError(
+                kind=type(error).__name__, message=str(error), hint="", exit_code=INFRASTRUCTURE
+            )
+            self._last = msgspec.structs.replace(self._last, exit_code=INFRASTRUCTURE, error=told)
+        _print(self._last)
+
+    @property
+    def evaluate(self) -> Callable[..., Coroutine[Any, Any, Report]]:
+        """The function that runs a plan, and reports its events if they are wanted."""
+        if not self._wanted:
+            from serve_eval.evaluation.evaluate import evaluate
+
+            return evaluate
+        from functools import partial
+
+        from serve_eval.workflows.events import evaluate_with_events
+
+        return partial(evaluate_with_events, on_event=self._take)
+
+    def _take(self, event: Event) -> None:
+        from serve_eval.schema import RunFinished
+
+        if isinstance(event, RunFinished):
+            self._last = event
+        else:
+            _print(event)
+
+    def end(self, document: Document, exit_code: int) -> None:
+        """Write the result of the command, and keep its exit code for the last event."""
+        if self._last is None:
+            return
+        import msgspec
+
+        from serve_eval.report.document import describe_document
+        from serve_eval.schema import ResultMade
+
+        _print(ResultMade(document=msgspec.to_builtins(describe_document(document))))
+        self._last = msgspec.structs.replace(self._last, exit_code=exit_code)
 
 
 def _print(event: Event) -> None:
-    """Write an event on a line of its own at once. A reader that is gone ends nothing."""
     import msgspec
 
     from serve_eval.cli._streams import emit

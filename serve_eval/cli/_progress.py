@@ -1,4 +1,4 @@
-"""Show the progress of a run: a line per task on a terminal, elsewhere a line every ten seconds."""
+"""Show the progress of a run: a line per task on a terminal, elsewhere a line every half minute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from serve_eval.cli._progress_line import TaskState, format_drawn, format_logged
 from serve_eval.cli._streams import is_quiet
 from serve_eval.schema import FailureKind
 
-LOGGED_EVERY_S = 10.0
+LOGGED_EVERY_S = 30.0
 DRAWN_PER_SECOND = 4
 
 
@@ -93,7 +93,7 @@ class DrawnProgress(_Progress):
 
 
 class LoggedProgress(_Progress):
-    """One line about all running tasks every ten seconds, and one at the end of each task."""
+    """One line about all running tasks every half minute, and one at the end of each task."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(console, clock)

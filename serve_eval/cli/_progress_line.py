@@ -68,14 +68,13 @@ def format_drawn(state: TaskState, now_s: float, width: int) -> Text:
 def format_logged(states: Iterable[TaskState], now_s: float) -> str:
     """Return a line for a log, about one task or about all that run."""
     states = list(states)
-    names = ", ".join(state.name for state in states)
-    done, planned = sum(s.done for s in states), sum(s.planned for s in states)
+    counts = ", ".join(f"{one.name}: {one.done}/{one.planned}" for one in states)
     failed: dict[FailureKind, int] = {}
     for state in states:
         for kind, count in state.failed.items():
             failed[kind] = failed.get(kind, 0) + count
-    parts = [f"{names}: {done}/{planned} done", format_failures(failed) or "0 failed"]
-    if len(states) == 1:
+    parts = [f"{counts} done", format_failures(failed) or "0 failed"]
+    if len(states) == 1 and states[0].value is not None:
         parts.append(f"value {format_value(states[0].value)}")
     parts.append(f"{sum(state.compute_rate(now_s) for state in states):.0f}/s")
     if any(state.ended_s is None for state in states) and (left := format_left(states, now_s)):

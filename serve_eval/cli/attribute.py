@@ -72,6 +72,7 @@ def attribute(
     """
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._ending import end
+    from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.storage.reports.attribution_file import make_faces_folder
@@ -109,7 +110,10 @@ def attribute(
             )
             return
         say(f"serve-eval attribute: {run}", asking.cost())
-        found = run_async(ask_each_worker(run, asking, at_a_time=concurrency, notify=say))
+        console = PatientConsole(stderr=True, highlight=False, emoji=False)
+        found = run_async(
+            ask_each_worker(run, asking, at_a_time=concurrency, progress=progress(console))
+        )
     except Interrupted:
         say("Interrupted; nothing was saved")
         raise typer.Exit(INTERRUPTED) from None

@@ -18,7 +18,7 @@ from serve_eval.cli._common_options import (
     TrustPlan,
     rerun_of,
 )
-from serve_eval.cli._events import check_events, choose_evaluate
+from serve_eval.cli._events import EventPrinter, check_events
 from serve_eval.cli._options import command, list_given_flags
 from serve_eval.cli._run_folder import find_run
 from serve_eval.cli._run_plan import (
@@ -332,10 +332,10 @@ def execute(
     )
     console = PatientConsole(stderr=True, highlight=False, emoji=False)
     prepared: list[PreparedTask] = []
-    with drawing_ahead() as ahead:
+    with EventPrinter(json_events) as events, drawing_ahead() as ahead:
         try:
             report = run_async(
-                choose_evaluate(json_events)(
+                events.evaluate(
                     plan,
                     out_dir,
                     progress=HalfWay(progress(console), ahead.start),
@@ -372,4 +372,6 @@ def execute(
             prepared=prepared,
         )
         code = end(document, faces, folder=out_dir, printed=not json_events)
-        return fail_undecided(report, code, strict=strict, most=max_detects)
+        code = fail_undecided(report, code, strict=strict, most=max_detects)
+        events.end(document, code)
+        return code

@@ -90,6 +90,17 @@ class RunError:
     exit_code: int
 
 
+class ResultMade(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="document"):
+    """The result of the whole command, which only `--json-events` has.
+
+    `document` is what `--json` prints but for the figures of the report, which the folder has.
+    `serve-eval schema document` has its form.
+    """
+
+    v: int = EVENTS_VERSION
+    document: Mapping[str, object]
+
+
 class RunFinished(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="finished"):
     """The last event. `error` is what stopped the run; it has no results then."""
 
@@ -106,6 +117,7 @@ Event = (
     | AlarmRaised
     | MessageSaid
     | TaskFinished
+    | ResultMade
     | RunFinished
 )
 """An event of a run. RunStarted is the first one, RunFinished the last one."""

@@ -14,6 +14,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from serve_eval import evaluate
+from serve_eval.cli._events import EventPrinter
+from serve_eval.report.document import describe_document_form
 from serve_eval.schema import (
     AlarmRaised,
     EndpointReady,
@@ -50,14 +52,19 @@ def test_standard_output_has_events_alone_from_the_first_to_the_last(tmp_path: P
     done = serve_eval(*RUN, "-o", tmp_path / "out")
     events = _read(done.stdout)
     kinds = [one["event"] for one in events]
-    assert (kinds[0], kinds[1], kinds[-2:]) == ("started", "ready", ["task", "finished"])
-    assert {"progress"} <= set(kinds) <= {*kinds[:2], *kinds[-2:], "progress", "message", "alarm"}
+    assert kinds[:2] + kinds[-3:] == ["started", "ready", "task", "document", "finished"]
+    assert {"progress"} <= set(kinds) <= {*kinds[:2], *kinds[-3:], "progress", "message", "alarm"}
     assert {one["v"] for one in events} == {1}
     assert (done.returncode, events[-1]["exit_code"], events[-1]["error"]) == (1, 1, None)
     progress = [one for one in events if one["event"] == "progress"]
     assert (progress[0]["done"], progress[-1]["done"], progress[-1]["ended"]) == (0, 60, True)
     report = json.loads((tmp_path / "out/report.json").read_text())
-    verdict, task = report["tasks"][0]["verdict"], events[-2]
+    verdict, task = report["tasks"][0]["verdict"], events[-3]
+    document = events[-2]["document"]
+    Draft202012Validator(describe_document_form()).validate(document)
+    assert (document["outcome"], document["exit_code"], document["result"]) == ("FAIL", 1, None)
+    [conclusion] = document["conclusions"]
+    assert (conclusion["name"], conclusion["outcome"]) == ("word_problems", "FAIL")
     assert (task["outcome"], task["value"], task["threshold"]) == (
         "FAIL",
         verdict["evaluated"],
@@ -78,6 +85,25 @@ def test_an_error_is_the_last_event_and_holds_no_key(tmp_path: Path) -> None:
     assert last["error"]["kind"] == "EndpointError"
     assert "401" in last["error"]["message"]
     assert key not in done.stdout
+
+
+def test_the_last_event_has_the_exit_code_of_the_command_not_of_the_run(tmp_path: Path) -> None:
+    few = ("--launcher", "embedded", "--tasks", "word_problems", "--limit", "12")
+    done = serve_eval(
+        "run", *few, "--strict", "--max-detects", "1", "--json-events", "-o", tmp_path / "out"
+    )
+    assert done.returncode == _read(done.stdout)[-1]["exit_code"] == 1
+    assert json.loads((tmp_path / "out/report.json").read_text())["exit_code"] == 0
+
+
+def test_an_error_after_the_run_is_in_the_last_event(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    printer = EventPrinter(wanted=True)
+    printer._take(RunFinished(folder="out", exit_code=0))
+    printer.__exit__(None, ValueError("no room"), None)
+    [last] = _read(capfd.readouterr().out)
+    assert (last["exit_code"], last["error"]["kind"]) == (4, "ValueError")
 
 
 @pytest.mark.parametrize("flag", ["--json", "--dry-run"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,7 @@ class AskedServer:
     blocks come from the cache if there is one. `lists` is False if it lists no tokens. `chosen`
     counts listed first tokens, and `unlikely` those of them that were not the likeliest. A request
     that fails is sent up to `attempts` times. `defaults` is what the server adds to requests (None:
-    not probed).
+    not probed). `heard` is called with the answer to each probe, if there is one.
     """
 
     name: str
@@ -65,6 +65,7 @@ class AskedServer:
     why: str = ""
     fingerprint: str | None = None
     defaults: SamplingDefaults | None = None
+    heard: Callable[[ProbeReading | None], None] | None = None
 
     async def settle(self, prompt: str, *, route: ProbeRoute | None = None) -> None:
         """Find out which questions the server takes.
@@ -119,7 +120,10 @@ class AskedServer:
 
         async def read(prompt: str) -> ProbeReading | None:
             async with limit:
-                return await self.read(prompt)
+                found = await self.read(prompt)
+            if self.heard is not None:
+                self.heard(found)
+            return found
 
         return list(await asyncio.gather(*(read(prompt) for prompt in prompts)))
 

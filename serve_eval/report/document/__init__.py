@@ -10,7 +10,11 @@ from serve_eval.report.document.document import (
     name_state,
     rank_outcome,
 )
-from serve_eval.report.document.json_form import describe_document_form, write_document
+from serve_eval.report.document.json_form import (
+    describe_document,
+    describe_document_form,
+    write_document,
+)
 from serve_eval.report.document.page import make_page
 from serve_eval.report.document.statements import list_statements
 from serve_eval.report.document.terminal import print_document
@@ -21,6 +25,7 @@ __all__ = [
     "Depth",
     "Document",
     "Statement",
+    "describe_document",
     "describe_document_form",
     "list_statements",
     "make_ci_result",

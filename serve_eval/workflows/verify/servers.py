@@ -9,10 +9,11 @@ from collections.abc import (
     Callable,
     Coroutine,
     Iterable,
+    Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,9 +27,12 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.probes.asking import FIRST, AskedServer
 from serve_eval.evaluation.storage.file_names import SERVERS
 from serve_eval.schema import (
+    FailureKind,
     LostServer,
     Plan,
+    ProbeReading,
     ProbeRoute,
+    Progress,
     VerificationReference,
     is_rehearsal,
 )
@@ -70,14 +74,15 @@ class VerifyRules:
 class VerifySession:
     """The rules of a verification, its folder, and where secrets and remarks go.
 
-    `lost` are the servers without an outcome so far, with their `errors`. `stand_ins` names those
-    at which the stand-in of a rehearsal answers.
+    `progress` shows the probes of each server. `lost` are the servers without an outcome so far,
+    with their `errors`. `stand_ins` names those at which the stand-in of a rehearsal answers.
     """
 
     rules: VerifyRules
     out_dir: Path
     environ: Mapping[str, str]
     notify: Callable[[str], None]
+    progress: Progress | None = None
     lost: list[LostServer] = field(default_factory=list)
     errors: list[ServeEvalError] = field(default_factory=list)
     stand_ins: list[str] = field(default_factory=list)
@@ -181,11 +186,35 @@ async def _reach_server(
     ):
         if is_rehearsal(plan) or await client.is_stand_in():
             session.stand_ins.append(name)
-        yield AskedServer(
+        server = AskedServer(
             name=name,
             client=client,
             in_flight=IN_FLIGHT if most == "auto" else min(IN_FLIGHT, most),
         )
+        with _show_progress(server, session):
+            yield server
+
+
+@contextmanager
+def _show_progress(server: AskedServer, session: VerifySession) -> Iterator[None]:
+    """Count the probes that a server answers, out of the most that it may be asked."""
+    shown, most = session.progress, session.rules.probes
+    if shown is None:
+        yield
+        return
+    done, failed = 0, 0
+
+    def count(reading: ProbeReading | None) -> None:
+        nonlocal done, failed
+        done, failed = done + (reading is not None), failed + (reading is None)
+        shown.update(server.name, min(done, most), {FailureKind.INVALID_RESPONSE: failed}, None)
+
+    shown.begin(server.name, most, 0)
+    server.heard = count
+    try:
+        yield
+    finally:
+        shown.end(server.name)
 
 
 async def settle_server(server: AskedServer, *, route: ProbeRoute | None = None) -> bool:
