@@ -43,7 +43,7 @@ def make_ci_result(document: Document) -> CiResult:
             for one in suites
         ]
     shown = [row for row in list_statements(document) if row.depth is Depth.FIRST or row.keep]
-    deeper = [*list_warnings(document.warnings)][sum(row.label == "warning" for row in shown) :]
+    deeper = [row for row in list_warnings(document) if row not in shown]
     return CiResult(
         notice=document.banner,
         title=document.command,

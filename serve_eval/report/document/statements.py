@@ -32,7 +32,7 @@ def list_statements(document: Document) -> list[Statement]:
         found = list(list_own(one))
     else:
         found = list(_join_alike(document.ordered))
-    return [*found, *document.statements, *list_warnings(document.warnings)]
+    return [*found, *document.statements, *list_warnings(document)]
 
 
 def _join_alike(conclusions: Sequence[Conclusion]) -> Iterator[Statement]:
@@ -71,10 +71,16 @@ def list_own(one: Conclusion) -> Iterator[Statement]:
         yield Statement(label=ASKED, text=one.counts)
 
 
-def list_warnings(warnings: Sequence[str]) -> Iterator[Statement]:
-    """Yield the warnings, of which the first few stand on the first screen."""
-    for i, line in enumerate(warnings):
-        depth = Depth.FIRST if i < WARNINGS else Depth.MORE
+def list_warnings(document: Document) -> Iterator[Statement]:
+    """Yield the warnings, of which the first few stand on the first screen.
+
+    One that goes on with what the notice says comes last.
+    """
+    begun = document.notice.partition(":")[0]
+    repeated = [one for one in document.warnings if begun and one.startswith(begun)]
+    new = [one for one in document.warnings if one not in repeated]
+    for i, line in enumerate([*new, *repeated]):
+        depth = Depth.FIRST if i < min(WARNINGS, len(new)) else Depth.MORE
         yield Statement(label="warning", text=line, depth=depth, state="warn")
 
 

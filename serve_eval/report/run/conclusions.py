@@ -21,7 +21,7 @@ from serve_eval.verdicts import two_rules
 CHANGES = ("drop", "rise", "change")
 ORDER = (
     "error", "fix", "why", "stopped", "repeats", *CHANGES, "value", "likely", "where", "differs",
-    "rule", "asked", "cut", "by", "e.g.", "workers", "path", "warning",
+    "rules", "rule", "asked", "cut", "by", "e.g.", "workers", "path", "warning",
 )  # fmt: skip
 """Labels, the most important first; those of others follow in their own order."""
 PAIRED_RULES = ("paired", "noninferiority", "anchors")
@@ -31,6 +31,8 @@ CHANGE_TITLE = ": change"
 NAMED = 4
 """Pictures that a title names at most."""
 ROW_STATES: dict[str, State] = {"error": "fail", "warning": "warn"}
+DEEPER = ("rule", "margin", "speed", "run", "A", "B", "folder")
+"""Labels that no first screen needs."""
 KEPT = ("repeats", "spread", "cut")
 """Labels that are shown of a task that passed among several, too."""
 _SCORES = re.compile(r": -?[\d.e+-]+ -> -?[\d.e+-]+$")
@@ -69,13 +71,14 @@ def make_statements(
             groups.append([row])
         else:  # it goes on with the row before it
             groups[-1].append(row)
+    told = any(text.startswith(two_rules.DISAGREE) for _, text in rows)
+    deeper = (*DEEPER, "rules") if told else DEEPER
     groups.sort(key=lambda group: _rank(group[0][0]))
-    disagree = any(text.startswith(two_rules.DISAGREE) for _, text in rows)
     return [
         Statement(
             label=label,
             text=text,
-            depth=Depth.MORE if label == "rule" and disagree else depth,
+            depth=max(depth, Depth.MORE) if label in deeper else depth,
             state=ROW_STATES.get(label, "none"),
             keep=label in KEPT,
             href=_find_place(label, text, task) if task else "",

@@ -46,7 +46,8 @@ def rows_of(task: SummaryTask) -> Iterator[Row]:
     yield from describe_repeats(task)
     yield from _uncertainty(task)
     if verdict.other is not None:
-        yield "rule", describe_rules(task)
+        agree = verdict.other.outcome is verdict.outcome
+        yield "rule" if agree else "rules", describe_rules(task)
     if verdict.outcome is not VerdictOutcome.UNSUPPORTED:
         yield "asked", describe_answers(result)
         yield from describe_cuts(task)

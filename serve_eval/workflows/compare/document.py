@@ -37,6 +37,7 @@ from serve_eval.shell_words import quote_path
 from serve_eval.workflows.compare.page_blocks import list_page_blocks
 from serve_eval.workflows.compare.places import draw_places
 from serve_eval.workflows.compare.rows import (
+    MORE_FLIPS,
     describe_agreement_of,
     describe_flip,
     describe_sides,
@@ -111,7 +112,7 @@ def _conclude(
     for side, workers in zip("AB", task.attributions, strict=True):
         if workers is not None:
             rows += [("workers", f"{side}: {one}") for one in sentences(workers)]
-    rows += [("warning", warning) for warning in task.warnings]
+    rows += [("warning", one) for one in task.warnings if not one.startswith(MORE_FLIPS)]
     deeper = [*_list_flips(task, flips), *describe_agreement_of(task)]
     found = make_conclusion(summarise_compared(task), line, rows)
     own = [replace(one, keep=one.label in CHANGES) for one in found.statements]

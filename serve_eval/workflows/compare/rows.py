@@ -19,6 +19,9 @@ from serve_eval.schema import (
 )
 from serve_eval.workflows.compare.exact_text import describe_equality
 
+MORE_FLIPS = "more_flips: "
+"""The beginning of a warning which says in other words what the row `differs` says."""
+
 
 def summarise_compared(task: ComparedTask) -> SummaryTask:
     """Return what a summary needs of a task: B is judged, and A is the reference."""

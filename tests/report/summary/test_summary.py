@@ -47,10 +47,9 @@ def test_a_red_run_says_what_fell_by_how_much_and_what_to_do() -> None:
         " asked    500: 0 failed, 0 repaired, 1 cut off, 3 unreadable",
         " by steps 1: 75 (was 95)   2: 27 (was 68)",
         " e.g.     test-198: answered 90, expected 80",
-        " run      out: toy, default, http://host:8000/v1",
         " next     serve-eval diagnose out",
         "          serve-eval show out test-198",
-        " more     -v adds 4 more facts",
+        " more     -v adds 5 more facts",
     ]
 
 
@@ -134,7 +133,7 @@ def test_an_unsupported_task_has_a_reason_and_no_value() -> None:
     lines = show(task(lacking, cannot)).splitlines()
     assert lines[0] == " UNSUPPORTED   word_problems"
     assert lines[1] == " why      the endpoint gives no log-probabilities"
-    assert len(lines) == 4
+    assert len(lines) == 3
 
 
 def test_an_early_stop_shows_an_estimate_and_what_is_ruled_out() -> None:
@@ -179,7 +178,7 @@ PASSES_ALONE = replace(VERDICT, outcome=VerdictOutcome.PASS, evaluated=79.0)
 )
 def test_one_row_says_which_rule_judged_and_what_the_other_says(verdict: Verdict, row: str) -> None:
     shown = " ".join(show(task(verdict=verdict)).split())
-    assert (f" rule {row}" in shown) if row else (" rule " not in shown)
+    assert (f" rules {row}" in shown) if row else (" rules " not in shown)
 
 
 def test_a_perplexity_has_no_points_and_fails_above_its_threshold() -> None:

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from serve_eval.errors import EndpointError, RunFolderError
-from serve_eval.evaluation.storage.reports.canary_files import CanaryPlan, read_canary_log
+from serve_eval.evaluation.storage.reports.canary_files import read_canary_log
 from serve_eval.report.document import print_document
 from serve_eval.schema import (
     AnsweringServers,
@@ -38,6 +38,7 @@ from serve_eval.workflows.invariants.canaries.prompts import (
     KINDS,
     LENGTH,
     Canary,
+    CanaryPlan,
     make_canaries,
     make_code,
 )

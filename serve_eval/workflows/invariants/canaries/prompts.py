@@ -57,6 +57,12 @@ class CanaryPlan(msgspec.Struct, frozen=True, kw_only=True):
     rehearsal: bool = False
 
 
+class KeptCanaryPlan(msgspec.Struct, frozen=True):
+    """The content of canary_plan.json."""
+
+    plan: CanaryPlan
+
+
 TOOL_FIELDS: Mapping[str, object] = {
     "tools": [
         {

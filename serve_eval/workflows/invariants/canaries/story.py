@@ -42,6 +42,7 @@ from serve_eval.workflows.invariants.canaries.prompts import (
     KINDS,
     Canary,
     CanaryPlan,
+    KeptCanaryPlan,
     make_canaries,
 )
 from serve_eval.workflows.invariants.canaries.search import count_in_flight, search_codes
@@ -104,9 +105,10 @@ def _open_plan(plan: Plan, out_dir: Path, seed: str | None) -> tuple[CanaryPlan,
         texts=False,
         tools=False,
     )
-    known = CANARIES.find_plan(out_dir, CanaryPlan)
-    if known is None:
+    kept = CANARIES.find_plan(out_dir, KeptCanaryPlan)
+    if kept is None:
         return wanted, False
+    known = kept.plan
     for name in ("requests", "in_flight", "model", "endpoint"):
         before, now = getattr(known, name), getattr(wanted, name)
         if before != now:
@@ -144,7 +146,7 @@ async def _ask_rest(
         async with connect(plan, endpoint, environ) as client:
             rehearsal = known.rehearsal or await client.is_stand_in()
         known = msgspec.structs.replace(known, rehearsal=rehearsal)
-        CANARIES.write_plan(out_dir, known)
+        CANARIES.write_plan(out_dir, KeptCanaryPlan(plan=known))
         pending = _list_pending(make_canaries(known), read_canary_log(out_dir))
         with open_canary_log(out_dir) as log:
             await ask_canaries(clients, pending, log, in_flight=known.in_flight, progress=progress)
