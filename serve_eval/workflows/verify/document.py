@@ -25,6 +25,7 @@ from serve_eval.report.document import (
 from serve_eval.report.nats import write_nats
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, PictureSection
 from serve_eval.report.pictures import draw_distribution
+from serve_eval.report.summary.figures import count
 from serve_eval.schema import (
     LostServer,
     ResultHeader,
@@ -230,8 +231,8 @@ def _tell_fault(found: Verification, side: VerifiedSide) -> Iterator[str]:
         limits = limits_of(found)
         same = sum(min(one.repeats) > limits.far for one in again)
         yield (
-            f"probes far away: {side.far}; so again each time they were repeated: {same} of"
-            f" {len(again)}"
+            f"{count(side.far, 'probe')} {'is' if side.far == 1 else 'are'} far away; of"
+            f" {len(again)} that were asked again, {same} stayed so each time"
         )
     moved = [one for one in side.distances if one.nats > 0]
     another = side.outcome is VerificationOutcome.ANOTHER

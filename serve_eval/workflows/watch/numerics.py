@@ -52,7 +52,8 @@ def judge_probes(state: State, seen: Seen) -> list[WatchAlarm]:
     most = ALLOWED if counts.beyond else ALLOWED_FAR
     told = (
         "the endpoint is another model, precision or cache than the reference:"
-        f" {counts.beyond} of {counts.tried} probes beyond {found.limit:.3g} nat ({most:.0%} may)"
+        f" {counts.beyond} of {counts.tried} probes are beyond {found.limit:.3g} nat, where"
+        f" {most:.0%} are allowed"
     )
     figures = {
         "probes": counts.tried,

@@ -170,7 +170,7 @@ def test_requantised_weights_alarm_in_the_first_round_without_a_baseline(
     beyond = one["probes"]["beyond"]
     told = (
         "the endpoint is another model, precision or cache than the reference:"
-        f" {beyond} of 10 probes beyond 0.08 nat (5% may)"
+        f" {beyond} of 10 probes are beyond 0.08 nat, where 5% are allowed"
     )
     assert f"ALARM numerics: {told}" in watched.lines
     assert "worse" not in " ".join(watched.lines)
