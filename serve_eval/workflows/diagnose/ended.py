@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from serve_eval.evaluation.storage.file_names import (
@@ -12,7 +11,6 @@ from serve_eval.evaluation.storage.file_names import (
     VERIFICATION_PLAN,
 )
 from serve_eval.evaluation.storage.reports.comparison_files import is_comparison
-from serve_eval.evaluation.storage.reports.ended_early import read_first_line
 from serve_eval.evaluation.storage.reports.suite_files import find_suite_report, holds_suite
 from serve_eval.evaluation.storage.run_folder import holds_run
 from serve_eval.evaluation.storage.session_end import INTERRUPTED, find_session_end
@@ -81,23 +79,3 @@ def has_only_end(folder: Path) -> bool:
     """Return True if a folder has no run, but a verification, or what ended its command."""
     verified = (folder / VERIFICATION).is_file() or is_stopped_verify(folder)
     return not holds_run(folder) and (verified or bool(list_unstarted(folder)))
-
-
-def describe_unstarted(folder: Path) -> Iterator[str]:
-    """Yield what ended a verification, or the runs of a suite that never started, and what next."""
-    if is_stopped_verify(folder):
-        yield f"the verification in {folder} did not finish: it has no verdict"
-        yield from filter(None, [read_first_line(folder)])
-        yield f"next: the same serve-eval verify command with -o {quote_path(folder)}"
-        return
-    ended = list_unstarted(folder)
-    for one in ended:
-        assert one.error is not None
-        message = " ".join(one.error.message.split())
-        yield f"{one.name}: ended before its first request by: {message}"
-        if one.error.hint:
-            yield f"   {' '.join(one.error.hint.split())}"
-    if ended:
-        alone = folder.absolute().parent.name == SUITE_RUNS
-        suite = _name_parents(folder).parent.parent if alone else folder
-        yield f"next: serve-eval suite --resume {quote_path(suite)}"

@@ -171,6 +171,22 @@ class Evidence:
         return write_serve_command(replace(self.plan, include_path=self._folders))
 
     @property
+    def may_answer(self) -> bool:
+        """True if its servers may still be there: those that the run started ended with it."""
+        return self.plan.launcher.name == "external" or self.target != quote_word(self.base_url)
+
+    @property
+    def attribute(self) -> str:
+        """The command that asks each server of the run, or advice if they ended with it."""
+        command = f"serve-eval attribute {self.place_and_code}"
+        return command if self.may_answer else f"{command}, while its servers run (--keep-servers)"
+
+    @property
+    def address(self) -> str:
+        """The endpoint in a command, or URL if it ended with the run."""
+        return self.target if self.may_answer and self.base_url else "URL"
+
+    @property
     def _folders(self) -> tuple[str, ...]:
         return self.include_path or (self.plan.include_path if self.own else ())
 

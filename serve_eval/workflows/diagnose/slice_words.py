@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from serve_eval.shell_words import quote_word
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.workflows.diagnose import candidates
 from serve_eval.workflows.diagnose.asked import AskedSample
@@ -30,9 +29,9 @@ SHOWN = 3
 ELSEWHERE_LEVEL, ELSEWHERE_SHARE = 0.01, 0.25
 """Level of a loss outside a slice, and its least share of the loss per sample inside."""
 _ADVICE = {
-    candidates.WORKER: ("serve-eval attribute {place}", "restart that server, or take it out"),
+    candidates.WORKER: ("{attribute}", "restart that server, or take it out"),
     candidates.PAIR: (
-        "serve-eval attribute {place}",
+        "{attribute}",
         "check the transfer of KV caches between these two servers",
     ),
     candidates.CACHED: (
@@ -144,7 +143,6 @@ def _describe(
 
 
 def _advise(run: Evidence, one: Slice) -> tuple[str, ...]:
-    url = quote_word(run.base_url or "URL")
     advice = _ADVICE.get(one.kind, ())
     sizes = find_sizes(run.info)
     if one.kind == candidates.LENGTH and one.edge is not None:
@@ -152,4 +150,4 @@ def _advise(run: Evidence, one: Slice) -> tuple[str, ...]:
         advice = tuple(text for name in fitting for text in _LENGTH_ADVICE[name]) or (VERIFY,)
     if one.kind == candidates.RESIDUE and one.edge is not None and is_multiple(one.edge, sizes):
         advice = (_BLOCK_ADVICE, *advice)
-    return tuple(text.format(place=run.place_and_code, url=url) for text in advice)
+    return tuple(text.format(attribute=run.attribute, url=run.address) for text in advice)

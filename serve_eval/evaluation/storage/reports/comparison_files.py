@@ -12,7 +12,7 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import (
     COMPARISON,
     COMPARISON_PLAN,
-    PAGE_FILE,
+    PAGES,
     SIDE_A,
     SIDE_B,
 )
@@ -93,6 +93,6 @@ def write_comparison(folder: Path, comparison: Comparison) -> None:
 
 
 def drop_comparison(folder: Path) -> None:
-    """Remove the result and its page, which describe an earlier state."""
-    for name in (COMPARISON, PAGE_FILE):
+    """Remove the result and its pages, which describe an earlier state."""
+    for name in (COMPARISON, *PAGES):
         (folder / name).unlink(missing_ok=True)
