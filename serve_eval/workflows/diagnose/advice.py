@@ -23,8 +23,3 @@ def is_command(advice: str) -> bool:
 def list_commands(advice: Iterable[str]) -> Iterator[str]:
     """Yield the commands among advice, in its order."""
     return (one for one in advice if is_command(one))
-
-
-def list_words(advice: Iterable[str]) -> Iterator[str]:
-    """Yield the advice that is no command."""
-    return (one for one in advice if not is_command(one))

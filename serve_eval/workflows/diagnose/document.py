@@ -36,12 +36,13 @@ def make_document(found: Diagnosis, outcomes: Outcomes, folder: Path) -> Documen
     """Return the document of a diagnosis. Its exit code is 0: a diagnosis is no verdict."""
     told = [explain(one, found) for one in outcomes.judged]
     told.sort(key=lambda one: rank_outcome(one.judged.outcome))
+    commands = _choose_commands(outcomes, told)
     document = Document(
         story="diagnose",
         command=f"serve-eval diagnose {quote_path(folder)}",
         names_endpoint=False,
         exit_code=PASS,
-        conclusions=[_conclude(one, outcomes.page) for one in told],
+        conclusions=[_conclude(one, outcomes.page, commands) for one in told],
         outcome=outcomes.outcome,
         noun=outcomes.noun,
         overview=_tabulate(told) if len(told) > 1 and any(one.task for one in told) else None,
@@ -50,13 +51,13 @@ def make_document(found: Diagnosis, outcomes: Outcomes, folder: Path) -> Documen
         started_at=outcomes.started_at,
         notice=REHEARSED if outcomes.rehearsal else "",
         statements=list(_describe_all(outcomes, folder)),
-        commands=_choose_commands(outcomes, told),
+        commands=commands,
         counted_as=outcomes.counted_as,
     )
     return document.with_suites([_make_suite(document)])
 
 
-def _conclude(told: ExplainedTask, page: str) -> Conclusion:
+def _conclude(told: ExplainedTask, page: str, commands: Sequence[str]) -> Conclusion:
     """Return the outcome of a task with the figures of its verdict, and its cause."""
     judged, line = told.judged, told.judged.line
     cause, sure = _name_cause(told)
@@ -73,7 +74,7 @@ def _conclude(told: ExplainedTask, page: str) -> Conclusion:
         counts="" if line is None else line.counts,
         cause=cause,
         sure=sure,
-        statements=list(list_rows(told, cause if sure else "", page)),
+        statements=list(list_rows(told, cause if sure else "", page, commands)),
     )
 
 

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from urllib.parse import urlencode
 
 from serve_eval.report.document import Depth, Statement
-from serve_eval.workflows.diagnose.advice import list_words
+from serve_eval.workflows.diagnose.advice import is_command
 from serve_eval.workflows.diagnose.breakdown import Breakdown, describe_kinds, describe_misses
 from serve_eval.workflows.diagnose.explained_task import ExplainedTask
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.story import DiagnosedRun, DiagnosedTask
 from serve_eval.workflows.diagnose.unfinished import RULE as UNFINISHED
 
+ADVICE = ("change", "or", "try")
+"""Labels of advice, which may be a command."""
 _JUDGED = ("PASS", "FAIL", "INCONCLUSIVE")
 
 
-def list_rows(told: ExplainedTask, why: str, page: str) -> Iterator[Statement]:
+def list_rows(
+    told: ExplainedTask, why: str, page: str, commands: Collection[str]
+) -> Iterator[Statement]:
     """Yield the rows of an outcome. `why` is its reason if that is known for sure.
 
-    `page` is the page of the result, to which examples lead.
+    `page` is the page of the result, to which examples lead, and `commands` come next, so that no
+    row repeats them.
     """
+    for row in _list_all(told, why, page):
+        if row.label not in ADVICE or row.text not in commands:
+            yield row
+
+
+def _list_all(told: ExplainedTask, why: str, page: str) -> Iterator[Statement]:
     if why:
         yield Statement(label="why", text=why)
     if told.judged.fix:
@@ -69,16 +80,21 @@ def _have(count: int) -> str:
 
 def _weigh(one: Finding) -> str:
     """Return how much a finding explains, and how sure that is."""
-    sure = "no test" if one.p is None else f"p {one.write_p()}"
+    sure = "not tested" if one.p is None else f"p {one.write_p()}"
     if one.explains is None:
-        return f"{sure}, and no count of the answers that it explains"
+        return f"{sure}; the answers that it explains are not counted"
     return f"explains up to {one.explains} of {one.lost} wrong or missing answers ({sure})"
 
 
 def _list_advice(one: Finding, *, first: bool) -> Iterator[Statement]:
-    """Yield what to change, the ids of samples and lines of logs; commands come at the end."""
-    for i, words in enumerate(list_words(one.change)):
-        depth = Depth.FIRST if first and i == 0 else Depth.MORE
+    """Yield what to change, the ids of samples and lines of logs.
+
+    Words of advice come first: a command is on the first screen only among those that come next.
+    """
+    advice = sorted(one.change, key=is_command)
+    for i, words in enumerate(advice):
+        shown = first and i == 0 and not is_command(words)
+        depth = Depth.FIRST if shown else Depth.MORE
         yield Statement(label="or" if i else "change", text=words, depth=depth)
     if one.samples:
         yield Statement(label="samples", text=", ".join(one.samples), depth=Depth.MORE)
@@ -108,6 +124,8 @@ def _describe_lost(task: DiagnosedTask, page: str) -> Iterator[Statement]:
     yield from examples[1:]
     for line in task.breakdown.judge_errors:
         yield Statement(label="judges", text=line)
+    for line in task.breakdown.next:
+        yield Statement(label="try", text=line, depth=Depth.MORE)
 
 
 def _list_examples(found: Breakdown, task: str, page: str) -> Sequence[Statement]:
