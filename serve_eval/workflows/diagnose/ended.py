@@ -37,12 +37,21 @@ def describe_end(end: str) -> str:
     return f"ended by: {end}" if end else ""
 
 
+def describe_again(run: Path) -> str:
+    """Return in words what continues a side of a comparison, or "" for any other run.
+
+    The run alone must not go on: the comparison would not know.
+    """
+    run = _name_parents(run)
+    if not is_comparison(run.absolute().parent):
+        return ""
+    return f"the same serve-eval compare command with -o {quote_path(run.parent)}"
+
+
 def write_continue_command(run: Path, resume: str) -> str:
     """Return what continues a run; `resume` is the command for one that stands for itself."""
     run = _name_parents(run)
     parent = run.absolute().parent
-    if is_comparison(parent):
-        return f"the same serve-eval compare command with -o {quote_path(run.parent)}"
     if parent.name == SUITE_RUNS and holds_suite(parent.parent):
         return f"serve-eval suite --resume {quote_path(run.parent.parent)}"
     return resume

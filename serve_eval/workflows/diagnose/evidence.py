@@ -40,6 +40,7 @@ from serve_eval.schema import (
 )
 from serve_eval.shell_words import quote_path, quote_word
 from serve_eval.workflows.diagnose.asked import AskedSample, read_asked
+from serve_eval.workflows.diagnose.ended import describe_again
 
 FEW_TOKENS = 2
 """Value of max_tokens up to which answers are truncated by design."""
@@ -162,8 +163,9 @@ class Evidence:
 
     @property
     def resume(self) -> str:
-        """The command that resumes the run."""
-        return write_resume_command(self.folder, replace(self.plan, include_path=self._folders))
+        """The command that resumes the run, or words about that of its comparison."""
+        plan = replace(self.plan, include_path=self._folders)
+        return describe_again(self.folder) or write_resume_command(self.folder, plan)
 
     @property
     def serve(self) -> str:

@@ -43,7 +43,7 @@ def _list_all(told: ExplainedTask, why: str, page: str) -> Iterator[Statement]:
         yield from _describe_cause(first, len(more), passed=told.passed)
     task, a = told.task, None if told.a is None else told.a[1]
     if task is not None:
-        yield from _describe_lost(task, page)
+        yield from _describe_lost(task, a, page)
     for one in more:
         yield from _describe_other(one, "also")
     for one in told.others:
@@ -110,9 +110,11 @@ def _describe_other(one: Finding, label: str) -> Iterator[Statement]:
     yield from _list_advice(one, first=False)
 
 
-def _describe_lost(task: DiagnosedTask, page: str) -> Iterator[Statement]:
-    """Yield the lost samples of a task by kind, with examples."""
+def _describe_lost(task: DiagnosedTask, a: DiagnosedTask | None, page: str) -> Iterator[Statement]:
+    """Yield the lost samples of a task, or of B next to those of `a`, by kind, with examples."""
     text = f"{task.wrong} of {task.asked} samples are wrong, {task.missing} missing"
+    if a is not None:
+        text = f"B: {text}; A: {a.wrong} of {a.asked} are wrong, {a.missing} missing"
     if task.breakdown is None:
         yield Statement(label="asked", text=text)
         return
@@ -186,8 +188,7 @@ def _describe_side(task: DiagnosedTask) -> str:
     outcome = "" if task.outcome == "NO REFERENCE" else task.outcome
     value = "" if task.value is None else f"{task.value:.3f}"
     ended = "the run did not finish" if task.outcome is None else outcome
-    said = ", ".join(filter(None, (ended, value, _list_limits(task))))
-    return f"{said}; {task.wrong} of {task.asked} samples are wrong, {task.missing} missing"
+    return ", ".join(filter(None, (ended, value, _list_limits(task))))
 
 
 def _list_limits(task: DiagnosedTask) -> str:
