@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -42,13 +44,54 @@ def test_a_diagnosis_is_printed_and_is_no_verdict(red: Path) -> None:
     first, _, likely, sure, *_ = done.stdout.splitlines()
     assert first.startswith(" FAIL   word_problems  ")
     assert likely.startswith(" likely   truncated: ")
-    assert sure.startswith(" for      explains up to ")
+    assert sure.startswith(" sure     explains up to ")
     assert "\n change   " in done.stdout
     told = json.loads(serve_eval("diagnose", red, "--json").stdout)
     assert (told["story"], told["outcome"], told["exit_code"]) == ("diagnose", "FAIL", 0)
     [run] = told["result"]["runs"]
     assert run["findings"][0]["rule"] == "truncated"
     assert 0 < run["findings"][0]["explains"] < run["tasks"][0]["wrong"]  # some were wrong before
+
+
+def test_a_diagnosis_has_a_page_and_files_for_ci_and_leaves_those_of_the_run(
+    red: Path, tmp_path: Path
+) -> None:
+    kept = ("report.html", "junit.xml", "summary.md", "report.json")
+    before = [(red / name).read_bytes() for name in kept]
+    junit, summary = tmp_path / "d.xml", tmp_path / "summary.md"
+    done = serve_eval("diagnose", red, "-q", "--junit", junit, GITHUB_STEP_SUMMARY=str(summary))
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["FAIL"]
+    assert done.stderr == ""
+    page = (red / "diagnosis.html").read_text()
+    assert "wrong answers end at the server" in page
+    assert 'href="report.html#sample=word_problems%2F' in page
+    assert [(red / name).read_bytes() for name in kept] == before
+    [failure] = ElementTree.parse(junit).iter("failure")
+    assert "likely: 47 of 47 wrong answers end at the server" in failure.attrib["message"]
+    assert "serve-eval capsule" in summary.read_text()
+
+
+def test_the_page_of_a_diagnosis_replaces_a_link_of_somebody_else(
+    red: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(red, tmp_path / "run")
+    (mine := tmp_path / "mine").write_text("mine")
+    page = tmp_path / "run/diagnosis.html"
+    page.unlink(missing_ok=True)
+    page.symlink_to(mine)
+    assert serve_eval("diagnose", tmp_path / "run").returncode == 0
+    assert (mine.read_text(), page.is_symlink()) == ("mine", False)
+
+
+def test_the_page_of_a_diagnosis_goes_with_the_result_that_it_explains(tmp_path: Path) -> None:
+    asked = ("--launcher", "simulated", "--model", "simulated", "--tasks", "word_problems")
+    out = tmp_path / "out"
+    serve_eval("run", *asked, "--limit", "8", "--no-reference", "-o", out)
+    serve_eval("diagnose", out)
+    assert (out / "diagnosis.html").exists()
+    serve_eval("run", "--resume", out, "--run-all")
+    assert (out / "report.html").exists()
+    assert not (out / "diagnosis.html").exists()
 
 
 def test_a_folder_that_is_none_is_a_usage_error(tmp_path: Path) -> None:

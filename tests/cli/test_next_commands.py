@@ -160,7 +160,8 @@ def test_a_side_of_a_comparison_goes_on_with_it_alone(
     commands = _list_next("diagnose", "c")
     assert commands
     assert not any("--resume" in one for one in commands)
-    assert read(Path("c/b")).resume == "the same serve-eval compare command with -o c"
+    again = f"the same serve-eval compare command with -o {tmp_path / 'c'}"
+    assert read(tmp_path / "c/b").resume == again
     _check_looks(commands)
 
 

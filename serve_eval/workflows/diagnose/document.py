@@ -24,7 +24,7 @@ from serve_eval.schema import REHEARSED
 from serve_eval.shell_words import quote_path
 from serve_eval.verdicts.exit_code import PASS
 from serve_eval.workflows.diagnose.explained_task import ExplainedTask, explain
-from serve_eval.workflows.diagnose.outcomes import ENDED_EARLY, Outcomes
+from serve_eval.workflows.diagnose.outcomes import ENDED_EARLY, FolderOutcomes
 from serve_eval.workflows.diagnose.rows import list_rows
 from serve_eval.workflows.diagnose.story import Diagnosis
 
@@ -32,7 +32,7 @@ MOST_COMMANDS = 3
 _STATES = {"fail": CiState.FAILURE, "pass": CiState.PASSED}
 
 
-def make_document(found: Diagnosis, outcomes: Outcomes, folder: Path) -> Document:
+def make_document(found: Diagnosis, outcomes: FolderOutcomes, folder: Path) -> Document:
     """Return the document of a diagnosis. Its exit code is 0: a diagnosis is no verdict."""
     told = [explain(one, found) for one in outcomes.judged]
     told.sort(key=lambda one: rank_outcome(one.judged.outcome))
@@ -111,7 +111,7 @@ def _tabulate(told: Sequence[ExplainedTask]) -> DataTable:
     return DataTable(title="Tasks", columns=columns, rows=rows)
 
 
-def _describe_all(outcomes: Outcomes, folder: Path) -> Iterator[Statement]:
+def _describe_all(outcomes: FolderOutcomes, folder: Path) -> Iterator[Statement]:
     if outcomes.again:
         yield Statement(label="go on", text=outcomes.again)
     yield Statement(label="folder", text=str(folder), depth=Depth.MORE)
@@ -120,7 +120,7 @@ def _describe_all(outcomes: Outcomes, folder: Path) -> Iterator[Statement]:
         yield Statement(label="page", text=text, depth=Depth.PAGE, href=outcomes.page)
 
 
-def _choose_commands(outcomes: Outcomes, told: Sequence[ExplainedTask]) -> list[str]:
+def _choose_commands(outcomes: FolderOutcomes, told: Sequence[ExplainedTask]) -> list[str]:
     """Return the commands that come next: those about all, then the first one of each task."""
     rounds = zip_longest(*(one.list_commands() for one in told))
     every = chain(outcomes.commands, chain.from_iterable(rounds))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from serve_eval.workflows.diagnose.advice import list_commands
 from serve_eval.workflows.diagnose.causes import list_causes
 from serve_eval.workflows.diagnose.finding import Finding, order_findings
-from serve_eval.workflows.diagnose.outcomes import Judged
+from serve_eval.workflows.diagnose.outcomes import FolderOutcome
 from serve_eval.workflows.diagnose.story import DiagnosedRun, DiagnosedTask, Diagnosis
 from serve_eval.workflows.diagnose.unfinished import RULE as UNFINISHED
 
@@ -24,7 +24,7 @@ class ExplainedTask:
     comparison, with the run, and `compared` says that there is such a side.
     """
 
-    judged: Judged
+    judged: FolderOutcome
     run: DiagnosedRun | None = None
     task: DiagnosedTask | None = None
     a: tuple[DiagnosedRun, DiagnosedTask | None] | None = None
@@ -49,7 +49,7 @@ class ExplainedTask:
                 yield from list_commands(task.breakdown.next)
 
 
-def explain(judged: Judged, found: Diagnosis) -> ExplainedTask:
+def explain(judged: FolderOutcome, found: Diagnosis) -> ExplainedTask:
     """Return an outcome with the findings about it, and about its run as a whole."""
     run = next((one for one in found.runs if one.label == judged.run), None)
     if run is None:

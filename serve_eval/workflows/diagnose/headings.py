@@ -14,7 +14,7 @@ from serve_eval.workflows.diagnose.ended import describe_end, find_end
 from serve_eval.workflows.diagnose.finding import Finding, list_leading
 
 if TYPE_CHECKING:
-    from serve_eval.workflows.diagnose.outcomes import Outcomes
+    from serve_eval.workflows.diagnose.outcomes import FolderOutcomes
     from serve_eval.workflows.diagnose.story import DiagnosedRun
 
 
@@ -34,7 +34,7 @@ def head_comparison(
     )
 
 
-def head_others(outcomes: Outcomes) -> tuple[str, ...]:
+def head_others(outcomes: FolderOutcomes) -> tuple[str, ...]:
     """Return the verdict of a suite with its counts, and lines about what has no run folder."""
     suite = (f"{outcomes.outcome} {outcomes.counted_as}",) if outcomes.counted_as else ()
     ended = [f"{one.name}: {one.outcome}: {one.why}" for one in outcomes.judged if one.why]

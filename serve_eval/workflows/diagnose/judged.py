@@ -20,7 +20,12 @@ from serve_eval.shell_words import quote_path
 from serve_eval.stats.judgement import Reason
 from serve_eval.workflows.diagnose.ended import describe_end, find_end, list_unstarted
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.outcomes import ENDED_EARLY, STOPPED, Judged, Outcomes
+from serve_eval.workflows.diagnose.outcomes import (
+    ENDED_EARLY,
+    STOPPED,
+    FolderOutcome,
+    FolderOutcomes,
+)
 from serve_eval.workflows.diagnose.read_folder import ReadFolder
 from serve_eval.workflows.diagnose.verified import judge_servers, judge_stopped
 
@@ -28,7 +33,7 @@ _MISSING = (Reason.TOO_MANY_MISSING.value, Reason.MISSING_RESULTS.value)
 """Beginnings of the reasons of verdicts that missing answers leave open."""
 
 
-def list_outcomes(answers: ReadFolder) -> Outcomes:
+def list_outcomes(answers: ReadFolder) -> FolderOutcomes:
     """Return the outcomes in a folder that was read."""
     folder = answers.folder
     page = PAGE_FILE if (folder / PAGE_FILE).is_file() else ""
@@ -43,7 +48,7 @@ def list_outcomes(answers: ReadFolder) -> Outcomes:
     alone = len(answers.runs) == 1 and not answers.runs[0][0]
     judged = [one for label, run in answers.runs for one in _judge_run(label, run)]
     judged += [
-        Judged(
+        FolderOutcome(
             name=one.name,
             outcome=ENDED_EARLY,
             why=f"ended before its first request by: {' '.join(one.error.message.split())}",
@@ -55,7 +60,7 @@ def list_outcomes(answers: ReadFolder) -> Outcomes:
     suite = folder if report is not None else folder.absolute().parent.parent
     resume = (f"serve-eval suite --resume {quote_path(suite)}",) if unstarted else ()
     reports = [run.report for _, run in answers.runs if run.report is not None]
-    return Outcomes(
+    return FolderOutcomes(
         judged=tuple(judged),
         outcome="" if report is None else report.verdict,
         counted_as="" if report is None else count_suite(report),
@@ -76,17 +81,17 @@ def count_suite(report: SuiteReport) -> str:
     return f"suite {report.name}: {told}"
 
 
-def _judge_run(label: str, run: Evidence) -> Iterator[Judged]:
+def _judge_run(label: str, run: Evidence) -> Iterator[FolderOutcome]:
     """Yield the outcomes of the tasks of a run: those in its suite, if that judged otherwise."""
     rows = find_suite_rows(run.folder)
     for task in run.tasks:
         name = f"{label}/{task.name}" if label else task.name
         if task.report is None:
-            yield Judged(name=name, outcome=_name_end(run.folder), run=label, task=task.name)
+            yield FolderOutcome(name=name, outcome=_name_end(run.folder), run=label, task=task.name)
             continue
         row = rows.get(task.name)
         outcome = task.report.verdict.outcome if row is None else row.outcome
-        yield Judged(
+        yield FolderOutcome(
             name=name,
             outcome=outcome.value,
             run=label,
@@ -116,16 +121,16 @@ def is_left_open(verdict: Verdict) -> bool:
     return any(reason.startswith(_MISSING) for reason in verdict.reasons)
 
 
-def _judge_comparison(answers: ReadFolder, page: str) -> Outcomes:
+def _judge_comparison(answers: ReadFolder, page: str) -> FolderOutcomes:
     """Return the outcomes on B; of a comparison without a result, how it ended."""
     folder, (_, b) = answers.folder, answers.runs[1]
     comparison = find_comparison(folder)
     if comparison is None:
         end = describe_end(find_end(folder))
         why = f"the comparison in {folder} did not finish: it has no verdict"
-        return Outcomes(
+        return FolderOutcomes(
             judged=(
-                Judged(
+                FolderOutcome(
                     name="comparison",
                     outcome=_name_end(folder),
                     run="B",
@@ -136,7 +141,7 @@ def _judge_comparison(answers: ReadFolder, page: str) -> Outcomes:
             endpoint=b.base_url,
             again=f"the same serve-eval compare command with -o {quote_path(folder)}",
         )
-    return Outcomes(
+    return FolderOutcomes(
         judged=tuple(_judge_pairs(comparison)),
         model=comparison.b.model or "",
         endpoint=comparison.b.base_url,
@@ -147,9 +152,9 @@ def _judge_comparison(answers: ReadFolder, page: str) -> Outcomes:
     )
 
 
-def _judge_pairs(comparison: Comparison) -> Iterator[Judged]:
+def _judge_pairs(comparison: Comparison) -> Iterator[FolderOutcome]:
     for one in comparison.tasks:
-        yield Judged(
+        yield FolderOutcome(
             name=one.task,
             outcome=one.verdict.outcome.value,
             run="B",

@@ -12,7 +12,7 @@ ENDED_EARLY, STOPPED = "ERROR", "INTERRUPTED"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class FolderOutcome:
     """A task of a run or of a comparison, a run that never started, or a server, with its outcome.
 
     `run` is the label of the run in the diagnosis whose findings are about it. `summary` and
@@ -32,14 +32,14 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcomes:
+class FolderOutcomes:
     """The outcomes in a folder, with what is known of all of them.
 
     `again` says in words how to go on, `commands` come next, and `page` is the page of the result
     next to that of the diagnosis ("": there is none).
     """
 
-    judged: tuple[Judged, ...]
+    judged: tuple[FolderOutcome, ...]
     outcome: str = ""
     counted_as: str = ""
     noun: str = "tasks"

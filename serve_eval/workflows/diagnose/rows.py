@@ -61,7 +61,7 @@ def _describe_cause(one: Finding, more: int, *, passed: bool) -> Iterator[Statem
     yield Statement(label=label, text=one.rather or text, keep=True)
     if one.rather:
         yield Statement(label="for", text=text)
-    yield Statement(label="for", text=_weigh(one))
+    yield Statement(label="sure", text=_weigh(one))
     against = []
     if one.explains is not None and one.lost > one.explains:
         rest = one.lost - one.explains
@@ -106,7 +106,7 @@ def _describe_other(one: Finding, label: str) -> Iterator[Statement]:
     """Yield a finding that is not the likeliest cause; a remark is not on the first screen."""
     depth = Depth.MORE if one.is_remark or one.rule == UNFINISHED else Depth.FIRST
     yield Statement(label=label, text=f"{one.rule}: {one.told}", depth=depth)
-    yield Statement(label="for", text=_weigh(one), depth=Depth.MORE)
+    yield Statement(label="sure", text=_weigh(one), depth=Depth.MORE)
     yield from _list_advice(one, first=False)
 
 
@@ -179,7 +179,7 @@ def _describe_a(run: DiagnosedRun, task: DiagnosedTask | None, page: str) -> Ite
     for finding in run.findings:
         if not name or finding.task in (None, name):
             yield Statement(label="A", text=f"{finding.rule}: {finding.told}", depth=Depth.MORE)
-            yield Statement(label="for", text=_weigh(finding), depth=Depth.MORE)
+            yield Statement(label="sure", text=_weigh(finding), depth=Depth.MORE)
             yield from _list_advice(finding, first=False)
 
 

@@ -13,7 +13,7 @@ from serve_eval.schema import VerdictOutcome
 from serve_eval.workflows.diagnose.breakdown import Breakdown, LostExample
 from serve_eval.workflows.diagnose.document import make_document
 from serve_eval.workflows.diagnose.finding import Finding
-from serve_eval.workflows.diagnose.outcomes import Judged, Outcomes
+from serve_eval.workflows.diagnose.outcomes import FolderOutcome, FolderOutcomes
 from serve_eval.workflows.diagnose.story import DiagnosedRun, DiagnosedTask, Diagnosis
 from tests.report.summary.made import RESULT, VERDICT
 
@@ -35,12 +35,12 @@ def make_documents(text: str = "some text") -> Mapping[str, Document]:
     }
     sound = _run("", replace(_task(text), outcome="PASS", breakdown=None))
     outcomes = {
-        "FAIL": (red, Outcomes(judged=(judged["FAIL"],), model=text, page="report.html")),
-        "PASS": (sound, Outcomes(judged=(judged["PASS"],), model=text)),
-        "INCONCLUSIVE": (red, Outcomes(judged=(judged["INCONCLUSIVE"],))),
-        "rehearsal": (red, Outcomes(judged=(judged["FAIL"],), rehearsal=True)),
-        "ERROR": (stopped, Outcomes(judged=(_end("ERROR"),))),
-        "INTERRUPTED": (stopped, Outcomes(judged=(_end("INTERRUPTED"),))),
+        "FAIL": (red, FolderOutcomes(judged=(judged["FAIL"],), model=text, page="report.html")),
+        "PASS": (sound, FolderOutcomes(judged=(judged["PASS"],), model=text)),
+        "INCONCLUSIVE": (red, FolderOutcomes(judged=(judged["INCONCLUSIVE"],))),
+        "rehearsal": (red, FolderOutcomes(judged=(judged["FAIL"],), rehearsal=True)),
+        "ERROR": (stopped, FolderOutcomes(judged=(_end("ERROR"),))),
+        "INTERRUPTED": (stopped, FolderOutcomes(judged=(_end("INTERRUPTED"),))),
     }
     made = {
         name: make_document(_diagnose(run), found, RUN) for name, (run, found) in outcomes.items()
@@ -54,12 +54,12 @@ def _compare(text: str, cut: Finding, remark: Finding) -> dict[str, Document]:
     b = _run("B", replace(_task(text), outcome="NO REFERENCE"), remark)
     found = replace(_diagnose(a, b), between=(cut,), compared=True)
     one = replace(_judge(VerdictOutcome.FAIL, text), run="B")
-    asks = Outcomes(judged=(one,), commands=("serve-eval attribute outputs/run/b",))
-    lost = Judged(name="comparison", outcome="ERROR", run="B", why=f"ended by: {text}")
+    asks = FolderOutcomes(judged=(one,), commands=("serve-eval attribute outputs/run/b",))
+    lost = FolderOutcome(name="comparison", outcome="ERROR", run="B", why=f"ended by: {text}")
     return {
         "comparison": make_document(found, asks, RUN),
         "comparison that ended": make_document(
-            found, Outcomes(judged=(lost,), again="the same command"), RUN
+            found, FolderOutcomes(judged=(lost,), again="the same command"), RUN
         ),
     }
 
@@ -73,18 +73,18 @@ def _make_others(text: str, cut: Finding, ended: Finding) -> dict[str, Document]
     judged = (
         replace(_judge(VerdictOutcome.FAIL, text), name=f"red/{TASK}", run="red"),
         replace(_end("ERROR"), name=f"gone/{TASK}", run="gone"),
-        Judged(name="unstarted", outcome="ERROR", why=text, fix=text),
+        FolderOutcome(name="unstarted", outcome="ERROR", why=text, fix=text),
     )
-    suite = Outcomes(
+    suite = FolderOutcomes(
         judged=judged,
         outcome="FAIL",
         counted_as="suite night: 1 FAIL, 2 ERROR",
         commands=("serve-eval suite --resume outputs/run",),
     )
-    servers = Outcomes(
+    servers = FolderOutcomes(
         judged=(
-            Judged(name="http://b:8000/v1", outcome="FAULT OF SINGLE REQUESTS", why=text),
-            Judged(name="http://c:8000/v1", outcome="IDENTICAL", why=text),
+            FolderOutcome(name="http://b:8000/v1", outcome="FAULT OF SINGLE REQUESTS", why=text),
+            FolderOutcome(name="http://c:8000/v1", outcome="IDENTICAL", why=text),
         ),
         noun="servers",
         commands=("serve-eval compare http://a:8000/v1 http://b:8000/v1 --tasks word_problems",),
@@ -146,9 +146,9 @@ def _diagnose(*runs: DiagnosedRun) -> Diagnosis:
     return Diagnosis(schema_version=1, folder=str(RUN), runs=runs)
 
 
-def _judge(outcome: VerdictOutcome, text: str) -> Judged:
+def _judge(outcome: VerdictOutcome, text: str) -> FolderOutcome:
     summary = SummaryTask(result=RESULT, verdict=replace(VERDICT, outcome=outcome))
-    return Judged(
+    return FolderOutcome(
         name=TASK,
         outcome=outcome.value,
         run="",
@@ -158,5 +158,5 @@ def _judge(outcome: VerdictOutcome, text: str) -> Judged:
     )
 
 
-def _end(outcome: str) -> Judged:
-    return Judged(name=TASK, outcome=outcome, run="", task=TASK)
+def _end(outcome: str) -> FolderOutcome:
+    return FolderOutcome(name=TASK, outcome=outcome, run="", task=TASK)
