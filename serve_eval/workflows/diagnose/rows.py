@@ -10,6 +10,7 @@ from serve_eval.workflows.diagnose.advice import is_command
 from serve_eval.workflows.diagnose.breakdown import Breakdown, describe_kinds, describe_misses
 from serve_eval.workflows.diagnose.explained_task import ExplainedTask
 from serve_eval.workflows.diagnose.finding import Finding
+from serve_eval.workflows.diagnose.outcomes import ENDED_EARLY
 from serve_eval.workflows.diagnose.story import DiagnosedRun, DiagnosedTask
 from serve_eval.workflows.diagnose.unfinished import RULE as UNFINISHED
 
@@ -156,7 +157,7 @@ def _describe_verdict(told: ExplainedTask, task: DiagnosedTask) -> Iterator[Stat
     """Yield the rule of the verdict, the outcome of the run alone, and what the report names."""
     for accusation in task.accused:
         yield Statement(label="workers", text=f"the report names {accusation}")
-    if task.in_suite:
+    if task.in_suite and (task.outcome is not None or task.in_suite != ENDED_EARLY):
         alone = "the run did not finish" if task.outcome is None else task.outcome
         yield Statement(label="suite", text=f"{alone} alone; in the suite: {task.in_suite}")
     if told.a is not None:
