@@ -24,11 +24,12 @@ from serve_eval.schema import REHEARSED
 from serve_eval.shell_words import quote_path
 from serve_eval.verdicts.exit_code import PASS
 from serve_eval.workflows.diagnose.explained_task import ExplainedTask, explain
-from serve_eval.workflows.diagnose.outcomes import ENDED_EARLY, FolderOutcomes
+from serve_eval.workflows.diagnose.outcomes import ENDED_EARLY, STOPPED, FolderOutcomes
 from serve_eval.workflows.diagnose.rows import list_rows
 from serve_eval.workflows.diagnose.story import Diagnosis
 
 MOST_COMMANDS = 3
+"""Commands that come next, at most."""
 _STATES = {"fail": CiState.FAILURE, "pass": CiState.PASSED}
 
 
@@ -147,6 +148,6 @@ def _make_suite(document: Document) -> CiSuite:
 
 
 def _choose_state(outcome: str) -> CiState:
-    if outcome == ENDED_EARLY or outcome == "INTERRUPTED":
+    if outcome in (ENDED_EARLY, STOPPED):
         return CiState.ERROR
     return _STATES.get(name_state(outcome), CiState.SKIPPED)

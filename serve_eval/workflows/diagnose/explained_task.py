@@ -13,6 +13,7 @@ from serve_eval.workflows.diagnose.story import DiagnosedRun, DiagnosedTask, Dia
 from serve_eval.workflows.diagnose.unfinished import RULE as UNFINISHED
 
 _CAPSULE = "serve-eval capsule "
+"""Beginning of the commands of findings that the one of an example stands for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +21,8 @@ class ExplainedTask:
     """An outcome and what the diagnosis found about it.
 
     `causes` are the findings that may be its cause, the likeliest first, and `others` the other
-    ones. `ended` says how the run ended if it did not finish. `a` is the same task on side A of a
-    comparison, with the run, and `compared` says that there is such a side.
+    ones. `ended` says how the run ended if it did not finish. `a` is side A of a comparison, with
+    the same task there.
     """
 
     judged: FolderOutcome
