@@ -59,7 +59,7 @@ def _list_all(told: ExplainedTask, why: str, page: str) -> Iterator[Statement]:
 def _describe_cause(one: Finding, more: int, *, passed: bool) -> Iterator[Statement]:
     """Yield the likeliest cause, what speaks for it and against it, and what to change."""
     label, text = "seen" if passed else "likely", f"{one.rule}: {one.told}"
-    yield Statement(label=label, text=one.rather or text, keep=True)
+    yield Statement(label=label, text=one.rather or text)
     if one.rather:
         yield Statement(label="for", text=text)
     yield Statement(label="sure", text=_weigh(one))
@@ -150,7 +150,7 @@ def _describe_unexplained(told: ExplainedTask, task: DiagnosedTask) -> Iterator[
         return
     red = task.breakdown is not None
     text = "no rule explains the lost samples" if red else "nothing to explain"
-    yield Statement(label="note", text=text, keep=True)
+    yield Statement(label="note", text=text)
 
 
 def _describe_verdict(told: ExplainedTask, task: DiagnosedTask) -> Iterator[Statement]:
