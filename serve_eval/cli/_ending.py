@@ -38,17 +38,19 @@ def end(
     folder: Path | None = None,
     about: Path | None = None,
     figures: bytes = b"",
-    page: bool = True,
+    page: Path | None = None,
     printed: bool = True,
 ) -> int:
     """Show a document on all its faces, the page last. Return the exit code.
 
     The order matters: the verdict is printed before anything is written that can fail. With a
     `folder` the files of CI and the page are written into it; `about` is the folder that the line
-    names otherwise. `figures` are what JSON has as the result, in place of the document's file.
-    Unless it is `printed`, standard output gets nothing.
+    names otherwise, and `page` the file of a page that belongs to no folder of its own. `figures`
+    are what JSON has as the result, in place of the document's file. Unless it is `printed`,
+    standard output gets nothing.
     """
     from serve_eval.cli._ci_files import save_ci_files
+    from serve_eval.evaluation.storage.file_names import PAGE_FILE
     from serve_eval.report.document import make_ci_result
 
     if printed:
@@ -61,8 +63,10 @@ def end(
         notify_text=faces.notify_text,
         about=about,
     )
-    if folder is not None:
-        save_document_page(document, folder)
+    if page is None and folder is not None:
+        page = folder / PAGE_FILE
+    if page is not None:
+        save_document_page(document, page)
     return code
 
 
@@ -87,10 +91,9 @@ def print_result(document: Document, faces: FaceOptions, figures: bytes = b"") -
     emit(write_document(document, figures))
 
 
-def save_document_page(document: Document, folder: Path) -> None:
-    """Write the page of a document into a folder, and tell where it is."""
+def save_document_page(document: Document, file: Path) -> None:
+    """Write the page of a document, and tell where it is."""
     from serve_eval.cli._page import save_story_page
-    from serve_eval.evaluation.storage.file_names import PAGE_FILE
     from serve_eval.report.document import make_page
 
-    save_story_page(lambda: make_page(document), folder / PAGE_FILE)
+    save_story_page(lambda: make_page(document), file)

@@ -7,13 +7,19 @@ from typing import Annotated
 
 import typer
 
+from serve_eval.cli._ci_files import check_asked
+from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._include import IncludePath, folders_of
+from serve_eval.cli._options import command
 from serve_eval.cli._run_folder import LATEST, name_run
 
 
+@command()
 def diagnose(
+    faces: FaceOptions,
     run: Annotated[
-        Path, name_run("Folder of a run, a comparison or a suite (default latest).")
+        Path,
+        name_run("Folder of a run, a comparison, a suite or a verification (default latest)."),
     ] = LATEST,
     include_path: IncludePath = None,
     tokenizer: Annotated[
@@ -23,27 +29,30 @@ def diagnose(
             help="Also compare counted prompt tokens with the tokenizer of this folder.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Explain why a run is red or undecided, and name the option to change.
 
-    It reads the folder and sends nothing.
+    It reads the folder and sends nothing. It writes its page there, as diagnosis.html.
 
     Exit codes: 0 for any finding, since a diagnosis is not a verdict; 2 for a folder that cannot be
     read.
     """
     from contextlib import ExitStack
 
-    from serve_eval.cli._streams import draw, emit
+    from serve_eval.cli._ending import end
     from serve_eval.evaluation.prompt_audit.local import open_local
+    from serve_eval.evaluation.storage.file_names import DIAGNOSIS_PAGE
     from serve_eval.evaluation.storage.private_files import pretty_json
-    from serve_eval.workflows.diagnose.story import diagnose as diagnosed
-    from serve_eval.workflows.diagnose.text import render
+    from serve_eval.workflows.diagnose.document import make_document
+    from serve_eval.workflows.diagnose.judged import list_outcomes
+    from serve_eval.workflows.diagnose.read_folder import read_folder
+    from serve_eval.workflows.diagnose.story import diagnose_read
 
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     with ExitStack() as stack:
         local = None if tokenizer is None else stack.enter_context(open_local(tokenizer))
-        diagnosis = diagnosed(run, include_path=folders_of(include_path), local=local)
-    if as_json:
-        emit(pretty_json(diagnosis).decode())
-    else:
-        draw(lambda console: render(diagnosis, console))
+        answers = read_folder(run, folders_of(include_path))
+        found, outcomes = diagnose_read(answers, local), list_outcomes(answers)
+    document = make_document(found, outcomes, run)
+    code = end(document, faces, about=run, figures=pretty_json(found), page=run / DIAGNOSIS_PAGE)
+    raise typer.Exit(code)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -39,16 +41,57 @@ def red(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_diagnosis_is_printed_and_is_no_verdict(red: Path) -> None:
     done = serve_eval("diagnose", red)
     assert done.returncode == 0, done.stderr
-    first, lost, second, third, *_ = done.stdout.splitlines()
-    assert lost.startswith("   lost: ")
-    assert first.startswith("word_problems: FAIL")
-    assert second.startswith("1. truncated (word_problems): ")
-    assert third.startswith("   explains up to ")
-    assert "change: " in done.stdout
+    first, _, likely, sure, *_ = done.stdout.splitlines()
+    assert first.startswith(" FAIL   word_problems  ")
+    assert likely.startswith(" likely   truncated: ")
+    assert sure.startswith(" sure     explains up to ")
+    assert "\n change   " in done.stdout
     told = json.loads(serve_eval("diagnose", red, "--json").stdout)
-    [run] = told["runs"]
+    assert (told["story"], told["outcome"], told["exit_code"]) == ("diagnose", "FAIL", 0)
+    [run] = told["result"]["runs"]
     assert run["findings"][0]["rule"] == "truncated"
     assert 0 < run["findings"][0]["explains"] < run["tasks"][0]["wrong"]  # some were wrong before
+
+
+def test_a_diagnosis_has_a_page_and_files_for_ci_and_leaves_those_of_the_run(
+    red: Path, tmp_path: Path
+) -> None:
+    kept = ("report.html", "junit.xml", "summary.md", "report.json")
+    before = [(red / name).read_bytes() for name in kept]
+    junit, summary = tmp_path / "d.xml", tmp_path / "summary.md"
+    done = serve_eval("diagnose", red, "-q", "--junit", junit, GITHUB_STEP_SUMMARY=str(summary))
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["FAIL"]
+    assert done.stderr == ""
+    page = (red / "diagnosis.html").read_text()
+    assert "wrong answers end at the server" in page
+    assert 'href="report.html#sample=word_problems%2F' in page
+    assert [(red / name).read_bytes() for name in kept] == before
+    [failure] = ElementTree.parse(junit).iter("failure")
+    assert "likely: 47 of 47 wrong answers end at the server" in failure.attrib["message"]
+    assert "serve-eval capsule" in summary.read_text()
+
+
+def test_the_page_of_a_diagnosis_replaces_a_link_of_somebody_else(
+    red: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(red, tmp_path / "run")
+    (mine := tmp_path / "mine").write_text("mine")
+    page = tmp_path / "run/diagnosis.html"
+    page.unlink(missing_ok=True)
+    page.symlink_to(mine)
+    assert serve_eval("diagnose", tmp_path / "run").returncode == 0
+    assert (mine.read_text(), page.is_symlink()) == ("mine", False)
+
+
+def test_the_page_of_a_diagnosis_goes_with_the_result_that_it_explains(tmp_path: Path) -> None:
+    asked = ("--launcher", "simulated", "--model", "simulated", "--tasks", "word_problems")
+    out = tmp_path / "out"
+    serve_eval("run", *asked, "--limit", "8", "--no-reference", "-o", out)
+    serve_eval("diagnose", out)
+    assert (out / "diagnosis.html").exists()
+    serve_eval("run", "--resume", out, "--run-all")
+    assert (out / "report.html").exists()
+    assert not (out / "diagnosis.html").exists()
 
 
 def test_a_folder_that_is_none_is_a_usage_error(tmp_path: Path) -> None:
@@ -91,9 +134,7 @@ def test_an_even_loss_names_the_likeliest_causes_and_what_is_next(tmp_path: Path
     cause = "weights, precision, chat template or sampling"
     assert any("likely" in line and cause in line for line in printed.splitlines())
     told = serve_eval("diagnose", out).stdout
-    assert (
-        "1. even_loss (word_problems): the loss is even: nothing here shows more of it in" in told
-    )
+    assert " even_loss: the loss is even: nothing here shows more of it in" in told
     assert cause in told
     assert "serve-eval serve simulated --set launcher." in told
     assert "--detach; then, with the URL that it prints: serve-eval verify GOOD URL" in told
@@ -108,11 +149,12 @@ def test_a_run_that_was_refused_begins_with_the_recorded_error(tmp_path: Path) -
     out = tmp_path / "out"
     done = serve_eval("run", "--base-url", REFUSING, *RAN, "--no-reference", "-o", out)
     assert done.returncode == 4
-    first, change, *_ = serve_eval("diagnose", out).stdout.splitlines()
-    assert first.startswith("1. unfinished: ended by: http://127.0.0.1:9/v1")
-    assert "cannot connect to 127.0.0.1:9" in first
-    assert "0 of 500 samples were answered before" in first
-    assert change == f"   change: serve-eval run --resume {out}"
+    first, why, *rest = serve_eval("diagnose", out).stdout.splitlines()
+    assert first.startswith(" ERROR   word_problems")
+    assert why.startswith(" why      ended by: http://127.0.0.1:9/v1")
+    assert "cannot connect to 127.0.0.1:9" in why
+    assert "0 of 500 samples were answered before" in why
+    assert f" next     serve-eval run --resume {out}" in rest
 
 
 def test_the_latest_run_begins_with_its_error_too(
@@ -121,19 +163,23 @@ def test_the_latest_run_begins_with_its_error_too(
     monkeypatch.chdir(tmp_path)
     done = serve_eval("run", "--base-url", REFUSING, *RAN, "--no-reference")
     assert done.returncode == 4
-    assert serve_eval("diagnose").stdout.startswith("1. unfinished: ended by: ")
+    found = serve_eval("diagnose")
+    assert found.stdout.splitlines()[1].startswith(" why      ended by: ")
+    assert found.stderr.startswith("the latest run: outputs/")
 
 
 def test_a_comparison_that_ended_names_the_error_and_what_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "out"
     done = serve_eval("compare", REFUSING, "http://127.0.0.1:19/v1", *RAN, "-o", out)
     assert done.returncode == 4
-    first, second, *_ = serve_eval("diagnose", out).stdout.splitlines()
-    assert "did not finish: it has no verdict; ended by: " in first
-    assert "cannot connect to 127.0.0.1:" in first
-    assert second == f"next: the same serve-eval compare command with -o {out}"
+    first, why, again, *_ = serve_eval("diagnose", out).stdout.splitlines()
+    assert first.startswith(" ERROR   comparison")
+    assert "did not finish: it has no verdict; ended by: " in why
+    assert "cannot connect to 127.0.0.1:" in why
+    assert again == f" go on    the same serve-eval compare command with -o {out}"
     side = serve_eval("diagnose", out / "a").stdout
-    assert "cannot connect to 127.0.0.1:" in side.splitlines()[0]
+    assert "cannot connect to 127.0.0.1:" in side.splitlines()[1]
+    assert f"the same serve-eval compare command with -o {out}" in side
     assert "run --resume" not in side
 
 
@@ -144,7 +190,8 @@ def test_a_verification_that_ended_is_told_and_no_usage_error(tmp_path: Path) ->
     told = serve_eval("diagnose", out)
     assert told.returncode == 0, told.stderr
     assert "cannot connect to 127.0.0.1:9" in told.stdout
-    assert f"next: the same serve-eval verify command with -o {out}" in told.stdout
+    assert told.stdout.startswith(" ERROR   verify")
+    assert f" go on    the same serve-eval verify command with -o {out}" in told.stdout
 
 
 def test_runs_of_a_suite_that_ended_begin_with_their_errors(

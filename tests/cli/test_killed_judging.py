@@ -75,7 +75,7 @@ def _kill_again_and_again(run: Path, kills: int) -> None:
     assert killed > 0
     assert _read(run) == before
     again = serve_eval("verdict", run, "--json")
-    assert json.loads(again.stdout)["tasks"][0]["result"]["value"] == value
+    assert json.loads(again.stdout)["result"]["tasks"][0]["result"]["value"] == value
     assert _read(run) == before
     assert not list((run / "scores").glob("*.partial"))
 

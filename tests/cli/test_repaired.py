@@ -145,7 +145,7 @@ def test_what_errors_hide_makes_a_pass_undecided_and_every_face_says_so(
     assert "20 repaired" in summary.read_text()
     annotations = [line for line in (done.stdout + done.stderr).splitlines() if "::" in line]
     assert any("20 repaired" in line for line in annotations)
-    diagnosis = serve_eval("diagnose", out)
+    diagnosis = serve_eval("diagnose", out, "-v")
     assert "20 of 100 samples lost an answer before the one that counts" in diagnosis.stdout
 
 

@@ -13,7 +13,7 @@ from serve_eval.schema import Metric
 from serve_eval.series.chart import chart
 from serve_eval.series.history import Night, Series
 from serve_eval.series.page import make_drift_page
-from tests.report.document.made import load, smoke, suite, tools, verify, watch
+from tests.report.document.made import diagnose, load, smoke, suite, tools, verify, watch
 
 HOSTILE = "</title><script>window.hit = 1</script><img src=x onerror=hit()>\x1b[31m\u202e\ud800"
 T0 = datetime(2026, 10, 1, 12, tzinfo=UTC)
@@ -51,6 +51,7 @@ def make_all(folder: Path) -> Mapping[str, PageContent]:
     """Return the content of each page. `folder` is an empty one."""
     return {
         "suite": make_page(suite.make_documents(HOSTILE, folder)["FAIL"]),
+        "diagnose": make_page(diagnose.make_documents(HOSTILE)["suite"]),
         "load": make_page(load.make_documents(HOSTILE)["FAIL"]),
         "verify": make_page(verify.make_documents(HOSTILE)["two servers"]),
         "smoke": make_page(smoke.make_documents(HOSTILE)["FAIL"]),

@@ -91,8 +91,8 @@ def test_every_printed_command_names_the_folder_of_a_scorer(
     assert f"serve-eval diagnose {out} {flags}\n" in printed
     assert f"serve-eval run --resume {out} {flags}\n" in printed
     told = serve_eval("diagnose", out)
-    assert f"change: serve-eval run --resume {out} {flags}\n" in told.stdout
-    assert f"next: serve-eval show {out} --failed\n" in told.stdout
+    assert f" next     serve-eval run --resume {out} {flags}\n" in told.stdout
+    assert f" serve-eval show {out} --failed\n" in told.stdout
     assert "verify" not in told.stdout
     forget(monkeypatch)
 

@@ -28,8 +28,8 @@ def compare(name: str, a: str, b: str, out: Path, *, limit: int, seed: int = 0) 
     took = time.monotonic() - began
     told = "not asked"
     if seed == 0:
-        found = serve_eval("diagnose", out).stdout.partition("A compared with B\n")[2]
-        told = found.splitlines()[0] if found else "nothing between A and B"
+        found = json.loads(serve_eval("diagnose", out, "--json").stdout)["result"]["between"]
+        told = f"{found[0]['rule']}: {found[0]['told']}" if found else "nothing between A and B"
     TABLE.append(
         f"compare {name} | {task['a']['value']:.1f} | {task['b']['value']:.1f} | lost"
         f" {task['worse']}, won {task['better']} | {task['verdict']['outcome']} | p"

@@ -233,7 +233,8 @@ def test_the_length_above_which_prompts_are_hit_is_named(
     ):
         a = pairs["aggregated"].base_url
         compare(f"above {LONG} tokens", a, url, tmp_path / "out", limit=120)
-    found = json.loads(serve_eval("diagnose", tmp_path / "out", "--json").stdout)["between"]
+    printed = serve_eval("diagnose", tmp_path / "out", "--json").stdout
+    found = json.loads(printed)["result"]["between"]
     TABLE.extend(f"diagnose above {LONG} tokens | {one['rule']} | {one['told']}" for one in found)
     [told] = [one["told"] for one in found if one["rule"] == "slice"]
     named = re.search(r"prompts of more than (\d+) tokens", told)

@@ -22,7 +22,7 @@ from serve_eval.evaluation.storage.file_names import (
     COPY_FILE,
     JUNIT_FILE,
     LOGS,
-    PAGE_FILE,
+    PAGES,
     PLAN_FILE,
     PROMPTS,
     PROTOCOL_FILES,
@@ -41,7 +41,7 @@ from serve_eval.whole_file import PARTIAL, replace_file
 ANSWERS_FROM = "the answers are from "
 """Beginning of the warning in a report about answers that another run asked."""
 COPIED = (
-    *(PLAN_FILE, REPORT_FILE, PAGE_FILE, JUNIT_FILE, SUMMARY_FILE, TRACE_FILE, *PROTOCOL_FILES),
+    *(PLAN_FILE, REPORT_FILE, *PAGES, JUNIT_FILE, SUMMARY_FILE, TRACE_FILE, *PROTOCOL_FILES),
     *(SCORES, PROMPTS, LOGS, *RECORDS_OF_ANSWERS),
 )
 """Files and folders that a copy may have."""

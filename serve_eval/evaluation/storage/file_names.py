@@ -18,6 +18,7 @@ The folder of a run:
     archive/<time>/          records that no longer count
     report.json              the report
     report.html              the report as a web page
+    diagnosis.html           the page of `serve-eval diagnose`, in any folder that it reads
     run.log                  what happened, a line each with its time; run.log.1 has older lines
     logs/                    logs of launched servers
     served.jsonl             the server that answered each request, if the endpoint reports it
@@ -36,6 +37,9 @@ from pathlib import Path
 from serve_eval.schema import file_stem
 
 PLAN_FILE, REPORT_FILE, PAGE_FILE = "plan.json", "report.json", "report.html"
+DIAGNOSIS_PAGE = "diagnosis.html"
+PAGES = (PAGE_FILE, DIAGNOSIS_PAGE)
+"""The pages of a result, which describe an earlier state once its folder goes on."""
 COPY_FILE = "copying.json"
 """The mark of a run folder that `serve-eval merge` or `rescore` is still filling."""
 LOG_FILE = "run.log"

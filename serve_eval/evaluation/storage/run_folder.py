@@ -22,7 +22,7 @@ from serve_eval.evaluation.storage.failed_records import holds_more_than_failure
 from serve_eval.evaluation.storage.file_names import (
     LOGS,
     LOOKS_FILE,
-    PAGE_FILE,
+    PAGES,
     PLAN_FILE,
     PROOFS_FILE,
     REPORT_FILE,
@@ -293,7 +293,7 @@ def _save_plan(
 def _begin_again(path: Path) -> None:
     """Remove what belongs to the earlier plan of a folder, none of which is an answer."""
     forget_sessions(path)
-    for name in (LOOKS_FILE, PROOFS_FILE, TRACE_FILE, REPORT_FILE, PAGE_FILE):
+    for name in (LOOKS_FILE, PROOFS_FILE, TRACE_FILE, REPORT_FILE, *PAGES):
         (path / name).unlink(missing_ok=True)
     for folder in (SAMPLES, SCORES):
         for file in (path / folder).glob("*.jsonl"):

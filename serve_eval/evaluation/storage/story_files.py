@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from serve_eval.evaluation.storage.file_names import PAGE_FILE, PLAN_FILE, REPORT_FILE
+from serve_eval.evaluation.storage.file_names import PAGES, PLAN_FILE, REPORT_FILE
 from serve_eval.evaluation.storage.folder_format import (
     FORMAT_KEY,
     decode_known,
@@ -87,8 +87,8 @@ class StoryFiles:
         write_private(folder / self.result, pretty_json(found))
 
     def drop(self, folder: Path) -> None:
-        """Remove the result and its page, which describe an earlier state."""
-        for name in (self.result, PAGE_FILE):
+        """Remove the result and its pages, which describe an earlier state."""
+        for name in (self.result, *PAGES):
             (folder / name).unlink(missing_ok=True)
 
 

@@ -17,7 +17,7 @@ from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.expected import fold, read_expected
 from serve_eval.workflows.diagnose.extraction import states
-from serve_eval.workflows.diagnose.finding import capsule_of
+from serve_eval.workflows.diagnose.finding import capsule_of, show_first
 
 EXAMPLES, MOST_MESSAGES = 3, 2
 LONGEST = 40
@@ -72,7 +72,7 @@ def break_down(
     theirs = [] if other is None else [one for one in other.tasks if one.name == task.name]
     if any(len(one.lost) >= len(task.lost) for one in theirs):
         return None
-    good = "GOOD" if other is None else other.target
+    good = name_good(other)
     bad = [one for one in task.lost if one.response is not None]
     kinds = Counter(WORDS.get(one.line.outcome, "wrong") for one in bad if one.line is not None)
     if missing := len(task.missing):
@@ -163,13 +163,19 @@ def _judge_errors(run: Evidence, task: TaskEvidence) -> Iterator[str]:
 
 def _next(run: Evidence, task: TaskEvidence, shown: list[AskedSample], good: str) -> Iterator[str]:
     if shown:
+        yield show_first(run, task, shown)
         yield capsule_of(run, task, shown)
     if not task.lost:  # only answers without a score, for which no server is to blame
         yield f"serve-eval show {run.place} --failed"
         return
     yield describe_verify(run, good)
     if run.several_workers:
-        yield f"serve-eval attribute {run.place_and_code}"
+        yield run.attribute
+
+
+def name_good(other: Evidence | None) -> str:
+    """Return the address of the other side for a command, or GOOD if there is none any more."""
+    return other.target if other is not None and other.may_answer else "GOOD"
 
 
 def describe_verify(run: Evidence, good: str = "GOOD") -> str:
@@ -177,7 +183,7 @@ def describe_verify(run: Evidence, good: str = "GOOD") -> str:
 
     Servers that the run started itself are gone, so that the one that starts them comes first.
     """
-    if run.plan.launcher.name == "external":
+    if run.may_answer:
         return f"serve-eval verify {good} {run.target}"
     return f"{run.serve}; then, with the URL that it prints: serve-eval verify {good} URL"
 
@@ -186,18 +192,12 @@ def describe_kinds(found: Breakdown) -> str:
     """Return the lost samples by kind. Pure."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in found.kinds.items())
     by = ", ".join(f"{n} {AT[kind]}" for kind, n in found.cut.items())
-    cut = f"; of these were cut: {by}" if by else ""
-    return f"lost: {kinds}{cut}"
+    return f"{kinds}; of these were cut: {by}" if by else kinds
 
 
-def describe_examples(found: Breakdown) -> Iterator[str]:
-    """Yield near misses, examples, errors of judges, and the next commands. Pure."""
+def describe_misses(found: Breakdown) -> Iterator[str]:
+    """Yield how many answers are nearly right, or right but not read. Pure."""
     if found.near:
         yield f"{found.near} wrong answers are one character away from the expected one"
     if found.unread:
         yield f"{found.unread} state the expected answer, but it was not read"
-    for one in found.examples:
-        yield f"e.g. {one.id}: answered {one.answer!r}, expected {one.target!r}"
-    yield from found.judge_errors
-    for command in found.next:
-        yield f"next: {command}"

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from serve_eval.evaluation.storage.story_files import COMPARE
-from serve_eval.schema import Comparison
-from serve_eval.stats.judgement import Reason
+from collections.abc import Sequence
+
 from serve_eval.workflows.diagnose import setting, unanswered
 from serve_eval.workflows.diagnose.finding import Finding, list_leading
+from serve_eval.workflows.diagnose.judged import list_outcomes
 from serve_eval.workflows.diagnose.leads import Leads
 from serve_eval.workflows.diagnose.read_folder import ReadFolder
 from serve_eval.workflows.diagnose.slice_words import RULE
-from serve_eval.workflows.diagnose.story import diagnose_read
-
-_MISSING = (Reason.TOO_MANY_MISSING.value, Reason.MISSING_RESULTS.value)
-"""Beginnings of the reasons of verdicts that missing answers leave open."""
+from serve_eval.workflows.diagnose.story import DiagnosedTask, diagnose_read
 
 
 def find_leads(answers: ReadFolder) -> Leads:
@@ -25,35 +22,30 @@ def find_leads(answers: ReadFolder) -> Leads:
     """
     found = diagnose_read(answers)
     judged = found.runs[-1]
-    found_all = (*judged.findings, *found.between)
-    findings = list_leading(found_all)
+    left_open = {one.task for one in list_outcomes(answers).judged if one.left_open}
     causes: dict[str, str] = {}
-    left_open = _list_left_open(answers)
     for task in judged.tasks:
-        own = [one for one in findings if one.task == task.task]
-        own += [one for one in findings if one.task is None]
-        if task.task in left_open:
-            own.sort(key=_rank_missing)
+        own = list_causes((*judged.findings, *found.between), task, task.task in left_open)
         if own:
             causes[task.task] = own[0].brief
         elif task.accused:
             causes[task.task] = task.accused[0]
+    findings = list_leading((*judged.findings, *found.between))
     slices = [one for one in findings if one.rule == RULE and not one.rather]
     places = [f"{one.task}: the loss lies in one slice: {one.told}" for one in slices]
     return Leads(causes, tuple(places))
 
 
-def _list_left_open(answers: ReadFolder) -> frozenset[str]:
-    """Return the tasks whose verdicts missing answers leave open, or turn into errors."""
-    if answers.compared:
-        comparison = COMPARE.find(answers.folder, Comparison)
-        verdicts = [] if comparison is None else [one.verdict for one in comparison.tasks]
-    else:
-        reports = [task.report for task in answers.runs[-1][1].tasks]
-        verdicts = [one.verdict for one in reports if one is not None]
-    return frozenset(
-        one.task for one in verdicts if any(reason.startswith(_MISSING) for reason in one.reasons)
-    )
+def list_causes(found: Sequence[Finding], task: DiagnosedTask, left_open: bool) -> list[Finding]:
+    """Return the findings that may be the cause of the lost answers of a task, likeliest first.
+
+    Those about the whole run come after its own. `left_open`: missing answers leave the verdict
+    open, so that their cause comes first.
+    """
+    leading = list_leading(found)
+    own = [one for one in leading if one.task == task.task]
+    own += [one for one in leading if one.task is None]
+    return sorted(own, key=_rank_missing) if left_open else own
 
 
 def _rank_missing(finding: Finding) -> int:

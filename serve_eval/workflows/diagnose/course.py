@@ -49,7 +49,7 @@ def worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
                 told=told,
                 change=(
                     f"restart {row.worker}, or take it out of the deployment",
-                    f"serve-eval attribute {run.place_and_code}",
+                    run.attribute,
                 ),
                 count=row.bad,
                 of=row.answers,
@@ -70,7 +70,7 @@ def slow_worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
                 told=told_of_slow(row).partition(": ")[2],
                 change=(
                     f"check the log, the GPU and the network of {row.worker}",
-                    f"serve-eval attribute {run.place_and_code}",
+                    run.attribute,
                 ),
                 count=row.longer,
                 of=row.answers,
@@ -91,7 +91,7 @@ def drift(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     for one in told_by_report:
         later = [asked for asked in task.asked if asked.started_s >= one.started_s - 1e-3]
         told = told_of(one)
-        apart = (f"serve-eval attribute {run.place_and_code}",) if run.several_workers else ()
+        apart = (run.attribute,) if run.several_workers else ()
         change = ("restart the server", "read the logs from that time on", *apart)
         yield about(
             task, "drift", told, change, [asked for asked in later if asked.lost], of=len(later)

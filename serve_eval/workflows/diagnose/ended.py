@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from serve_eval.evaluation.storage.file_names import (
     SUITE_RUNS,
 )
-from serve_eval.evaluation.storage.reports.ended_early import read_first_line
 from serve_eval.evaluation.storage.reports.suite_files import (
     find_suite_report,
 )
@@ -38,12 +36,21 @@ def describe_end(end: str) -> str:
     return f"ended by: {end}" if end else ""
 
 
+def describe_again(run: Path) -> str:
+    """Return in words what continues a side of a comparison, or "" for any other run.
+
+    The run alone must not go on: the comparison would not know.
+    """
+    run = _name_parents(run)
+    if not COMPARE.has_plan(run.absolute().parent):
+        return ""
+    return f"the same serve-eval compare command with -o {quote_path(run.parent)}"
+
+
 def write_continue_command(run: Path, resume: str) -> str:
     """Return what continues a run; `resume` is the command for one that stands for itself."""
     run = _name_parents(run)
     parent = run.absolute().parent
-    if COMPARE.has_plan(parent):
-        return f"the same serve-eval compare command with -o {quote_path(run.parent)}"
     if parent.name == SUITE_RUNS and SUITE.has_plan(parent.parent):
         return f"serve-eval suite --resume {quote_path(run.parent.parent)}"
     return resume
@@ -80,23 +87,3 @@ def has_only_end(folder: Path) -> bool:
     """Return True if a folder has no run, but a verification, or what ended its command."""
     verified = (folder / VERIFY.result).is_file() or is_stopped_verify(folder)
     return not holds_run(folder) and (verified or bool(list_unstarted(folder)))
-
-
-def describe_unstarted(folder: Path) -> Iterator[str]:
-    """Yield what ended a verification, or the runs of a suite that never started, and what next."""
-    if is_stopped_verify(folder):
-        yield f"the verification in {folder} did not finish: it has no verdict"
-        yield from filter(None, [read_first_line(folder)])
-        yield f"next: the same serve-eval verify command with -o {quote_path(folder)}"
-        return
-    ended = list_unstarted(folder)
-    for one in ended:
-        assert one.error is not None
-        message = " ".join(one.error.message.split())
-        yield f"{one.name}: ended before its first request by: {message}"
-        if one.error.hint:
-            yield f"   {' '.join(one.error.hint.split())}"
-    if ended:
-        alone = folder.absolute().parent.name == SUITE_RUNS
-        suite = _name_parents(folder).parent.parent if alone else folder
-        yield f"next: serve-eval suite --resume {quote_path(suite)}"

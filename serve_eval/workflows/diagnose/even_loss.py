@@ -45,7 +45,7 @@ def _describe(run: Evidence, task: TaskEvidence, data: Data, differs: bool) -> I
     likeliest = f"{LIKELIEST} that differ from the reference's"
     if run.has_legs:
         likeliest += f", or {TRANSFER}"
-        again.append(f"serve-eval attribute {run.place_and_code}")
+        again.append(run.attribute)
     yield Finding(
         rule=RULE,
         told=(

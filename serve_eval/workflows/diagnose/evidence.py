@@ -40,6 +40,7 @@ from serve_eval.schema import (
 )
 from serve_eval.shell_words import quote_path, quote_word
 from serve_eval.workflows.diagnose.asked import AskedSample, read_asked
+from serve_eval.workflows.diagnose.ended import describe_again
 
 FEW_TOKENS = 2
 """Value of max_tokens up to which answers are truncated by design."""
@@ -162,13 +163,30 @@ class Evidence:
 
     @property
     def resume(self) -> str:
-        """The command that resumes the run."""
-        return write_resume_command(self.folder, replace(self.plan, include_path=self._folders))
+        """The command that resumes the run, or words about that of its comparison."""
+        plan = replace(self.plan, include_path=self._folders)
+        return describe_again(self.folder) or write_resume_command(self.folder, plan)
 
     @property
     def serve(self) -> str:
         """The command that starts the servers of the run again."""
         return write_serve_command(replace(self.plan, include_path=self._folders))
+
+    @property
+    def may_answer(self) -> bool:
+        """True if its servers may still be there: those that the run started ended with it."""
+        return self.plan.launcher.name == "external" or self.target != quote_word(self.base_url)
+
+    @property
+    def attribute(self) -> str:
+        """The command that asks each server of the run, or advice if they ended with it."""
+        command = f"serve-eval attribute {self.place_and_code}"
+        return command if self.may_answer else f"{command}, while its servers run (--keep-servers)"
+
+    @property
+    def address(self) -> str:
+        """The endpoint in a command, or URL if it ended with the run."""
+        return self.target if self.may_answer and self.base_url else "URL"
 
     @property
     def _folders(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from serve_eval.shell_words import quote_word
+from serve_eval.shell_words import quote_argument, quote_word
 from serve_eval.stats.hypergeometric import no_worse
 from serve_eval.stats.mcnemar import mcnemar
 
@@ -157,6 +157,12 @@ def capsule_of(run: Evidence, task: TaskEvidence, shown: Iterable[AskedSample]) 
     one = next((one.id for one in shown if one.shown), "ID")
     chosen = f"--task {quote_word(task.name)} --sample {quote_word(one)}"
     return f"serve-eval capsule {run.place_and_code} {chosen}"
+
+
+def show_first(run: Evidence, task: TaskEvidence, shown: Sequence[AskedSample]) -> str:
+    """Return the shell command that shows the first of these samples."""
+    several = f" --task {quote_word(task.name)}" if len(run.tasks) > 1 else ""
+    return f"serve-eval show {run.place_and_code}{several} {quote_argument(shown[0].id)}"
 
 
 def matters(task: TaskEvidence, shown: Sequence[AskedSample]) -> bool:

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from serve_eval.scorers import numeric
-from serve_eval.shell_words import quote_word
 from serve_eval.stats.together import DRAWS, Together, compare_together
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, base_of
@@ -114,7 +113,7 @@ def _report(
     return Finding(
         rule="foreign_answers",
         told=told,
-        change=(f"serve-eval invariants {quote_word(run.base_url)} --canaries",),
+        change=(f"serve-eval invariants {run.address} --canaries",),
         count=len(owners),
         of=wrong,
         explains=max(1, round(len(owners) - found.expected)),

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serve_eval.evaluation.storage.reports.suite_files import find_suite_report
 from serve_eval.report.one_line import write_line
 from serve_eval.report.summary.table import ORDER
 from serve_eval.report.task_line import make_compared_line
 from serve_eval.schema import Comparison, VerdictOutcome
-from serve_eval.shell_words import quote_path
 from serve_eval.workflows.diagnose.ended import describe_end, find_end
 from serve_eval.workflows.diagnose.finding import Finding, list_leading
 
 if TYPE_CHECKING:
-    from serve_eval.workflows.diagnose.evidence import Evidence
+    from serve_eval.workflows.diagnose.outcomes import FolderOutcomes
     from serve_eval.workflows.diagnose.story import DiagnosedRun
 
 
@@ -28,8 +25,7 @@ def head_comparison(
     if comparison is None:
         end = describe_end(find_end(folder))
         said = f"the comparison in {folder} did not finish: it has no verdict"
-        again = f"next: the same serve-eval compare command with -o {quote_path(folder)}"
-        return (f"{said}; {end}" if end else said, again)
+        return (f"{said}; {end}" if end else said,)
     causes = {one.task: one.brief for one in reversed(list_leading(findings))}
     tasks = sorted(comparison.tasks, key=lambda one: ORDER.index(one.verdict.outcome))
     return tuple(
@@ -38,26 +34,11 @@ def head_comparison(
     )
 
 
-def name_next(comparison: Comparison | None, b: Evidence) -> tuple[str, ...]:
-    """Return the one command that comes first if B failed and its servers are known."""
-    failed = comparison is not None and any(
-        one.verdict.outcome is VerdictOutcome.FAIL for one in comparison.tasks
-    )
-    if not failed or not b.has_legs:
-        return ()
-    return (
-        f"next: serve-eval attribute {b.place_and_code} (asks each server of B, and each pair)",
-    )
-
-
-def head_suite(folder: Path) -> tuple[str, ...]:
-    """Return the verdict of a suite with the outcomes of its tasks; nothing if it has no report."""
-    report = find_suite_report(folder)
-    if report is None:
-        return ()
-    counts = Counter(row.outcome for row in report.rows)
-    said = ", ".join(f"{counts[one]} {one.value}" for one in ORDER if counts[one])
-    return (f"{report.verdict} suite {report.name}: {said}",)
+def head_others(outcomes: FolderOutcomes) -> tuple[str, ...]:
+    """Return the verdict of a suite with its counts, and lines about what has no run folder."""
+    suite = (f"{outcomes.outcome} {outcomes.counted_as}",) if outcomes.counted_as else ()
+    ended = [f"{one.name}: {one.outcome}: {one.why}" for one in outcomes.judged if one.why]
+    return (*suite, *ended)
 
 
 def rank_run(run: DiagnosedRun) -> int:

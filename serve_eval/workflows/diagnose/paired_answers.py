@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from serve_eval.schema import ComparedTask, Comparison, Response
 from serve_eval.workflows.diagnose.asked import AskedSample
+from serve_eval.workflows.diagnose.breakdown import describe_verify, name_good
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import BETWEEN_SHARE, Finding, ids
 from serve_eval.workflows.diagnose.worse_side import find_worse
@@ -75,8 +76,8 @@ def pair_answers(
 
 def _list_next(side: Evidence, both: tuple[Evidence, Evidence]) -> tuple[str, ...]:
     """Return the commands that look into a side: at its servers first, if they are known."""
-    verify = f"serve-eval verify {both[0].target} {both[1].target}"
-    return (f"serve-eval attribute {side.place_and_code}", verify) if side.has_legs else (verify,)
+    verify = describe_verify(both[1], name_good(both[0]))
+    return (side.attribute, verify) if side.has_legs else (verify,)
 
 
 def make_finding(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from serve_eval.shell_words import quote_word
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.workflows.diagnose import candidates
 from serve_eval.workflows.diagnose.asked import AskedSample
+from serve_eval.workflows.diagnose.breakdown import describe_verify
 from serve_eval.workflows.diagnose.candidates import Slice
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import OTHER_MODEL, WEIGHTS, Finding, capsule_of
@@ -24,15 +24,14 @@ if TYPE_CHECKING:
     from serve_eval.stats.largest_statistic import FoundSlice
 
 RULE = "slice"
-VERIFY = "serve-eval verify A B, or the endpoint against a reference"
 SHOWN = 3
 """Number of sample ids in a finding."""
 ELSEWHERE_LEVEL, ELSEWHERE_SHARE = 0.01, 0.25
 """Level of a loss outside a slice, and its least share of the loss per sample inside."""
 _ADVICE = {
-    candidates.WORKER: ("serve-eval attribute {place}", "restart that server, or take it out"),
+    candidates.WORKER: ("{attribute}", "restart that server, or take it out"),
     candidates.PAIR: (
-        "serve-eval attribute {place}",
+        "{attribute}",
         "check the transfer of KV caches between these two servers",
     ),
     candidates.CACHED: (
@@ -72,11 +71,13 @@ def report_slice(
     fell: Collection[int] | None,
     *,
     leads: bool = True,
+    good: str = "GOOD",
 ) -> Finding:
     """Return the finding about a slice.
 
     `fell` are the places of the samples with a lower score than in the reference; None: there is no
-    reference. Without `leads`, many answers turned right too, as with another model.
+    reference. Without `leads`, many answers turned right too, as with another model. `good` is the
+    address of a server to compare with.
     """
     places = one.inside.nonzero()[0].tolist()
     inside = [asked[i] for i in places]
@@ -85,7 +86,7 @@ def report_slice(
     else:
         lost = [asked[i] for i in places if i in fell]
     told = _describe(task, one, named, len(inside), len(asked), paired=fell is not None)
-    change = (*_advise(run, one), capsule_of(run, task, lost))
+    change = (*_advise(run, one, good), capsule_of(run, task, lost))
     rather = ""
     if fell is not None and _lose_elsewhere(named, len(inside), len(asked)):
         more, less = named.all_lost - named.lost, named.all_gained - named.gained
@@ -94,7 +95,7 @@ def report_slice(
             " than a fault of these samples"
         )
         rather = WEIGHTS
-        change = tuple(dict.fromkeys((VERIFY, *change)))
+        change = tuple(dict.fromkeys((describe_verify(run, good), *change)))
     if not leads:
         told += f"; {OTHER_MODEL}"
     return Finding(
@@ -143,13 +144,14 @@ def _describe(
     return told
 
 
-def _advise(run: Evidence, one: Slice) -> tuple[str, ...]:
-    url = quote_word(run.base_url or "URL")
+def _advise(run: Evidence, one: Slice, good: str) -> tuple[str, ...]:
     advice = _ADVICE.get(one.kind, ())
     sizes = find_sizes(run.info)
     if one.kind == candidates.LENGTH and one.edge is not None:
         fitting = list_fitting(one.edge, sizes)
-        advice = tuple(text for name in fitting for text in _LENGTH_ADVICE[name]) or (VERIFY,)
+        advice = tuple(text for name in fitting for text in _LENGTH_ADVICE[name])
+        if not advice:
+            return (describe_verify(run, good),)
     if one.kind == candidates.RESIDUE and one.edge is not None and is_multiple(one.edge, sizes):
         advice = (_BLOCK_ADVICE, *advice)
-    return tuple(text.format(place=run.place_and_code, url=url) for text in advice)
+    return tuple(text.format(attribute=run.attribute, url=run.address) for text in advice)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from serve_eval.workflows.diagnose import candidates
 from serve_eval.workflows.diagnose.asked import AskedSample
+from serve_eval.workflows.diagnose.breakdown import name_good
 from serve_eval.workflows.diagnose.candidates import KnownSamples, Slice
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.explained import EXPLAINED, is_explained
@@ -103,6 +104,7 @@ def compare_slices(
                 other=other,
                 tasks=len(b.tasks),
                 share=BETWEEN_SHARE,
+                good=name_good(a),
             )
             fell = [scores.asked[i] for i in scores.lost]
             yield from (one for kind, one in named if _adds(kind, one, task, fell, found))
@@ -144,6 +146,7 @@ def _find_paired(
     tasks: int,
     share: float,
     other: TaskEvidence | None = None,
+    good: str = "GOOD",
 ) -> Iterator[tuple[str, Finding]]:
     """Yield the kind and the finding of the slice in which score is lost.
 
@@ -189,7 +192,10 @@ def _find_paired(
         one = None if named is None else pairs[named.place][0]
     if named is not None and one is not None and one.kind not in covered:
         leads = not is_like_another(*scores.rights())
-        yield one.kind, report_slice(run, task, one, named, asked, scores.lost, leads=leads)
+        yield (
+            one.kind,
+            report_slice(run, task, one, named, asked, scores.lost, leads=leads, good=good),
+        )
 
 
 def _reduce(

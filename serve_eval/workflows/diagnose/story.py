@@ -22,19 +22,17 @@ from serve_eval.workflows.diagnose import (
     slicing,
 )
 from serve_eval.workflows.diagnose.breakdown import Breakdown, break_down
-from serve_eval.workflows.diagnose.ended import describe_unstarted
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding, order_findings
 from serve_eval.workflows.diagnose.headings import (
     head_comparison,
-    head_suite,
-    name_next,
+    head_others,
     rank_run,
 )
+from serve_eval.workflows.diagnose.judged import list_outcomes
 from serve_eval.workflows.diagnose.read_folder import ReadFolder, read_folder
 from serve_eval.workflows.diagnose.run_rules import findings
 from serve_eval.workflows.diagnose.setting import find_threshold
-from serve_eval.workflows.diagnose.verified import describe_verified
 from serve_eval.workflows.diagnose.worse_side import drop_sound
 
 SCHEMA_VERSION = 1
@@ -130,10 +128,8 @@ def diagnose_read(answers: ReadFolder, local: LocalTokenizer | None = None) -> D
         runs = tuple(replace(run, findings=own) for run, own in zip(runs, kept, strict=True))
         found = find_between(a, b, comparison, runs[1].findings)
         verdict = head_comparison(comparison, order_findings((*runs[1].findings, *found)), folder)
-        verdict = (*verdict, *name_next(comparison, b))
     else:
-        ended = *describe_unstarted(folder), *describe_verified(folder)
-        verdict = (*head_suite(folder), *ended)
+        verdict = head_others(list_outcomes(answers))
         runs = tuple(sorted(runs, key=rank_run))
     return Diagnosis(
         schema_version=SCHEMA_VERSION,

@@ -172,8 +172,8 @@ def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(
     answers = (out / "samples/odd.jsonl").read_bytes()
     assert answers.count(b"\n") == len(KINDS)
 
-    diagnosed = serve_eval("diagnose", str(out)).stdout
-    assert "; 0 of 8 samples are wrong, 6 missing" in diagnosed
+    diagnosed = serve_eval("diagnose", str(out), "-v").stdout
+    assert " asked    0 of 8 samples are wrong, 6 missing" in diagnosed
     assert diagnosed.count("1 answer has no score, for example sample ") == 3, "and no more of them"
 
     _forget()
@@ -188,7 +188,7 @@ def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(
     assert " samples  6 of 8 changed outcome\n" in rescored.stdout, rescored.stdout
     _forget()
     judged = serve_eval("verdict", str(out), "--include-path", str(own), "--json")
-    assert json.loads(judged.stdout)["tasks"][0]["result"]["value"] == 100.0
+    assert json.loads(judged.stdout)["result"]["tasks"][0]["result"]["value"] == 100.0
     assert _result(out) == result, "a verdict replaces nothing"
     _forget()
     done = serve_eval("run", "--include-path", str(own), "--resume", str(out))

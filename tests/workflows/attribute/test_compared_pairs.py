@@ -17,6 +17,7 @@ from serve_eval.schema import Comparison, Limits, Plan, Spec, VerdictOutcome
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.story import diagnose
 from tests.standin.in_process import deployed
+from tests.workflows.diagnose.shown import make_document_of
 
 PLAN = Plan(
     model="m",
@@ -84,7 +85,7 @@ def test_a_damaged_transfer_is_named_from_the_comparison_on(tmp_path: Path) -> N
     assert [one.verdict.outcome for one in done.tasks] == [VerdictOutcome.FAIL]
     found = diagnose(tmp_path / "c")
     command = f"serve-eval attribute {tmp_path / 'c' / 'b'}"
-    assert found.verdict[1].startswith(f"next: {command} ")
+    assert make_document_of(tmp_path / "c").commands[0] == command
     assert [one.change[0] for one in found.between] == [command]
     assert found.runs[0].findings == ()
     assert code == 1
@@ -95,5 +96,6 @@ def test_a_damaged_transfer_is_named_from_the_comparison_on(tmp_path: Path) -> N
 def test_a_sound_pair_is_not_sent_to_its_servers(tmp_path: Path, known: bool) -> None:
     done, code, told = _compare(tmp_path, faults={}, known=known)
     assert [one.verdict.outcome for one in done.tasks] != [VerdictOutcome.FAIL]
-    assert not any(line.startswith("next: ") for line in diagnose(tmp_path / "c").verdict)
+    commands = make_document_of(tmp_path / "c").commands
+    assert not any(one.startswith("serve-eval attribute") for one in commands)
     assert code == (0 if known else 2), told

@@ -14,8 +14,8 @@ from serve_eval.schema import Spec
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.story import Diagnosis, diagnose
-from serve_eval.workflows.diagnose.text import lines
 from tests.workflows.diagnose.server import Act, Asked, Said, Server, answers_to, plan_for, sound
+from tests.workflows.diagnose.shown import list_lines
 
 SAMPLES = 60
 
@@ -141,7 +141,7 @@ def test_loops_that_are_cut_are_not_a_lack_of_tokens(tmp_path: Path) -> None:
     cuts = _only(found, "cuts")
     assert cuts.told.startswith(f"B cuts {cuts.count} of {SAMPLES} answers at max_tokens where A")
     assert "repeat themselves to the end" in cuts.told
-    assert not any("max_tokens=" in line for line in lines(found))
+    assert not any("max_tokens=" in line for line in list_lines(tmp_path / "out"))
     swapped = _diagnose(_loop, sound, tmp_path / "swapped")
     assert _only(swapped, "cuts").told.startswith("A cuts ")
 

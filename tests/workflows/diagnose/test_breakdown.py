@@ -6,27 +6,28 @@ from pathlib import Path
 
 import pytest
 
+from serve_eval.report.document import Document
 from serve_eval.workflows.diagnose.breakdown import (
     Breakdown,
-    describe_examples,
     describe_kinds,
+    describe_misses,
     is_one_edit,
 )
 from serve_eval.workflows.diagnose.expected import fold
 from serve_eval.workflows.diagnose.story import diagnose
-from serve_eval.workflows.diagnose.text import lines
 from tests.cli.command import serve_eval
 from tests.workflows.diagnose.server import Act, Asked, Said, Server, answers_to, plan_for, run
+from tests.workflows.diagnose.shown import make_document_of
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
 
-def _break_down(act: Act, out: Path) -> tuple[Breakdown | None, list[str]]:
+def _break_down(act: Act, out: Path) -> tuple[Breakdown | None, Document]:
     plan = plan_for(out)
     run(plan, Server(act=act, answers=answers_to(plan.tasks[0])), out / "out")
     found = diagnose(out / "out")
     [task] = found.runs[0].tasks
-    return task.breakdown, list(lines(found))
+    return task.breakdown, make_document_of(out / "out")
 
 
 def _one_digit_off(asked: Asked) -> Said:
@@ -56,9 +57,13 @@ def test_near_misses_and_unread_answers_are_counted(act: Act, name: str, tmp_pat
     assert {"near": found.near, "unread": found.unread}[name] == lost > 30
     assert found.reference == 90.0
     assert len(found.examples) == 3
-    assert any(line.strip().startswith("e.g. ") for line in said)
-    assert any(line.strip().startswith("next: serve-eval capsule") for line in said)
-    assert "(reference 90.000)" in said[0]
+    [conclusion] = said.conclusions
+    rows = [(row.label, row.text) for row in conclusion.statements]
+    assert [label for label, _ in rows].count("e.g.") == 3
+    [kinds] = [text for label, text in rows if label == "lost"]
+    assert f"{lost} " in kinds.partition("; ")[2]
+    assert any(line.startswith("serve-eval capsule") for line in said.commands)
+    assert " against 90.0 " in conclusion.figures
 
 
 def test_every_lost_sample_has_a_kind(tmp_path: Path) -> None:
@@ -72,7 +77,8 @@ def test_every_lost_sample_has_a_kind(tmp_path: Path) -> None:
 def test_a_green_task_has_no_breakdown(tmp_path: Path) -> None:
     found, said = _break_down(lambda asked: Said(text=asked.target), tmp_path)
     assert found is None
-    assert any(line.startswith("nothing to explain") for line in said)
+    assert "nothing to explain" in [row.text for row in said.conclusions[0].statements]
+    assert not said.commands
 
 
 def test_an_expected_text_keeps_its_commas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +92,7 @@ def test_an_expected_text_keeps_its_commas(tmp_path: Path, monkeypatch: pytest.M
     asked = ("--cases", "c.yaml", "--launcher", "simulated", "--set", "launcher.accuracy=0")
     done = serve_eval("run", *asked, "--model", "m", "--no-reference", "-o", "OUT")
     assert done.returncode == 3, done.stderr
-    said = serve_eval("diagnose", "OUT").stdout
+    said = serve_eval("diagnose", "OUT", "-v").stdout
     for shown in ("expected 'red, green'", "expected '1,234'", """expected '["a, b","c"]'"""):
         assert shown in said
 
@@ -134,8 +140,5 @@ def test_what_is_absent_is_not_described() -> None:
         judge_errors=("judge j: 2 failed of 4 judgements",),
         next=("serve-eval verify GOOD U",),
     )
-    assert describe_kinds(found) == "lost: 1 wrong"
-    assert list(describe_examples(found)) == [
-        "judge j: 2 failed of 4 judgements",
-        "next: serve-eval verify GOOD U",
-    ]
+    assert describe_kinds(found) == "1 wrong"
+    assert list(describe_misses(found)) == []

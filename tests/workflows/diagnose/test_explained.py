@@ -14,10 +14,10 @@ from serve_eval.workflows.diagnose.causes import find_leads
 from serve_eval.workflows.diagnose.finding import WEIGHTS
 from serve_eval.workflows.diagnose.read_folder import read_folder
 from serve_eval.workflows.diagnose.story import diagnose
-from serve_eval.workflows.diagnose.text import lines
 from serve_eval.workflows.references.register import register
 from tests.cli.command import serve_eval
 from tests.workflows.diagnose.server import Asked, Said, Server, answers_to, plan_for, run, sound
+from tests.workflows.diagnose.shown import list_lines
 
 MAX_TOKENS = 512
 
@@ -93,7 +93,7 @@ def test_a_comparison_names_the_cut_answers_alone(
     leads = find_leads(read_folder(tmp_path / "c"))
     assert leads.places == ()
     assert leads.causes["word_problems"].startswith("B cuts ")
-    assert WEIGHTS not in "\n".join(lines(diagnose(tmp_path / "c")))
+    assert WEIGHTS not in "\n".join(list_lines(tmp_path / "c"))
 
 
 def test_a_slice_that_nothing_explains_is_named(judged: tuple[Plan, Path], tmp_path: Path) -> None:

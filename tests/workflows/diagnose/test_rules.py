@@ -31,7 +31,6 @@ from serve_eval.workflows.compare.compare import CompareRules, CompareSide, comp
 from serve_eval.workflows.diagnose.evidence import read
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.story import DiagnosedRun, diagnose
-from serve_eval.workflows.diagnose.text import lines
 from serve_eval.workflows.references.register import register
 from tests.workflows.diagnose.server import (
     Act,
@@ -43,6 +42,7 @@ from tests.workflows.diagnose.server import (
     run,
     sound,
 )
+from tests.workflows.diagnose.shown import list_lines, make_document_of
 
 
 def half(asked: Asked) -> bool:
@@ -398,8 +398,12 @@ def test_a_loss_without_a_sign_is_called_even_and_a_sound_run_has_no_finding(
     assert report.tasks[0].verdict.outcome == outcome
     diagnosis = diagnose(tmp_path / "out")
     assert names(diagnosis.runs[0]) == ([] if outcome == "PASS" else ["even_loss"])
-    said = "nothing to explain" if outcome == "PASS" else "1. even_loss (word_problems): "
-    assert any(line.startswith(said) for line in lines(diagnosis))
+    document = make_document_of(tmp_path / "out")
+    said = "note: nothing to explain" if outcome == "PASS" else "for: even_loss: the loss is even"
+    assert any(line.startswith(said) for line in list_lines(tmp_path / "out"))
+    cause = "" if outcome == "PASS" else "weights, precision, chat template or sampling ("
+    assert document.conclusions[0].cause.startswith(cause)
+    assert document.verdict == outcome
 
 
 def test_an_even_loss_of_servers_apart_names_their_transfer_and_who_finds_it(
@@ -473,7 +477,10 @@ def test_a_run_that_was_stopped_is_diagnosed_without_a_report(tmp_path: Path) ->
     assert "server.log shows that it is out of GPU memory" in last.told
     assert last.log == ("server.log: RuntimeError: CUDA out of memory",)
     assert diagnosed.tasks[0].outcome is None
-    assert "did not finish" in "\n".join(lines(diagnose(tmp_path / "out")))
+    document = make_document_of(tmp_path / "out")
+    assert (document.verdict, document.conclusions[0].sure) == ("ERROR", True)
+    assert document.conclusions[0].cause == last.told
+    assert document.commands[0] == f"serve-eval run --resume {tmp_path / 'out'}"
 
 
 def test_a_worker_that_is_not_reached_any_more_is_named_with_the_end_of_its_log(
@@ -568,7 +575,7 @@ def test_the_workers_that_a_report_accuses_are_named(tmp_path: Path) -> None:
     [finding] = diagnosis.runs[0].findings
     assert (finding.rule, finding.count, finding.explains) == ("worker", 40, 40)
     assert "gen_0" in finding.change[0]
-    assert not [line for line in lines(diagnosis) if "the report names" in line]
+    assert not [line for line in list_lines(tmp_path / "out") if "the report names" in line]
 
 
 def test_a_worker_that_a_report_accuses_less_clearly_is_repeated_and_no_finding(
@@ -578,9 +585,9 @@ def test_a_worker_that_a_report_accuses_less_clearly_is_repeated_and_no_finding(
     diagnosis = diagnose(tmp_path / "out")
     assert diagnosis.runs[0].findings == ()
     assert (
-        "   the report names generation server gen_0: 40 of 50 wrong, the others 10 of 50 (p ="
-        " 0.005)"
-    ) in list(lines(diagnosis))
+        "workers: the report names generation server gen_0: 40 of 50 wrong, the others 10 of 50"
+        " (p = 0.005)"
+    ) in list_lines(tmp_path / "out")
 
 
 def test_a_worker_that_a_report_calls_slow_is_named(tmp_path: Path) -> None:
@@ -744,7 +751,12 @@ def test_both_sides_of_a_comparison_and_what_lies_between(tmp_path: Path) -> Non
     [between, cuts] = diagnosis.between
     assert (cuts.rule, cuts.told.startswith("B cuts ")) == ("cuts", True)
     assert between.told.startswith("B counts 1 token more than the other in 60 of 60 prompts")
-    assert "A compared with B" in list(lines(diagnosis))
+    document = make_document_of(tmp_path / "out")
+    assert document.verdict == "FAIL"
+    [conclusion] = document.conclusions
+    assert conclusion.figures.startswith("B ")
+    assert conclusion.cause.startswith("B cuts ")
+    assert f"likely: cuts: {cuts.told}" in list_lines(tmp_path / "out")
 
 
 def test_the_runs_of_a_suite_are_diagnosed_each(tmp_path: Path) -> None:

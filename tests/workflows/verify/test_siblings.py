@@ -146,9 +146,11 @@ def test_a_fault_of_single_requests_is_red_everywhere(sibling: bool, tmp_path: P
     assert "FAULT OF SINGLE REQUESTS" in (tmp_path / "report.html").read_text()
     diagnosed = serve_eval("diagnose", tmp_path)
     assert diagnosed.returncode == 0, diagnosed.stderr
-    first, *_, last = diagnosed.stdout.splitlines()
-    assert f"{side['name']}: FAULT OF SINGLE REQUESTS: " in first
-    assert "next: serve-eval compare GOOD " in diagnosed.stdout, last
+    first, why, *_ = diagnosed.stdout.splitlines()
+    assert first.startswith(f" FAULT OF SINGLE REQUESTS   {side['name']}")
+    assert why.startswith(" why      ")
+    compared = f"serve-eval compare {found['reference']} {side['name']} --tasks word_problems"
+    assert f" next     {compared}\n" in diagnosed.stdout
     if sibling:
         asked = len({one.prompt for one in b.server.requests})
         assert asked <= 202  # the siblings answer more probes, the server does not

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.file_names import PAGE_FILE, PLAN_FILE, REPORT_FILE
+from serve_eval.evaluation.storage.file_names import PAGES, PLAN_FILE, REPORT_FILE
 from serve_eval.evaluation.storage.folder_format import Versioned, check_format, refuse_newer
 from serve_eval.evaluation.storage.missing_run import explain_missing_run
 from serve_eval.evaluation.storage.private_files import (
@@ -81,6 +81,6 @@ def report_text(run: Path) -> str:
 
 
 def drop_report(run: Path) -> None:
-    """Remove the report and its page, which describe an earlier state."""
-    for name in (REPORT_FILE, PAGE_FILE):
+    """Remove the report and its pages, which describe an earlier state."""
+    for name in (REPORT_FILE, *PAGES):
         (run / name).unlink(missing_ok=True)

@@ -9,7 +9,7 @@ import msgspec
 from serve_eval import file_system
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import ownership
-from serve_eval.evaluation.storage.file_names import EARLIER_SUITE_REPORT, PAGE_FILE, SUITE_RUNS
+from serve_eval.evaluation.storage.file_names import EARLIER_SUITE_REPORT, PAGES, SUITE_RUNS
 from serve_eval.evaluation.storage.folder_format import Versioned, refuse_newer
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.evaluation.storage.story_files import SUITE
@@ -101,12 +101,13 @@ def _read_report(file: Path) -> SuiteReport | None:
 
 
 def set_aside_report(folder: Path) -> None:
-    """Remove the page, and keep the report under another name: they describe an earlier state.
+    """Remove the pages, and keep the report under another name: they describe an earlier state.
 
     A report that was set aside before stays if its suite was interrupted since. Raises
     RunFolderError.
     """
-    (folder / PAGE_FILE).unlink(missing_ok=True)
+    for name in PAGES:
+        (folder / name).unlink(missing_ok=True)
     try:
         file_system.rename_over(folder / SUITE.result, folder / EARLIER_SUITE_REPORT)
     except FileNotFoundError:

@@ -1,0 +1,193 @@
+"""Each command that run, verdict, compare and diagnose name next runs as it was printed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from serve_eval.evaluation.plan.command_line import TRUSTED
+from serve_eval.schema import Spec
+from serve_eval.workflows.diagnose.evidence import read
+from tests.cli.command import serve_eval
+from tests.standin.process import free_port
+from tests.workflows.diagnose.server import Asked, Said, Server, answers_to, sound
+
+pytestmark = pytest.mark.usefixtures("simulated_here")
+
+SAMPLES = 60
+ASKED = ("--model", "simulated", "--tasks", "word_problems")
+RUNS = {
+    "PASS": ("accuracy=1.0",),
+    "FAIL": ("accuracy=0.3",),
+    "FAIL, cut": ("accuracy=1.0", "truncate_rate=0.6"),
+    "ERROR": ("crash_after=20",),
+    "INCONCLUSIVE": ("accuracy=0.8", "failure_rate=0.3"),
+    "INCONCLUSIVE, repaired": ("accuracy=0.8", "failure_rate=0.1", "failures_per_prompt=1"),
+    "NO REFERENCE": ("accuracy=0.9",),
+}
+USAGE = 2
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> dict[str, Path]:
+    """Return the folder of a run for each outcome."""
+    top = tmp_path_factory.mktemp("runs")
+    (top / "refs").mkdir()
+    text = "simulated:\n  - accuracy: 90.0\n    source: declared by the tests\n"
+    (top / "refs/word_problems.yaml").write_text(text)
+    for number, (name, options) in enumerate(RUNS.items()):
+        judged = ("--no-reference",) if name == "NO REFERENCE" else ("--references-dir", "refs")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(top)
+            done = serve_eval(
+                "run", "--launcher", "simulated", *ASKED, "--limit", str(SAMPLES),
+                *(f"--set=launcher.{one}" for one in options), "--max-error-rate", "1", *judged,
+                "--json", "-o", f"r{number}",
+            )  # fmt: skip
+        ended = '{"outcome": "ERROR", "commands": []}'  # its server died, so it has no result
+        told = json.loads(done.stdout or ended)
+        assert told["outcome"] == name.partition(",")[0], done.stderr
+        (top / f"r{number}/printed.json").write_text(done.stdout or ended)
+    return {name: top / f"r{number}" for number, name in enumerate(RUNS)}
+
+
+def _list_next(*command: object) -> list[str]:
+    """Return the commands that a command names next, and check that -v prints them alike."""
+    told = serve_eval(*map(str, command), "--json")
+    commands = json.loads(told.stdout)["commands"]
+    shown = serve_eval(*map(str, command)).stdout.splitlines()
+    assert all(any(line.endswith(f" {one}") for line in shown) for one in commands[:3])
+    return [str(one) for one in commands]
+
+
+def _run_each(commands: list[str]) -> Iterator[tuple[str, int]]:
+    """Yield each command as it was printed, with its exit code; it is no wrong command."""
+    for one in commands:
+        words = [word.replace(TRUSTED, f"127.0.0.1:{free_port()}") for word in shlex.split(one)]
+        assert words[0] == "serve-eval"
+        done = serve_eval(*words[1:])
+        assert done.returncode != USAGE, f"{one}: {done.stderr}"
+        yield one, done.returncode
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_what_a_run_its_verdict_and_its_diagnosis_name_next_runs(
+    folders: dict[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = folders[name]
+    monkeypatch.chdir(run.parent)
+    place = Path(run.name)
+    printed = json.loads((place / "printed.json").read_text())["commands"]
+    references = () if name == "NO REFERENCE" else ("--references-dir", "refs")
+    found = {
+        "run": printed,
+        "verdict": [] if name == "ERROR" else _list_next("verdict", place, *references),
+        "diagnose": _list_next("diagnose", place),
+    }
+    assert bool(found["diagnose"]) is (name != "PASS")
+    assert all(len(found[one]) <= 3 for one in ("diagnose",))
+    commands = list(dict.fromkeys(one for each in found.values() for one in each))
+    _check_looks(commands)
+
+
+@pytest.mark.parametrize("name", ["PASS", "FAIL, cut", "INCONCLUSIVE"])
+def test_what_a_comparison_of_runs_and_its_diagnosis_name_next_runs(
+    folders: dict[str, Path], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = folders[name].parent
+    monkeypatch.chdir(top)
+    b, out = folders[name].name, f"c{folders[name].name}"
+    done = serve_eval("compare", folders["PASS"].name, b, "--json", "-o", out)
+    told = json.loads(done.stdout)
+    commands = [*told["commands"], *_list_next("diagnose", out)]
+    assert bool(commands) is (name != "PASS"), told["outcome"]
+    _check_looks(commands)
+
+
+def _check_looks(commands: list[str]) -> None:
+    """Run each command; those that only read a folder find what they name."""
+    for one, code in _run_each(commands):
+        assert code == 0 or one.split()[1] not in ("diagnose", "show", "capsule"), one
+
+
+def _cut(asked: Asked) -> Said:
+    loops = asked.chance("cut") < 0.7
+    return Said(text="so", finish="length", tokens=64) if loops else sound(asked)
+
+
+def test_servers_that_are_there_can_be_verified_and_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a comparison of two endpoints, and of one with its launcher's servers: those are gone."""
+    monkeypatch.chdir(tmp_path)
+    answers = answers_to(Spec(name="word_problems", options={"num_samples": 500}))
+    a, b = Server(act=sound, answers=answers), Server(act=_cut, answers=answers)
+    limits = ("--model", "m", "--tasks", "word_problems", "--limit", str(SAMPLES), "--self", "0")
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(x.scripted.serve_in_thread()) for x in (a, b))
+        done = serve_eval("compare", one, other, *limits, "-o", "c")
+        assert done.returncode == 1, done.stderr
+        commands = _list_next("diagnose", "c")
+        assert commands[0].startswith(f"serve-eval verify {one} {other}"), commands
+        assert commands[1].startswith("serve-eval show c/b test-")
+        _check_looks(commands)
+    alone = serve_eval(
+        "run", "--launcher", "simulated", *ASKED, "--limit", str(SAMPLES), "--no-reference",
+        "--set=launcher.accuracy=0.1", "-o", "gone",
+    )  # fmt: skip
+    assert alone.returncode == 3, alone.stderr
+    shown = serve_eval("diagnose", "gone", "-v").stdout
+    assert "127.0.0.1" not in shown, "the server of the run ended with it"
+
+
+def test_a_side_of_a_comparison_goes_on_with_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A side that is resumed by itself leaves a comparison of other answers behind."""
+    monkeypatch.chdir(tmp_path)
+    answers = answers_to(Spec(name="word_problems", options={"num_samples": 500}))
+    a, b = Server(act=sound, answers=answers), Server(act=_refuse, answers=answers)
+    asked = ("--model", "m", "--tasks", "word_problems", "--limit", str(SAMPLES), "--self", "0")
+    with ExitStack() as stack:
+        sides = [stack.enter_context(x.scripted.serve_in_thread()) for x in (a, b)]
+        done = serve_eval("compare", *sides, *asked, "-o", "c")
+    assert (tmp_path / "c/comparison.json").exists(), done.stderr
+    commands = _list_next("diagnose", "c")
+    assert commands
+    assert not any("--resume" in one for one in commands)
+    again = f"the same serve-eval compare command with -o {tmp_path / 'c'}"
+    assert read(tmp_path / "c/b").resume == again
+    _check_looks(commands)
+
+
+def _refuse(asked: Asked) -> Said:
+    refused = asked.chance("refused") < 0.06
+    return Said(text="no", status=400) if refused else sound(asked, 0.4)
+
+
+def test_what_ended_early_goes_on_as_its_diagnosis_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    gone = f"http://127.0.0.1:{free_port()}/v1"
+    asked = ("--model", "m", "--tasks", "word_problems", "--no-reference")
+    assert serve_eval("run", "--base-url", gone, *asked, "-o", "run").returncode == 4
+    plans = [{"name": "gone", "launcher": {"external": {"base_url": gone}}}]
+    suite = {
+        "defaults": {"model": "m", "tasks": ["word_problems"], "no_reference": True},
+        "plans": plans,
+    }
+    Path("suite.yaml").write_text(json.dumps(suite))
+    assert serve_eval("suite", "suite.yaml", "-o", "suite").returncode == 4
+    expected = {
+        "run": ["serve-eval run --resume run"],
+        "suite": ["serve-eval suite --resume suite"],
+    }
+    for folder, commands in expected.items():
+        assert _list_next("diagnose", folder) == commands
+        assert [code for _, code in _run_each(commands)] == [4], "nothing listens there"
