@@ -13,7 +13,7 @@ from serve_eval.schema import Metric
 from serve_eval.series.chart import chart
 from serve_eval.series.history import Night, Series
 from serve_eval.series.page import make_drift_page
-from tests.report.document.made import load, smoke, suite, tools, verify, watch
+from tests.report.document.made import load, smoke, suite, tools, verify, view, watch
 
 HOSTILE = "</title><script>window.hit = 1</script><img src=x onerror=hit()>\x1b[31m\u202e\ud800"
 T0 = datetime(2026, 10, 1, 12, tzinfo=UTC)
@@ -56,8 +56,9 @@ def make_all(folder: Path) -> Mapping[str, PageContent]:
         "smoke": make_page(smoke.make_documents(HOSTILE)["FAIL"]),
         "watch": make_page(watch.make_documents(HOSTILE)["ALARM"]),
         "drift": make_drift(folder),
+        "view": make_page(view.make_documents(HOSTILE)["FAIL"]),
         "tools": make_page(tools.make_documents(HOSTILE)["FAIL"]),
     }
 
 
-STORIES = ("suite", "load", "verify", "smoke", "watch", "drift", "tools")
+STORIES = ("suite", "load", "verify", "smoke", "watch", "drift", "view", "tools")

@@ -24,6 +24,7 @@ FIRST = {
     "smoke": ("fail", "FAIL", "1 failed (json), 1 passed, 1 known, 1 unsupported"),
     "watch": ("fail", "ALARM", "accuracy"),
     "tools": ("fail", "FAIL", "30 of 40 answers sound"),
+    "view": ("fail", "FAIL", "3 series and checks: 2 failed, 1 passed; 1 ended without a result"),
     "drift": ("warn", "ALARM", "1 of 1 series decline; 20 runs"),
 }
 FIGURES = {
@@ -33,6 +34,11 @@ FIGURES = {
     "smoke": ["HTTP 200", "0.20", "# json"],
     "watch": ["80.0%, alarm if below 76.0%", "accuracy fell", "66.7%", "p99 0.4 s"],
     "tools": ["10 of 40", "75.0 (60-86)", "0.750", "1,000 prompt tokens", "auto-1: ", "lacks"],
+    "view": [
+        "34.7 below reference 83.8",
+        "fails since 2026-10-06 02:00, 3 times",
+        "Verdicts of the last 8 nights",
+    ],
     "drift": ["80.000", "gsm8k: value of each run", "20 runs from 2026-10-01 12:00", "ALARM"],
 }
 
