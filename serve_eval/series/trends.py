@@ -21,13 +21,18 @@ def find_alarm(charted: Chart) -> str:
     return next(one.removeprefix(ALARM) for one in charted.warnings if one.startswith(ALARM))
 
 
+def list_warnings(charted: Chart) -> list[str]:
+    """Return the warnings of a chart but its alarm."""
+    return [one for one in charted.warnings if not one.startswith(ALARM)]
+
+
 def try_chart(series: Series) -> tuple[Chart | None, Sequence[str]]:
     """Return the chart of a series and its warnings but the alarm, or why there is none."""
     try:
         charted = chart(series)
     except ServeEvalError as error:
         return None, [f"no drift chart: {error}"]
-    return charted, [one for one in charted.warnings if not one.startswith(ALARM)]
+    return charted, list_warnings(charted)
 
 
 def draw_values(series: Series, charted: Chart | None, title: str) -> Picture | None:

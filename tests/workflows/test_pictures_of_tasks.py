@@ -13,7 +13,7 @@ from tests.cli.command import serve_eval
 TASKS = ("word_problems", "passkey_short", "tool_calls")
 PRODUCERS = {
     "report/run/page_blocks.py",
-    "series/page.py",
+    "workflows/drift/document.py",
     "workflows/compare/page_blocks.py",
     "workflows/load/document.py",
     "workflows/suite/page_blocks.py",
