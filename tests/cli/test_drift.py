@@ -103,7 +103,9 @@ def nights(base: Path, tmp_path: Path) -> Nights:
 def follow(shown: str) -> None:
     """Run each next command as it is printed."""
     commands = re.findall(r"^ (?:next|    ) +(serve-eval .*)$", shown, re.MULTILINE)
-    assert len(commands) == 2
+    assert [line.split()[1] for line in commands] == ["compare", "diagnose"]
+    # The decline begins with the ninth run.
+    assert [Path(one).name for one in shlex.split(commands[0])[2:]] == ["night07", "night19"]
     for line in commands:
         done = serve_eval(*shlex.split(line)[1:])
         assert done.returncode != 2, (line, done.stderr)

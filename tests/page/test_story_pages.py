@@ -42,3 +42,17 @@ def test_a_narrow_screen_shows_it_without_moving_sideways(
     assert page.evaluate("document.documentElement.scrollWidth") == NARROW
     pictures = page.locator("figure svg[role=img]")
     assert pictures.count() == page.locator("figure").count()
+
+
+def test_the_map_of_nights_begins_at_the_newest_on_a_narrow_screen(
+    folder: Path, open_page: Open
+) -> None:
+    page = open_page(folder / "view.html", ready="main", width=NARROW)
+    frame = page.locator(".scroll:has(table.marks)")
+    assert frame.evaluate("one => one.scrollWidth > one.clientWidth && one.scrollLeft > 0")
+    box = page.locator("table.marks thead th").last.bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= NARROW
+    name = page.locator("table.marks tbody th").first.bounding_box()
+    assert name is not None
+    assert name["x"] >= 0

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from xml.etree import ElementTree
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -61,6 +63,7 @@ def write(template: Path, tmp_path: Path) -> Writer:
         address: str = "http://h:1/v1",
         value: float = 80.0,
         reference: float | None = None,
+        version: str | None = None,
     ) -> Path:
         run = tmp_path / "outputs" / name
         shutil.copytree(template, run)
@@ -76,7 +79,8 @@ def write(template: Path, tmp_path: Path) -> Writer:
             verdict=replace(task.verdict, outcome=outcome, evaluated=value, reference=reference),
         )
         plan = replace(report.plan, model=model, launcher=launcher or Spec(name="trtllm"))
-        endpoint = replace(report.endpoint, base_url=address)
+        info = msgspec.structs.replace(report.endpoint.info, version=version)
+        endpoint = replace(report.endpoint, base_url=address, info=info)
         write_report(run, replace(report, plan=plan, endpoint=endpoint, tasks=(judged,)))
         return run
 
@@ -209,6 +213,40 @@ def test_since_when_and_by_how_much_stand_on_the_first_screen_and_on_the_page(
     text = (tmp_path / "v.html").read_text()
     assert since in text
     assert 'href="outputs/n3/report.html" title="2026-11-04 02:00 FAIL 80.0' in text
+
+
+def test_a_version_that_changed_with_the_first_failure_is_named(
+    write: Writer, tmp_path: Path
+) -> None:
+    for night, (outcome, version) in enumerate(
+        ((PASS, "1.0"), (PASS, "1.1"), (FAIL, "1.2"), (FAIL, "1.3"))
+    ):
+        write(f"{night}", outcome, 24 * night, version=version)
+    [(_, _, cause)] = _rows(_view(tmp_path / "outputs"))
+    assert cause.endswith("; the endpoint's version was 1.1 before, and 1.2 then")
+
+
+def test_all_outcomes_are_printed_as_json_and_each_series_is_a_case(
+    write: Writer, tmp_path: Path
+) -> None:
+    write("1", PASS, 0)
+    write("2", FAIL, 24)
+    write("3", INCONCLUSIVE, 48)
+    write("4", NO_REFERENCE, 48, model="org/other")
+    done = serve_eval("view", tmp_path / "outputs", "--json", "--junit", tmp_path / "j.xml")
+    assert done.returncode == 0, done.stderr
+    form = json.loads(done.stdout)
+    assert (form["story"], form["outcome"]) == ("view", "FAIL")
+    first, second = form["result"]["series"]
+    assert [one["outcome"] for one in first["endings"]] == ["PASS", "FAIL", "INCONCLUSIVE"]
+    assert (first["outcome"], first["since"][:10]) == ("FAIL", "2026-11-02")
+    assert (second["outcome"], second["since"][:10]) == ("NO REFERENCE", "2026-11-03")
+    cases = ElementTree.parse(tmp_path / "j.xml").getroot().iter("testcase")
+    told = {case.get("name"): [child.tag for child in case][:1] for case in cases}
+    assert told == {
+        "word_problems of org/m": ["failure"],
+        "word_problems of org/other": ["skipped"],
+    }
 
 
 @pytest.mark.parametrize(
