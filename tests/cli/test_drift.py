@@ -123,7 +123,9 @@ def _charts(folder: Path, *flags: str) -> dict[str, Any]:
     return content
 
 
-def test_a_slow_decline_alarms_and_fails_nothing(nights: Nights) -> None:
+def test_a_slow_decline_alarms_and_fails_nothing(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for night in range(8):
         nights.add(_noise(night))
     for night in range(8, 20):
@@ -139,6 +141,7 @@ def test_a_slow_decline_alarms_and_fails_nothing(nights: Nights) -> None:
     assert "began on 2026-03-09" in done.stdout
     assert "1.500 points worse" in done.stdout
     assert "8 nights before the decline are too few to know" in " ".join(done.stdout.split())
+    monkeypatch.chdir(nights.folder.parent)  # what the commands write
     first = serve_eval("drift", nights.folder)
     assert "began on 2026-03-09" in first.stdout
     assert len(first.stdout.splitlines()) <= 22

@@ -87,8 +87,9 @@ def _count(rows: Sequence[CollectedRow]) -> str:
 
 def _list_next(rows: Sequence[CollectedRow], paths: Sequence[Path]) -> list[str]:
     """Return the command that prints the same runs as models by tasks."""
-    places = [path for path in paths if path.is_dir()]
-    if not any(row.kind == RUN and row.value is not None for row in rows) or not places:
+    runs = [Path(row.source) for row in rows if row.kind == RUN and row.value is not None]
+    places = [path for path in paths if any(run.is_relative_to(path) for run in runs)]
+    if not places:
         return []
     return [f"serve-eval export {' '.join(map(quote_path, places))} --format table"]
 

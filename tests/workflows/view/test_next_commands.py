@@ -15,6 +15,13 @@ from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what the commands write out of this repository."""
+    monkeypatch.chdir(tmp_path)
+
+
 ASKED = (
     *("run", "--launcher", "simulated", "-m", "org/m", "-t", "word_problems"),
     *("--set", "word_problems.num_samples=60", "--set", "launcher.seed=7"),
