@@ -300,7 +300,7 @@ def _tabulate(shown: Sequence[Row], ends: Sequence[SeriesEnd]) -> DataTable:
     ]
     kept = [i for i in range(len(columns)) if i < 3 or any(row[i].text != "-" for row in rows)]
     return DataTable(
-        title="Series",
+        title="Series: value, reference, and since when",
         columns=[columns[i] for i in kept],
         rows=[[row[i] for i in kept] for row in rows],
         caption=LEGEND,
