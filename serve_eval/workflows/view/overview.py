@@ -161,23 +161,24 @@ def list_ends(
     """Return how each series, comparison and check ended, the worst first.
 
     Parts of comparisons and checks, and rehearsals, are no runs of a series. A failure is shown
-    until a later run of the same series passes, and within LAST_NIGHT in any case.
+    until a later run of the same series passes, and within LAST_NIGHT in any case. A command
+    without a result does not begin a new night for those that have one.
     """
     groups: dict[Hashable, list[Ending]] = defaultdict(list)
     names: dict[Hashable, str] = {}
     for key, name, ending in (*_list_runs(runs), *_list_results(results), *_list_early(early)):
         groups[key].append(ending)
         names[key] = name
-    newest = max((one.began for group in groups.values() for one in group), default=None)
-    if newest is None:
-        return []
+    every = [one for group in groups.values() for one in group]
+    results_only = [one for one in every if not one.cause]
     ends = [
         SeriesEnd(
             name=names[key],
             endings=sorted(group, key=lambda one: (one.began, str(one.folder))),
-            last_night=newest - LAST_NIGHT,
+            last_night=max(one.began for one in among) - LAST_NIGHT,
         )
         for key, group in groups.items()
+        for among in [every if group[0].cause else results_only]
     ]
     return sorted(ends, key=lambda one: (rank_outcome(one.outcome), one.name))
 

@@ -197,6 +197,8 @@ def test_a_failure_of_last_night_is_told_after_a_pass_and_an_old_one_is_not(
     )
     assert _rows(_view(outputs)) == [("FAIL", "word_problems of org/m", cause)]
     assert _map(_view(outputs)) == {"word_problems of org/m": ["✗", "✓", "✗"]}
+    _mark(outputs / "killed", "plan.json")  # today, and no result
+    assert ("FAIL", "word_problems of org/m", cause) in _rows(_view(outputs))
     write("6", PASS, 48 + 72)
     assert _rows(_view(outputs)) == [("PASS", "word_problems of org/m", "")]
 
