@@ -68,13 +68,6 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
             "serve-eval export outputs --format latex -o results.tex",
         ),
     ),
-    "drift": (
-        ("Chart the runs of a folder:", "serve-eval drift outputs/"),
-        (
-            "Draw one task of one model into a file:",
-            "serve-eval drift outputs/ --task gsm8k --model NAME --plot drift.svg",
-        ),
-    ),
     "power": (
         ("Compute the drop that 1319 samples detect:", "serve-eval power --total 1319"),
         (

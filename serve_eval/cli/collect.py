@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
+from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command
+from serve_eval.plugins.setting import Setting
 
 EXAMPLES = (
     ("Write a row for each task of all runs:", "serve-eval collect outputs > results.csv"),
@@ -18,46 +21,57 @@ EXAMPLES = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """Choose the file of the table."""
+
+    title: ClassVar[str] = "Table"
+    output: Annotated[
+        Path | None,
+        Setting("File to write (default: print).", flags=("--output", "-o"), metavar="FILE"),
+    ] = None
+
+
 @command(examples=EXAMPLES)
 def collect(
     paths: Annotated[
         list[Path],
         typer.Argument(metavar="DIR|LOG...", help="Folders with runs or logs, and logs."),
     ],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="File to write (default: print)."),
-    ] = None,
+    asked: TableOptions,
+    faces: FaceOptions,
 ) -> None:
     """Write the results of runs and of TensorRT-LLM's test logs as CSV, one row per task.
 
     Below a folder, every finished run counts, and every .log, .txt and .out file outside of runs.
+    With -o, standard output gets what was found and left out; with --json, all rows too.
 
     Exit codes: 0 written, 2 usage, 5 nothing was found.
     """
+    from serve_eval.cli._ci_files import check_asked
+    from serve_eval.cli._ending import end
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
-    from serve_eval.verdicts.exit_code import NOTHING_SCORED
+    from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.whole_file import write_named_file
     from serve_eval.workflows.collect.collect import collect as collect_rows
+    from serve_eval.workflows.collect.document import describe_rows, make_document
     from serve_eval.workflows.collect.rows import write_csv
 
-    warned: list[str] = []
-
-    def warn(line: str) -> None:
-        warned.append(line)
-        say(line)
-
-    rows = list(collect_rows(paths, warn))
-    if output is None:
-        emit(write_csv(rows))
-    else:
+    output = asked.output
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
+    warnings: list[str] = []
+    rows = list(collect_rows(paths, warnings.append))
+    if output is not None:
         try:
             write_named_file(output, write_csv(rows).encode(errors="backslashreplace"))
         except OSError as error:
             raise PlanError(f"{output}: cannot be written: {error.strerror}") from error
-        say(f"{output}: {len(rows)} rows")
-    if not rows:
-        why = "could be read: see the warnings" if warned else "was found"
-        say(f"no finished run and no result in a log {why}")
-        raise typer.Exit(NOTHING_SCORED)
+    document = make_document(rows, warnings, paths, output)
+    shown = output is not None or faces.as_json
+    if not shown:
+        emit(write_csv(rows))
+        say(*warnings, *(one.cause for one in document.conclusions))
+    figures = pretty_json(describe_rows(rows)) if faces.as_json else b""
+    if code := end(document, faces, figures=figures, printed=shown):
+        raise typer.Exit(code)

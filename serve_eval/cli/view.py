@@ -1,24 +1,29 @@
-"""Run `serve-eval view`: show the runs of a folder in a browser, with trends and comparisons."""
+"""Run `serve-eval view`: show the runs of a folder: what fails, by how much, and since when."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
+from urllib.parse import quote
 
 import typer
 
+from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
-    from serve_eval.report.page.content import PageContent
+    from collections.abc import Callable
 
-MOST_TOLD = 20
-"""Failures and alarms that are printed; the page has all of them."""
 EXAMPLES = (
     ("Look at all runs, with trends:", "serve-eval view outputs"),
-    ("Keep the table and the trends in one file:", "serve-eval view outputs --write runs.html"),
+    (
+        "Keep the map, the table and the trends in one file:",
+        "serve-eval view outputs --write runs.html",
+    ),
+    ("Only print how each series ended, as JSON:", "serve-eval view outputs --json"),
 )
 
 
@@ -26,7 +31,7 @@ EXAMPLES = (
 class ViewOptions:
     """Choose where the pages are served, or the file that is written."""
 
-    title: ClassVar[str] = "Output"
+    title: ClassVar[str] = "Page"
     address: Annotated[
         str, Setting("Address of the loopback (default 127.0.0.1).", metavar="ADDRESS")
     ] = "127.0.0.1"
@@ -42,58 +47,61 @@ def view(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="Folder that holds the run folders, at any depth.")
     ],
+    faces: FaceOptions,
 ) -> None:
-    """Show the finished runs below a folder: a table, trends, and any two runs side by side.
+    """Show the finished runs below a folder: what fails since when, trends, any two side by side.
 
-    The pages are served to this machine only, read-only, until Ctrl-C. Nothing is judged again.
+    The pages are served to this machine only, read-only, until Ctrl-C; not with --write or --json.
+    Nothing is judged again.
 
-    Exit codes: 0 written, or stopped by Ctrl-C; 2 usage or no finished run.
+    Exit codes: 0 whatever the verdicts, also after Ctrl-C; 2 usage or no finished run.
     """
-    from serve_eval.cli._streams import emit, say
+    from serve_eval.cli._ci_files import check_asked
+    from serve_eval.cli._ending import end
+    from serve_eval.cli._streams import say
     from serve_eval.errors import PlanError
     from serve_eval.report.page.writer import save_page
-    from serve_eval.report.text import clean
-    from serve_eval.workflows.view.index import make_index
+    from serve_eval.workflows.view.document import make_document, make_index, write_series
+    from serve_eval.workflows.view.found import read_folder
 
     if not 0 <= asked.port <= 65535:
         raise PlanError("--port must be from 0 to 65535")
-    if asked.write is None:
-        _serve(folder, asked.address, asked.port)
+    file = asked.write
+    if file is not None and not file.absolute().parent.is_dir():
+        raise PlanError(f"--write: {file.absolute().parent} is not a folder")
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
+    found = read_folder(folder)
+    if file is None:
+        document = make_document(found, served=True)
+    else:
+        place = os.path.relpath(folder.resolve(), file.absolute().parent.resolve())
+        document = make_document(found, at="" if place == "." else f"{quote(place)}/")
+
+    def show() -> None:
+        figures = write_series(found) if faces.as_json else b""
+        if code := end(document, faces, about=folder, figures=figures):
+            raise typer.Exit(code)
+
+    if file is None and not faces.as_json:
+        _serve(show, folder, asked.address, asked.port)
         return
-    if not asked.write.absolute().parent.is_dir():
-        raise PlanError(f"--write: {asked.write.absolute().parent} is not a folder")
-    index = make_index(folder, served=False)
-    save_page(index, asked.write, say)
-    say(*_tell(index))
-    emit(clean(f"{asked.write}\n"))
+    show()
+    if file is not None:
+        save_page(make_index(document, folder), file, say)
+        say(f"page: {file}")
 
 
-def _tell(index: PageContent) -> list[str]:
-    """Return the first line of the page, and what failed or alarms."""
-    told = ("ALARM", "INTERRUPTED", "KILLED", "ERROR")
-    red = [row for row in index.rows if row.state == "fail" or row.label in told]
-    lines = [f"{row.label} {row.text}" for row in red[:MOST_TOLD]]
-    more = len(red) - MOST_TOLD
-    return [index.headline, *lines, *([f"and {more} more"] if more > 0 else [])]
-
-
-def _serve(folder: Path, address: str, port: int) -> None:
-    """Serve until the user or a scheduler ends the process."""
+def _serve(show: Callable[[], None], folder: Path, address: str, port: int) -> None:
+    """Show the document, then serve until the user or a scheduler ends the process."""
     import asyncio
 
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import emit, say
-    from serve_eval.cli._wrapping import find_width, wrap
-    from serve_eval.report.text import clean
-    from serve_eval.workflows.view.index import make_index
+    from serve_eval.report.page.writer import render_page
     from serve_eval.workflows.view.server import serve_folder
 
-    index = make_index(folder, served=True)
-    with serve_folder(folder, address, port) as server:
-        width = find_width()
-        finished = index.badge.replace(" run", " finished run", 1)
-        for line in (f"{finished} of {folder}", *_tell(index)):
-            emit(clean(f"{wrap(line, width, first=0, others=2)}\n"))
+    with serve_folder(folder, render_page, address, port) as server:
+        show()
         emit(f"{server.url}\n")
         say("Press Ctrl-C to stop.")
         try:

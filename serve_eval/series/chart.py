@@ -145,7 +145,7 @@ def _alarm(chart: Chart) -> list[str]:
     if not points[last].alarm:
         seen = f"{date(nights[chart.alarms[0]])} to {date(nights[chart.alarms[-1]])}"
         return [f"there was a decline from {seen}; S no longer exceeds {chart.limit:g}"]
-    start = max(place for place, point in enumerate(points) if point.s == 0.0) + 1
+    start = find_decline(chart)
     first = next(place for place in chart.alarms if place >= start)
     before, since = chart.x[:start], chart.x[start:]
     fall = math.fsum(before) / len(before) - math.fsum(since) / len(since)
@@ -154,6 +154,11 @@ def _alarm(chart: Chart) -> list[str]:
         f" The decline probably began on {date(nights[start])}: on average {fall:.3f} points worse"
         " than before"
     ]
+
+
+def find_decline(chart: Chart) -> int:
+    """Return the position of the run with which the present decline probably began."""
+    return max(place for place, point in enumerate(chart.points) if point.s == 0.0) + 1
 
 
 def _waves(chart: Chart, plain: Sequence[DriftPoint]) -> list[str]:

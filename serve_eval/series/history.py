@@ -24,7 +24,8 @@ class Night:
     """One run of a series.
 
     `value` is in points over the scored samples. `paired` is the mean difference to the reference's
-    runs, prompt by prompt, in points (negative is worse; None if it was not compared).
+    runs, prompt by prompt, in points (negative is worse; None if it was not compared). `judged_by`
+    has the reference and the worst value that passes (None: not known) of its verdict.
     """
 
     run: Path
@@ -35,6 +36,9 @@ class Night:
     reference: Reference | None
     address: str
     version: str | None
+    interval: tuple[float, float] | None = None
+    outcome: str = ""
+    judged_by: tuple[float, float | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +86,7 @@ def sort_runs(runs: Sequence[FinishedRun], notes: Sequence[str] = ()) -> History
             if why := _unfit(run.report, task):
                 notes.append(f"left out: {run.folder}: {task.result.task}: {why}")
                 continue
-            night = _night(run.folder, run.began, run.report, task)
+            night = _night(run, task)
             found[key_of(run, task, apart)].append((run.sessions, task, night))
     series = tuple(_series(key, of_one, notes) for key, of_one in sorted(found.items()))
     return History(series=series, notes=(*notes, *_explain_separation(series)))
@@ -116,20 +120,24 @@ def _unfit(report: Report, task: TaskReport) -> str | None:
     return None
 
 
-def _night(run: Path, began: datetime, report: Report, task: TaskReport) -> Night:
-    paired = task.verdict.paired
+def _night(run: FinishedRun, task: TaskReport) -> Night:
+    verdict, endpoint = task.verdict, run.report.endpoint
+    paired, reference = verdict.paired, verdict.reference
     assert task.result.value is not None
     return Night(
-        run=run,
-        started_at=began,
+        run=run.folder,
+        started_at=run.began,
         value=task.result.value,
         missing=task.result.failed,
         paired=(
             None if paired is None or not math.isfinite(paired.difference) else paired.difference
         ),
         reference=task.reference,
-        address=report.endpoint.base_url,
-        version=report.endpoint.info.version,
+        address=endpoint.base_url,
+        version=endpoint.info.version,
+        interval=task.result.interval,
+        outcome=run.find_outcome(task).value,
+        judged_by=None if reference is None else (reference, verdict.limit),
     )
 
 

@@ -7,11 +7,14 @@ gain or lose their point, both in the scores and in the report.
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import shutil
 import statistics
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -97,6 +100,17 @@ def nights(base: Path, tmp_path: Path) -> Nights:
     return Nights(base, tmp_path / "nights")
 
 
+def follow(shown: str) -> None:
+    """Run each next command as it is printed."""
+    commands = re.findall(r"^ (?:next|    ) +(serve-eval .*)$", shown, re.MULTILINE)
+    assert [line.split()[1] for line in commands] == ["compare", "diagnose"]
+    # The decline begins with the ninth run.
+    assert [Path(one).name for one in shlex.split(commands[0])[2:]] == ["night07", "night19"]
+    for line in commands:
+        done = serve_eval(*shlex.split(line)[1:])
+        assert done.returncode != 2, (line, done.stderr)
+
+
 def _noise(night: int, flips: int = 6) -> tuple[int, ...]:
     """Return the places of right samples that are wrong on this night; each night has its own."""
     return tuple((37 * night + 11 * i) % 300 for i in range(flips))
@@ -105,25 +119,33 @@ def _noise(night: int, flips: int = 6) -> tuple[int, ...]:
 def _charts(folder: Path, *flags: str) -> dict[str, Any]:
     done = serve_eval("drift", folder, "--json", *flags)
     assert done.returncode == 0, done.stderr
-    content: dict[str, Any] = json.loads(done.stdout)
+    content: dict[str, Any] = json.loads(done.stdout)["result"]
     return content
 
 
-def test_a_slow_decline_alarms_and_fails_nothing(nights: Nights) -> None:
+def test_a_slow_decline_alarms_and_fails_nothing(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for night in range(8):
         nights.add(_noise(night))
     for night in range(8, 20):
         nights.add(tuple({*_noise(night), *range(300, 306)}))  # a drop of 1.5 points
     page = nights.folder.parent / "drift.html"
-    done = serve_eval("drift", nights.folder, "--page", page)
+    done = serve_eval("drift", nights.folder, "-v", "--page", page)
     assert done.returncode == 0, done.stderr
-    assert "1 of 1 series decline; 20 runs" in page.read_text()
+    assert done.stdout.startswith(" ALARM ")
+    assert "after 20 runs of 400 samples; S " in page.read_text()
     assert "gsm8k of org/m, default (simulated): 20 runs of 400 samples" in done.stdout
     assert "measured on the first 10 runs" in done.stdout
-    assert "warning: ALARM" in done.stdout
+    assert re.search(r"^ why +S .* exceeds ", done.stdout, re.MULTILINE)
     assert "began on 2026-03-09" in done.stdout
     assert "1.500 points worse" in done.stdout
     assert "8 nights before the decline are too few to know" in " ".join(done.stdout.split())
+    monkeypatch.chdir(nights.folder.parent)  # what the commands write
+    first = serve_eval("drift", nights.folder)
+    assert "began on 2026-03-09" in first.stdout
+    assert len(first.stdout.splitlines()) <= 22
+    follow(first.stdout)
     [chart] = _charts(nights.folder)["series"]
     alarms = [place for place, run in enumerate(chart["runs"]) if run["alarm"]]
     assert alarms == list(range(alarms[0], 20))
@@ -143,7 +165,7 @@ def test_the_limit_is_raised_as_far_as_the_noise_is_an_estimate_and_the_chance_o
     for night in range(3):
         nights.add(_noise(night))
     [few] = _charts(nights.folder)["series"]
-    done = serve_eval("drift", nights.folder)
+    done = serve_eval("drift", nights.folder, "-v")
     chance = few["false_alarm"]["chance"]
     assert (
         f"beyond h = {few['h']:g} an unchanged endpoint alarms within 365 runs with a chance of"
@@ -433,3 +455,21 @@ def test_no_link_is_followed_and_the_depth_is_bounded(nights: Nights) -> None:
     found = _charts(nights.folder)
     assert [len(one["runs"]) for one in found["series"]] == [1]
     assert "8 folders deep" in str(found["notes"])
+
+
+def test_an_alarm_is_skipped_in_a_junit_file_and_what_is_left_out_is_said(
+    nights: Nights, tmp_path: Path
+) -> None:
+    for night in range(16):
+        nights.add(range(2 * max(0, night - 8)))
+    broken = nights.add()
+    (broken / "report.json").write_text("{")
+    done = serve_eval("drift", nights.folder, "--junit", tmp_path / "j.xml")
+    assert done.returncode == 0, done.stderr
+    assert f"note     left out: {broken / 'report.json'} cannot be read" in done.stdout
+    [case] = ElementTree.parse(tmp_path / "j.xml").getroot().iter("testcase")
+    skipped = case.find("skipped")
+    assert skipped is not None
+    assert "decline probably began" in (skipped.get("message") or "")
+    quiet = serve_eval("drift", nights.folder, "-q")
+    assert (len(quiet.stdout.splitlines()), quiet.stderr) == (1, "")

@@ -177,8 +177,8 @@ def test_checks_of_rehearsed_servers_by_their_address_are_rehearsals(tmp_path: P
     finally:
         assert serve_eval("serve", "--stop", "all").returncode == 0
     viewed = serve_eval("view", night, "--write", tmp_path / "all.html")
-    assert "passed" not in viewed.stderr, viewed.stderr
-    assert "5 rehearsals not counted" in viewed.stderr, viewed.stderr
+    assert "passed" not in viewed.stdout, viewed.stdout
+    assert "5 rehearsals not counted" in viewed.stdout, viewed.stdout
 
 
 def test_two_plans_of_one_night_have_gpus_of_their_own(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ import pytest
 
 from serve_eval.report.page.writer import save_page
 from tests.page.conftest import NARROW, Open
-from tests.page.stories import STORIES, make_all
+from tests.page.stories import STORIES, make_story_page
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     top = tmp_path_factory.mktemp("stories")
-    for story, content in make_all(top).items():
-        save_page(content, top / f"{story}.html")
+    for story in STORIES:
+        save_page(make_story_page(story), top / f"{story}.html")
     return top
 
 
@@ -42,3 +42,17 @@ def test_a_narrow_screen_shows_it_without_moving_sideways(
     assert page.evaluate("document.documentElement.scrollWidth") == NARROW
     pictures = page.locator("figure svg[role=img]")
     assert pictures.count() == page.locator("figure").count()
+
+
+def test_the_map_of_nights_begins_at_the_newest_on_a_narrow_screen(
+    folder: Path, open_page: Open
+) -> None:
+    page = open_page(folder / "view.html", ready="main", width=NARROW)
+    frame = page.locator(".scroll:has(table.marks)")
+    assert frame.evaluate("one => one.scrollWidth > one.clientWidth && one.scrollLeft > 0")
+    box = page.locator("table.marks thead th").last.bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= NARROW
+    name = page.locator("table.marks tbody th").first.bounding_box()
+    assert name is not None
+    assert name["x"] >= 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from serve_eval.report.page.writer import render_page
 from serve_eval.workflows.view.server import ViewServer, serve_folder
 from tests.page.conftest import READY, MadeRuns
 
@@ -25,7 +26,7 @@ fetch("../report.json").then(tell("read"), tell("kept"));
 def server(runs: MadeRuns) -> Iterator[ViewServer]:
     (runs.run.parent / "foreign").mkdir()
     (runs.run.parent / "foreign/page.html").write_text(FOREIGN)
-    with serve_folder(runs.run.parent) as found:
+    with serve_folder(runs.run.parent, render_page) as found:
         yield found
 
 
@@ -38,8 +39,8 @@ def test_the_index_leads_to_a_run_and_to_two_runs_without_a_complaint(
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("request", lambda asked: said.append(asked.url))
     page.goto(server.url)
-    assert page.locator("figure svg[role=img]").count() == page.locator("figure").count() > 1
-    page.locator("table.data tbody a").first.click()
+    assert page.locator("figure svg[role=img]").count() == page.locator("figure").count() > 0
+    page.locator("table.marks tbody a").first.click()
     page.wait_for_selector(READY, state="attached")
     before = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.locator("#theme").click()

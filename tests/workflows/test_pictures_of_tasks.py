@@ -11,16 +11,14 @@ import pytest
 from tests.cli.command import serve_eval
 
 TASKS = ("word_problems", "passkey_short", "tool_calls")
-MAP = "The last 30 runs of each series"
-"""The map of verdicts: it shows no values, and each of its rows names a task."""
 PRODUCERS = {
     "report/run/page_blocks.py",
-    "series/page.py",
+    "workflows/drift/document.py",
     "workflows/compare/page_blocks.py",
     "workflows/load/document.py",
     "workflows/suite/page_blocks.py",
     "workflows/verify/document.py",  # distances of the probes of one server, which have no task
-    "workflows/view/index.py",
+    "workflows/view/document.py",
     "workflows/view/side_by_side.py",  # fields of the breakdown of a task, as in compare
     "workflows/watch/document.py",  # a watch refuses more than one task
 }
@@ -82,13 +80,10 @@ def test_every_picture_shows_one_task(pages: Path) -> None:
     assert stories | {"view.html", "drift.html"} <= names
     for page, figures in found.items():
         for title, labels in figures:
-            texts = labels if title == MAP else [title]
-            for text in texts:
-                named = [task for task in TASKS if task in text]
-                assert len(named) == 1, (page.name, title, text)
-            if title != MAP:
-                others = [task for task in TASKS if task not in title]
-                assert not [x for x in labels for task in others if task in x], (page, title)
+            named = [task for task in TASKS if task in title]
+            assert len(named) == 1, (page.name, title)
+            others = [task for task in TASKS if task not in title]
+            assert not [x for x in labels for task in others if task in x], (page, title)
 
 
 def test_a_picture_of_a_suite_has_each_run_once(pages: Path) -> None:

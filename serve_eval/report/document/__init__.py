@@ -7,6 +7,7 @@ from serve_eval.report.document.document import (
     Depth,
     Document,
     Statement,
+    make_header,
     name_state,
     rank_outcome,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "describe_document_form",
     "list_statements",
     "make_ci_result",
+    "make_header",
     "make_page",
     "name_state",
     "print_document",

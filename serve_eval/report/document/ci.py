@@ -24,6 +24,7 @@ STATES = {
     "PASS": CiState.PASSED,
     "FAIL": CiState.FAILURE,
     "ERROR": CiState.ERROR,
+    "KILLED": CiState.ERROR,
     "INTERRUPTED": CiState.ERROR,
 }
 """States by outcome; any other one decided nothing."""

@@ -19,9 +19,9 @@ from serve_eval.schema import REHEARSED, ResultHeader
 
 OUTCOMES = (
     "FAIL", "ALARM", "ANOTHER MODEL, PRECISION OR CACHE", "FAULT OF SINGLE REQUESTS",
-    "OTHER SAMPLING DEFAULTS", "ERROR", "INTERRUPTED", "INCONCLUSIVE", "UNDECIDED", "UNSUPPORTED",
-    "NO REFERENCE", "SHARD", "INTEGRATION TEST", "BASELINE", "PASS", "NO ALARM", "OTHER NUMERICS",
-    "IDENTICAL", "REGISTERED",
+    "OTHER SAMPLING DEFAULTS", "KILLED", "ERROR", "INTERRUPTED", "INCONCLUSIVE", "UNDECIDED",
+    "UNSUPPORTED", "NO REFERENCE", "SHARD", "INTEGRATION TEST", "BASELINE", "PASS", "NO ALARM",
+    "OTHER NUMERICS", "IDENTICAL", "REGISTERED", "WRITTEN",
 )  # fmt: skip
 """Outcomes, the worst first. One that stands in no story's list here comes before NO REFERENCE."""
 _UNKNOWN = OUTCOMES.index("NO REFERENCE")
@@ -207,6 +207,15 @@ class Document:
             cause=one.cause,
             sure=one.sure,
         )
+
+
+def make_header(
+    exit_code: int, *, started_at: str = "", model: str | None = None, rehearsal: bool = False
+) -> ResultHeader:
+    """Return the header of a document about results that other commands made."""
+    return ResultHeader(
+        started_at=started_at, wall_s=0.0, model=model, exit_code=exit_code, rehearsal=rehearsal
+    )
 
 
 def rank_outcome(outcome: str) -> int:

@@ -53,13 +53,14 @@ class DataCell:
     """A cell of a table.
 
     `order` is its value for sorting (None: its text). `href` makes it a link, such as "#task=x",
-    which filters the samples. `place` draws a ruler with a dot there, from 0 to 1; `interval` and
-    `mark` are the places of an interval and of the reference on it.
+    which filters the samples; `note` says more than its mark. `place` draws a ruler with a dot
+    there, from 0 to 1; `interval` and `mark` are the places of an interval and of the reference.
     """
 
     text: str
     order: float | None = None
     href: str = ""
+    note: str = ""
     state: State = "none"
     place: float | None = None
     interval: tuple[float, float] | None = None
@@ -70,7 +71,7 @@ class DataCell:
 class DataTable:
     """A table that a click on a heading sorts. Rows have a cell per column.
 
-    The first cell of a row is its heading.
+    The first cell of a row is its heading. `marks`: the others have one mark each.
     """
 
     title: str
@@ -78,6 +79,7 @@ class DataTable:
     rows: Sequence[Sequence[DataCell]]
     caption: str = ""
     closed: bool = False
+    marks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ from serve_eval.report.pictures.boxes import draw_boxes, draw_lengths
 from serve_eval.report.pictures.change import draw_change
 from serve_eval.report.pictures.classic import draw_test
 from serve_eval.report.pictures.distribution import draw_distribution
-from serve_eval.report.pictures.heat import HeatRow, HeatState, draw_heat, list_states
 from serve_eval.report.pictures.intervals import (
     IntervalRow,
     bound_mean,
@@ -17,8 +16,6 @@ from serve_eval.report.pictures.scatter import ScatterPoint, draw_against, draw_
 from serve_eval.report.pictures.trend import TrendBand, TrendPoint, draw_trend
 
 __all__ = [
-    "HeatRow",
-    "HeatState",
     "IntervalRow",
     "Picture",
     "Ruler",
@@ -32,13 +29,11 @@ __all__ = [
     "draw_boxes",
     "draw_change",
     "draw_distribution",
-    "draw_heat",
     "draw_intervals",
     "draw_lengths",
     "draw_load",
     "draw_order",
     "draw_test",
     "draw_trend",
-    "list_states",
     "make_ruler",
 ]

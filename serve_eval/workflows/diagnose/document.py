@@ -12,6 +12,7 @@ from serve_eval.report.document import (
     Depth,
     Document,
     Statement,
+    make_header,
     name_state,
     rank_outcome,
 )
@@ -20,7 +21,6 @@ from serve_eval.report.run.conclusions import rule_task
 from serve_eval.report.summary import figures
 from serve_eval.report.summary.axis import UNICODE
 from serve_eval.report.summary.headline import list_parts
-from serve_eval.schema import ResultHeader
 from serve_eval.shell_words import quote_path
 from serve_eval.verdicts.exit_code import PASS
 from serve_eval.workflows.diagnose.explained_task import ExplainedTask, explain
@@ -42,11 +42,10 @@ def make_document(found: Diagnosis, outcomes: FolderOutcomes, folder: Path) -> D
         story="diagnose",
         command=f"serve-eval diagnose {quote_path(folder)}",
         names_endpoint=False,
-        header=ResultHeader(
+        header=make_header(
+            PASS,
             started_at=outcomes.started_at,
-            wall_s=0.0,
             model=outcomes.model,
-            exit_code=PASS,
             rehearsal=outcomes.rehearsal,
         ),
         conclusions=[_conclude(one, outcomes.page, commands) for one in told],

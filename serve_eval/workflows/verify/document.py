@@ -19,6 +19,7 @@ from serve_eval.report.document import (
     Depth,
     Document,
     Statement,
+    make_header,
     name_state,
     rank_outcome,
 )
@@ -28,7 +29,6 @@ from serve_eval.report.pictures import draw_distribution
 from serve_eval.report.summary.figures import count
 from serve_eval.schema import (
     LostServer,
-    ResultHeader,
     Verification,
     VerificationOutcome,
     VerificationReference,
@@ -119,7 +119,7 @@ def make_registered(
     return Document(
         story="verify",
         command="serve-eval verify --register",
-        header=ResultHeader(started_at=made.made_at, wall_s=0.0, model=made.model, exit_code=PASS),
+        header=make_header(PASS, started_at=made.made_at, model=made.model),
         conclusions=[conclusion],
         warnings=warn_of_floor(made),
         commands=[f"serve-eval verify {again}"] if address else [],

@@ -23,10 +23,14 @@ COMPARE = "compare"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """The links of an index: the folder that paths are relative to, and if a server answers."""
+    """The links of an index: the folder that paths are relative to, and if a server answers.
+
+    `at` is the path from the page to that folder, with a slash at its end; "" if it is there.
+    """
 
     folder: Path
     served: bool
+    at: str = ""
 
     def name(self, run: Path) -> str:
         """Return the path of a run folder relative to the served folder."""
@@ -37,7 +41,7 @@ class Links:
         if not (run / PAGE_FILE).is_file():
             return ""
         name = self.name(run)
-        return quote(PAGE_FILE if name == "." else f"{name}/{PAGE_FILE}")
+        return self.at + quote(PAGE_FILE if name == "." else f"{name}/{PAGE_FILE}")
 
     def to_compare(self, a: Path, b: Path | None = None) -> str:
         """Return the link to two runs, or to the choice of the second one."""
@@ -79,7 +83,7 @@ def _row(run: FinishedRun, task: TaskReport, links: Links) -> list[DataCell]:
         (
             DataCell(text="REHEARSAL", state="none")
             if run.report.rehearsal
-            else DataCell(text=run.describe_outcome(task), state=state_of(outcome))
+            else DataCell(text=run.describe_outcome(task), state=state_of(outcome.value))
         ),
         DataCell(text=value, order=task.result.value),
         DataCell(text="-" if interval is None else span(interval, metric)),

@@ -1,11 +1,15 @@
-"""Tell how each series ended, and every failure that nothing has answered since."""
+"""Sort what a folder holds into series, and find how each ended and since when.
+
+A series is a task of runs that belong together, a comparison or check of one subject, or a command
+that ended without a result.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -13,11 +17,11 @@ import msgspec
 
 from serve_eval.evaluation.storage.reports.ended_early import EndedEarly
 from serve_eval.evaluation.storage.reports.folder_results import FolderResult
-from serve_eval.report.document import name_state
+from serve_eval.report.document import name_state, rank_outcome
 from serve_eval.report.page.content import State
-from serve_eval.report.summary import summarise_task
-from serve_eval.report.summary.figures import show_value
-from serve_eval.schema import VerdictOutcome
+from serve_eval.report.summary import SummaryTask, summarise_task
+from serve_eval.report.summary.figures import change, figure, show_value, span
+from serve_eval.schema import TaskReport, VerdictOutcome
 from serve_eval.series.deployments import read_seed
 from serve_eval.series.keys import SeriesKey, find_apart, key_of, stands_alone
 from serve_eval.series.read_runs import FinishedRun
@@ -25,137 +29,234 @@ from serve_eval.series.read_runs import FinishedRun
 LAST_NIGHT = timedelta(hours=36)
 """Time before the newest result of a folder within which a failure is shown although a later run
 passed. It covers the night and the day after it, in which a run is repeated."""
-_UNJUDGED: Final = (VerdictOutcome.NO_REFERENCE, VerdictOutcome.NOT_JUDGED, VerdictOutcome.SHARD)
-MOST_FAILURES = 3
-"""Failures of a series that are shown one by one, if they are of one night."""
-STATES: Final[tuple[State, ...]] = ("fail", "warn", "pass", "none")
-"""The states of series, the worst first."""
+UNJUDGED: Final = (
+    VerdictOutcome.NO_REFERENCE.value,
+    VerdictOutcome.NOT_JUDGED.value,
+    VerdictOutcome.SHARD.value,
+)
+PASS, FAIL = VerdictOutcome.PASS.value, VerdictOutcome.FAIL.value
 
 
-def state_of(outcome: VerdictOutcome) -> State:
+def state_of(outcome: str) -> State:
     """Return the state of an outcome; one that was not judged has no colour."""
-    return "none" if outcome in _UNJUDGED else name_state(outcome)
+    return "none" if outcome in UNJUDGED else name_state(outcome)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """The outcome of one task of a run, or of a comparison or check, and where it is."""
+    """The outcome of one task of a run, of a comparison or check, or of a command without a result.
 
-    name: str
-    outcome: VerdictOutcome
-    value: str
+    `value` is that of the task, with the reference in `against` and by how much it is below or
+    above that in `drop`; each is "" if not known. A command without a result has a `cause`, and a
+    `remedy` if it goes on by a command that needs no more than its folder. `summary` is that
+    of a task of a run.
+    """
+
+    outcome: str
     began: datetime
     folder: Path
+    task: str = ""
+    value: str = ""
+    interval: str = ""
+    against: str = ""
+    drop: str = ""
+    cause: str = ""
+    remedy: str = ""
+    summary: SummaryTask | None = None
 
     @property
-    def date(self) -> str:
+    def when(self) -> str:
+        """The time to the minute, in UTC."""
         return f"{self.began.astimezone(UTC):%Y-%m-%d %H:%M}"
+
+    @property
+    def night(self) -> date:
+        """The date, in UTC."""
+        return self.began.astimezone(UTC).date()
+
+    @property
+    def figures(self) -> str:
+        """The value with its interval."""
+        return f"{self.value} ({self.interval})" if self.interval else self.value
+
+    @property
+    def distance(self) -> str:
+        """The reference, and how far the value is from it."""
+        if not self.against:
+            return ""
+        return f"{self.drop} reference {self.against}" if self.drop else f"reference {self.against}"
+
+    @property
+    def compared(self) -> str:
+        """The value with its interval, and the reference with the drop."""
+        return ", ".join(filter(None, (self.figures, self.distance)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesEnd:
-    """How a series ended: its latest outcome, and the failures before it that are still told.
+    """The endings of a series, oldest first. `last_night` is when the last night begins."""
 
-    `passed` is set if a later run passed after them.
-    """
-
-    latest: Ending
-    failures: Sequence[Ending] = ()
-    passed: Ending | None = None
+    name: str
+    endings: Sequence[Ending]
+    last_night: datetime
 
     @property
-    def state(self) -> State:
-        return "fail" if self.failures else state_of(self.latest.outcome)
+    def latest(self) -> Ending:
+        return self.endings[-1]
 
-    def lines(self) -> Iterator[tuple[VerdictOutcome, str, Path]]:
-        """Yield outcomes with words and folders: the last failures, then the latest run."""
-        latest, last = self.latest, self.failures[-1:]
-        shown = [
-            one for one in self.failures[-MOST_FAILURES:] if one.began > last[0].began - LAST_NIGHT
+    @property
+    def failures(self) -> Sequence[Ending]:
+        """The failures that are still to be seen: since the last pass, or of the last night."""
+        last_pass = self._last_pass
+        return [
+            one
+            for i, one in enumerate(self.endings)
+            if one.outcome == FAIL and (i > last_pass or one.began >= self.last_night)
         ]
-        for one in reversed(shown):
-            since = f", {self._since()}" if latest not in last else ""
-            more = len(self.failures) - len(shown) if one is shown[0] else 0
-            before = f"; {more} more failure{'s'[: more > 1]} before" if more else ""
-            yield one.outcome, f"{_words(one)}{since}{before}", one.folder
-        if latest not in last:
-            yield latest.outcome, _words(latest), latest.folder
 
-    def _since(self) -> str:
-        if self.passed is not None:
-            return f"passed on {self.passed.date}"
-        return f"not passed since ({self.latest.outcome.value} on {self.latest.date})"
+    @property
+    def outcome(self) -> str:
+        return FAIL if self.failures else self.latest.outcome
+
+    @property
+    def deciding(self) -> Ending:
+        """The last failure that is still to be seen, or else the latest ending."""
+        return self.failures[-1] if self.failures else self.latest
+
+    @property
+    def passed_after(self) -> Ending | None:
+        """The last pass, if it came after the last failure that is still to be seen."""
+        last = self._last_pass
+        answered = self.failures and list(self.endings).index(self.failures[-1]) < last
+        return self.endings[last] if answered else None
+
+    @property
+    def passed_before(self) -> Ending | None:
+        """The last pass before the failures that are still to be seen."""
+        if not self.failures:
+            return None
+        before = list(self.endings)[: list(self.endings).index(self.failures[0])]
+        return next((one for one in reversed(before) if one.outcome == PASS), None)
+
+    @property
+    def since(self) -> Ending:
+        """The ending since which the outcome is what it is."""
+        if self.failures:
+            return self.failures[0]
+        found = self.latest
+        for one in reversed(self.endings):
+            if one.outcome != found.outcome:
+                break
+            found = one
+        return found
+
+    @property
+    def _last_pass(self) -> int:
+        return max((i for i, one in enumerate(self.endings) if one.outcome == PASS), default=-1)
 
 
-def _words(ending: Ending) -> str:
-    value = f"{ending.value}, " if ending.value else ""
-    return f"{ending.name}: {value}{ending.date}"
-
-
-def list_ends(runs: Sequence[FinishedRun], results: Sequence[FolderResult]) -> list[SeriesEnd]:
+def list_ends(
+    runs: Sequence[FinishedRun], results: Sequence[FolderResult], early: Sequence[EndedEarly]
+) -> list[SeriesEnd]:
     """Return how each series, comparison and check ended, the worst first.
 
     Parts of comparisons and checks, and rehearsals, are no runs of a series. A failure is shown
-    until a later run of the same series passes, and within LAST_NIGHT in any case.
+    until a later run of the same series passes, and within LAST_NIGHT in any case. A command
+    without a result does not begin a new night for those that have one.
     """
     groups: dict[Hashable, list[Ending]] = defaultdict(list)
-    names = name_series(runs)
-    apart = find_apart(runs)
+    names: dict[Hashable, str] = {}
+    for key, name, ending in (*_list_runs(runs), *_list_results(results), *_list_early(early)):
+        groups[key].append(ending)
+        names[key] = name
+    every = [one for group in groups.values() for one in group]
+    results_only = [one for one in every if not one.cause]
+    ends = [
+        SeriesEnd(
+            name=names[key],
+            endings=sorted(group, key=lambda one: (one.began, str(one.folder))),
+            last_night=max(one.began for one in among) - LAST_NIGHT,
+        )
+        for key, group in groups.items()
+        for among in [every if group[0].cause else results_only]
+    ]
+    return sorted(ends, key=lambda one: (rank_outcome(one.outcome), one.name))
+
+
+Named = tuple[Hashable, str, Ending]
+"""A key, a name and an ending of a series."""
+
+
+def _list_runs(runs: Sequence[FinishedRun]) -> Iterator[Named]:
+    names, apart = name_series(runs), find_apart(runs)
     for run in runs:
         for task in run.report.tasks if stands_alone(run) else ():
             key = key_of(run, task, apart)
-            groups[key].append(
-                Ending(
-                    name=names[key],
-                    outcome=run.find_outcome(task),
-                    value=show_value(summarise_task(task)),
-                    began=run.began,
-                    folder=run.folder,
-                )
-            )
+            yield key, names[key], _describe(run, task)
+
+
+def _describe(run: FinishedRun, task: TaskReport) -> Ending:
+    one, metric = summarise_task(task), task.result.metric
+    reference, fall = task.verdict.reference, change(one)
+    drop = ""
+    if fall is not None and figure(abs(fall), metric) != figure(0.0, metric):
+        drop = f"{figure(abs(fall), metric)} {'below' if fall < 0.0 else 'above'}"
+    return Ending(
+        outcome=run.find_outcome(task).value,
+        began=run.began,
+        folder=run.folder,
+        task=task.result.task,
+        value=show_value(one),
+        interval="" if task.result.interval is None else span(task.result.interval, metric),
+        against="" if reference is None else figure(reference, metric),
+        drop=drop,
+        summary=one,
+    )
+
+
+def _list_results(results: Sequence[FolderResult]) -> Iterator[Named]:
     for one in results:
-        groups[one.command, one.subject].append(
-            Ending(
-                name=f"{one.command}: {one.subject}" if one.subject else one.command,
-                outcome=one.outcome,
-                value=one.value,
-                began=one.began,
-                folder=one.folder,
-            )
+        name = f"{one.command}: {one.subject}" if one.subject else one.command
+        yield (
+            (one.command, one.subject),
+            name,
+            Ending(outcome=one.outcome.value, began=one.began, folder=one.folder, value=one.value),
         )
-    newest = max((one.began for group in groups.values() for one in group), default=None)
-    ends = [_end(group, newest - LAST_NIGHT) for group in groups.values()] if newest else []
-    return sorted(ends, key=lambda one: (STATES.index(one.state), one.latest.name))
 
 
-def state_of_early(one: EndedEarly, newest: datetime) -> State:
-    """Return the state of a command without a result: red if nobody stopped it in LAST_NIGHT."""
-    stopped = one.outcome in ("INTERRUPTED", "INCONCLUSIVE")
-    return "warn" if stopped or one.ended < newest - LAST_NIGHT else "fail"
+def _list_early(early: Sequence[EndedEarly]) -> Iterator[Named]:
+    for one in early:
+        told = Ending(
+            outcome=one.outcome,
+            began=one.ended,
+            folder=one.folder,
+            cause=say_early(one),
+            remedy=one.remedy if one.remedy.startswith("serve-eval ") else "",
+        )
+        yield ("early", str(one.folder)), one.about, told
 
 
 def say_early(one: EndedEarly) -> str:
     """Return what ended without a result, when, why, and how to go on."""
     cause = f": {one.cause}" if one.cause else ""
     when = f"{one.ended:%Y-%m-%d %H:%M}"
-    return f"{one.about}: ended without a result, {when}{cause}; to go on: {one.remedy}"
+    return f"ended without a result, {when}{cause}; to go on: {one.remedy}"
 
 
-def _end(group: Sequence[Ending], last_night: datetime) -> SeriesEnd:
-    ordered = sorted(group, key=lambda one: (one.began, str(one.folder)))
-    passes = [i for i, one in enumerate(ordered) if one.outcome is VerdictOutcome.PASS]
-    last_pass = passes[-1] if passes else -1
-    failures = [
-        one
-        for i, one in enumerate(ordered)
-        if one.outcome is VerdictOutcome.FAIL and (i > last_pass or one.began >= last_night)
-    ]
-    answered = bool(failures) and ordered.index(failures[-1]) < last_pass
-    return SeriesEnd(
-        latest=ordered[-1],
-        failures=failures,
-        passed=ordered[last_pass] if answered else None,
-    )
+def say_failure(one: SeriesEnd) -> str:
+    """Return how far the last failure is off, since when the series fails, and its last pass."""
+    first, last, number = one.failures[0], one.failures[-1], len(one.failures)
+    before, after = one.passed_before, one.passed_after
+    times = f" {number} times" if number > 1 else ""
+    if after is not None:
+        when = f"from {first.when} to {last.when}" if number > 1 else f"on {last.when}"
+        said = [last.distance, f"failed{times} {when}", f"passed again on {after.when}"]
+    else:
+        said = [last.distance, f"fails since {first.when}{times and ','}{times}"]
+        if one.latest is not last:
+            said.append(f"not passed since ({one.latest.outcome} on {one.latest.when})")
+        said.append(f"passed last on {before.when}" if before else "no run before passed")
+    return "; ".join(filter(None, said))
 
 
 def _name_seed(key: SeriesKey) -> str:
@@ -164,8 +265,9 @@ def _name_seed(key: SeriesKey) -> str:
     return f"seed {seed}" if seed else "no seed"
 
 
-def name_series(runs: Sequence[FinishedRun]) -> dict[SeriesKey, str]:
+def name_series(runs: Iterable[FinishedRun]) -> dict[SeriesKey, str]:
     """Return a name for each series: its task and model, and what else tells it from the others."""
+    runs = list(runs)
     apart = find_apart(runs)
     keys = {
         key_of(run, task, apart): str(task.result.planned)

@@ -12,7 +12,7 @@ import secrets
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,14 +23,15 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.report.page.content import PageContent
-from serve_eval.report.page.writer import render_page
 from serve_eval.series.read_runs import FinishedRun, read_runs
-from serve_eval.workflows.view.index import make_index
+from serve_eval.workflows.view.document import make_document, make_index
+from serve_eval.workflows.view.found import read_folder
 from serve_eval.workflows.view.listing import COMPARE, Links
 from serve_eval.workflows.view.served_folder import open_below
 from serve_eval.workflows.view.side_by_side import make_choice, make_side_by_side
 
 HOST = "127.0.0.1"
+Render = Callable[[PageContent], str]
 TIMEOUT_S = 30.0
 """Time for which a connection may be silent."""
 POLICY = (
@@ -51,12 +52,12 @@ _HEADERS: Final = {
 
 
 class ViewServer(ThreadingHTTPServer):
-    """The server of one folder."""
+    """The server of one folder. `render` turns the content of a page into HTML."""
 
     daemon_threads = True
 
-    def __init__(self, folder: Path, address: str, port: int) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, address: str, port: int, render: Render) -> None:
+        self.folder, self.render = folder, render
         self.secret = secrets.token_urlsafe(16)
         self.lock = Lock()
         if ":" in address:
@@ -79,7 +80,8 @@ class ViewServer(ThreadingHTTPServer):
         cannot be read.
         """
         if name == "":
-            return make_index(self.folder, served=True)
+            found = read_folder(self.folder)
+            return make_index(make_document(found, served=True), self.folder)
         if name != COMPARE:
             raise FileNotFoundError
         chosen = parse_qs(query)
@@ -115,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if below in ("", COMPARE):
                 with self.server.lock:  # Pictures are drawn by one thread at a time.
-                    page = render_page(self.server.make_page(below, address.query))
+                    page = self.server.render(self.server.make_page(below, address.query))
                 self._send("text/html; charset=utf-8", page.encode())
             else:
                 self._send_file(below.split("/"))
@@ -158,7 +160,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve_folder(folder: Path, address: str = HOST, port: int = 0) -> Iterator[ViewServer]:
+def serve_folder(
+    folder: Path, render: Render, address: str = HOST, port: int = 0
+) -> Iterator[ViewServer]:
     """Serve a folder until the block ends. Port 0 selects a free one.
 
     Raises PlanError for an address that is not one of the loopback, and for a port in use.
@@ -173,7 +177,7 @@ def serve_folder(folder: Path, address: str = HOST, port: int = 0) -> Iterator[V
             hint="From another machine, use a tunnel: ssh -L PORT:127.0.0.1:PORT HOST",
         )
     try:
-        server = ViewServer(folder.resolve(), address, port)
+        server = ViewServer(folder.resolve(), address, port, render)
     except (OSError, OverflowError) as error:
         why = error.strerror if isinstance(error, OSError) else "the largest port is 65535"
         raise PlanError(f"--port: {port} cannot be used: {why}") from error

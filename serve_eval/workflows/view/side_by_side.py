@@ -167,7 +167,9 @@ def _tabulate(
                 ),
                 *(DataCell(text=text) for text in told),
                 *(
-                    DataCell(text=one.verdict.outcome.value, state=state_of(one.verdict.outcome))
+                    DataCell(
+                        text=one.verdict.outcome.value, state=state_of(one.verdict.outcome.value)
+                    )
                     for one in (left, right)
                 ),
             ]

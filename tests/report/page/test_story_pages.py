@@ -8,10 +8,13 @@ from html import unescape
 
 import pytest
 
+from serve_eval.report.document import make_page
 from serve_eval.report.page.content import DataTable, PageContent
 from serve_eval.report.page.writer import render_page
 from serve_eval.workflows.suite.page_blocks import read_number
-from tests.page.stories import STORIES, make_all
+from tests.page.stories import HOSTILE, make_story_page
+from tests.report.document.made import drift, load, smoke, suite, tools, verify, view, watch
+from tests.report.document.stories import STORIES
 
 FIRST = {
     "suite": ("fail", "FAIL", "3 runs, 3 tasks: 1 FAIL, 1 FAIL (waived), 1 PASS"),
@@ -24,7 +27,8 @@ FIRST = {
     "smoke": ("fail", "FAIL", "1 failed (json), 1 passed, 1 known, 1 unsupported"),
     "watch": ("fail", "ALARM", "accuracy"),
     "tools": ("fail", "FAIL", "30 of 40 answers sound"),
-    "drift": ("warn", "ALARM", "1 of 1 series decline; 20 runs"),
+    "view": ("fail", "FAIL", "3 series and checks: 2 failed, 1 passed; 1 ended without a result"),
+    "drift": ("fail", "ALARM", "after 20 runs of 1319 samples; S "),
 }
 FIGURES = {
     "suite": ["60.5 FAIL", "50.2 FAIL (waived)", "80.0 PASS", "waived until 2027-01-31"],
@@ -33,6 +37,11 @@ FIGURES = {
     "smoke": ["HTTP 200", "0.20", "# json"],
     "watch": ["80.0%, alarm if below 76.0%", "accuracy fell", "66.7%", "p99 0.4 s"],
     "tools": ["10 of 40", "75.0 (60-86)", "0.750", "1,000 prompt tokens", "auto-1: ", "lacks"],
+    "view": [
+        "34.7 below reference 83.8",
+        "fails since 2026-10-06 02:00, 3 times",
+        "Verdicts of the last 8 nights",
+    ],
     "drift": ["80.000", "gsm8k: value of each run", "20 runs from 2026-10-01 12:00", "ALARM"],
 }
 
@@ -41,10 +50,20 @@ FIGURES = {
 def contents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, PageContent]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SERVE_EVAL_NO_PICTURES", "1")
-        yield make_all(tmp_path_factory.mktemp("stories"))
+        folder = tmp_path_factory.mktemp("stories")
+        yield {
+            "suite": make_page(suite.make_documents(HOSTILE, folder)["FAIL"]),
+            "load": make_page(load.make_documents(HOSTILE)["FAIL"]),
+            "verify": make_page(verify.make_documents(HOSTILE)["two servers"]),
+            "smoke": make_page(smoke.make_documents(HOSTILE)["FAIL"]),
+            "watch": make_page(watch.make_documents(HOSTILE)["ALARM"]),
+            "drift": make_page(drift.make_documents(HOSTILE)["ALARM"]),
+            "view": make_page(view.make_documents(HOSTILE)["FAIL"]),
+            "tools": make_page(tools.make_documents(HOSTILE)["FAIL"]),
+        }
 
 
-@pytest.mark.parametrize("story", STORIES)
+@pytest.mark.parametrize("story", FIRST)
 def test_the_verdict_comes_first_and_the_figures_are_those_given(
     story: str, contents: Mapping[str, PageContent]
 ) -> None:
@@ -62,8 +81,8 @@ def test_the_verdict_comes_first_and_the_figures_are_those_given(
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_foreign_text_is_shown_as_text(story: str, contents: Mapping[str, PageContent]) -> None:
-    page = render_page(contents[story])
+def test_foreign_text_is_shown_as_text(story: str) -> None:
+    page = render_page(make_story_page(story))
     assert page.count("<script") == 1
     assert "<img" not in page
     assert "window.hit" in page

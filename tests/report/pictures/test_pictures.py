@@ -14,8 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.report.pictures import (
-    HeatRow,
-    HeatState,
     IntervalRow,
     Picture,
     RulerRow,
@@ -28,14 +26,12 @@ from serve_eval.report.pictures import (
     draw_boxes,
     draw_change,
     draw_distribution,
-    draw_heat,
     draw_intervals,
     draw_lengths,
     draw_load,
     draw_order,
     draw_test,
     draw_trend,
-    list_states,
     make_ruler,
 )
 from serve_eval.report.pictures.classic import find_test, trace_curve
@@ -160,7 +156,6 @@ DRAWN: dict[str, Callable[[], Picture | None]] = {
     "trend": lambda: draw_trend(
         HOSTILE, TREND, "points", TrendBand(reference=80.2, threshold=78.1)
     ),
-    "heat": lambda: draw_heat(HOSTILE, [HeatRow(name=HOSTILE, verdicts=["FAIL", "PASS", HOSTILE])]),
     "load": lambda: draw_load(LOAD),
 }
 FIGURES = {
@@ -178,7 +173,6 @@ FIGURES = {
     "against": ["3 points: 1 lower in B", "1 higher", "70 to 60"],
     "attribute": ["70, 60", "b: 50, 55", "c: 7, 7"],
     "trend": ["3 runs", "first has 80", "last 78", "Reference 80.2, threshold 78.1", "1 alarm"],
-    "heat": ["1 passed after failed, 1 failed, 1 not judged; the last not judged"],
     "load": ["load 1: 81.0 (75.0 to 86.0), TTFT 20 ms, 2.0 right", "60.5, 20 failed, broken"],
 }
 ALLOWED = {"svg", "title", "desc", "g", "path", "text", "line", "rect", "defs", "clipPath", "tspan"}
@@ -341,32 +335,6 @@ def test_a_mean_of_bounded_scores_has_wilsons_interval() -> None:
     assert bound_mean(50.0, 100, Metric(hi=None)) is None
 
 
-def test_a_pass_after_a_failure_among_the_last_five_runs_is_a_state_of_its_own() -> None:
-    verdicts = [
-        "PASS",
-        "FAIL",
-        "PASS",
-        "INCONCLUSIVE",
-        "PASS",
-        "PASS",
-        "PASS",
-        "PASS",
-        "NO REFERENCE",
-    ]
-    passed, again = HeatState.PASSED, HeatState.RECOVERED
-    assert list_states(verdicts) == [
-        passed,
-        HeatState.FAILED,
-        again,
-        HeatState.UNDECIDED,
-        again,
-        again,
-        again,
-        passed,
-        HeatState.UNJUDGED,
-    ]
-
-
 def test_what_has_no_figures_has_no_picture() -> None:
     assert draw_test(RESULT, replace(VERDICT, threshold=None)) is None
     assert draw_change("t", replace(PAIRED, interval=None), Metric()) is None
@@ -376,7 +344,6 @@ def test_what_has_no_figures_has_no_picture() -> None:
     assert draw_boxes("t", {"a": []}, "s") is None
     assert draw_against("t", [], ("A", "B")) is None
     assert draw_trend("t", [], "points") is None
-    assert draw_heat("t", [HeatRow(name="a", verdicts=[])]) is None
     assert draw_load(replace(LOAD, points=())) is None
 
 

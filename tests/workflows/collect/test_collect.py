@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import shlex
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -281,7 +284,18 @@ def test_runs_and_logs_of_a_folder_are_collected(
     assert (rows[3]["verdict"], rows[3]["quant_algo"]) == ("NO REFERENCE", "FP8")
     assert "all/deep/b is not finished, and is left out" in done.stderr
     written = serve_eval("collect", "all", "all/a", "-o", "t.csv")
-    assert (written.stdout, Path("t.csv").read_text()) == ("", done.stdout)
+    assert Path("t.csv").read_text() == done.stdout
+    assert written.stdout.startswith(" WRITTEN   t.csv  7 rows of 1 run and 3 results of logs\n")
+    assert "all/deep/b is not finished, and is left out" in written.stdout
+    form = json.loads(serve_eval("collect", "all", "all/a", "--json").stdout)
+    assert [row["source"] for row in form["result"]["rows"]] == [row["source"] for row in rows]
+    # As every next command, it runs as it stands.
+    [table] = form["commands"]
+    assert serve_eval(*shlex.split(table)[1:]).returncode == 0
+    junit = serve_eval("collect", "all", "--junit", "j.xml")
+    assert junit.stdout.startswith("source,")
+    cases = list(ElementTree.parse("j.xml").getroot().iter("testcase"))
+    assert [case.get("classname") for case in cases] == ["all/ci.log"] * 3 + ["all/a"] * 2
     (tmp_path / "empty").mkdir()
     assert serve_eval("collect", "empty").returncode == 5
     assert serve_eval("collect", "nowhere").returncode == 2

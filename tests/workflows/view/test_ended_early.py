@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.report.page.content import PageContent, TextLines
-from serve_eval.workflows.view.index import make_index
+from serve_eval.report.document import Document, name_state
+from serve_eval.report.page.content import TextLines
+from serve_eval.workflows.view.document import make_document
+from serve_eval.workflows.view.found import read_folder
 from tests.cli.command import environment, serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
@@ -38,8 +40,8 @@ def _begun(folder: Path, plan: str, summary: str = "") -> Path:
     return folder
 
 
-def _told(page: PageContent) -> list[tuple[str, str, str]]:
-    return [(row.label, row.state, row.text) for row in page.rows]
+def _view(folder: Path) -> Document:
+    return make_document(read_folder(folder))
 
 
 @pytest.mark.parametrize("command", ["compare", "verify", "load", "run"])
@@ -56,13 +58,16 @@ def test_a_command_that_died_is_told_with_its_own_remedy(
     done = serve_eval(command, *asked[command], "-o", out)
     assert done.returncode == 4, done.stderr
     said = serve_eval("view", tmp_path / "nights", "--write", tmp_path / "v.html")
-    first, row, *rest = said.stderr.splitlines()
-    assert first == "0 series, 1 ended without a result, no drift alarm"
-    assert row.startswith(f"ERROR {command} ")
+    lines = said.stdout.splitlines()
+    assert "1 ended without a result; no drift alarm" in lines[0]
+    assert lines[2].split()[:2] == ["ERROR", command]
+    [row] = [line for line in lines if line.startswith(" why")]
     assert "nothing listens on that port" in row
     way = f"run --resume {out}" if command == "run" else f"{command} with -o {out}"
     assert row.endswith(f"serve-eval {way}")
-    assert not rest
+    # Only what can be run as it stands is a command.
+    nexts = [line.split() for line in lines if line.startswith(" next")]
+    assert nexts == ([["next", "serve-eval", "run", "--resume", str(out)]] * (command == "run"))
 
 
 @pytest.mark.parametrize(
@@ -83,16 +88,14 @@ def test_a_killed_command_and_an_interrupted_one_are_told_apart(
     _begun(tmp_path / "1", plan)
     _begun(tmp_path / "2", plan, f"INTERRUPTED {command} h:1 a\\_b: no result; by a signal; /x")
     _begun(tmp_path / "3", plan, f"PASS {command}: 80; /x")  # the line of an earlier session
-    page = make_index(tmp_path, served=False)
-    assert (page.state, page.headline) == (
-        "fail",
-        "0 series, 3 ended without a result, no drift alarm",
-    )
-    shown = [(label, state, text.partition(": ended")[0]) for label, state, text in _told(page)]
-    assert shown == [
-        ("KILLED", "fail", command),
-        ("KILLED", "fail", command),
-        ("INTERRUPTED", "warn", f"{command} h:1 a_b"),
+    document = _view(tmp_path)
+    assert document.verdict == "KILLED"
+    assert name_state(document.verdict) == "fail"
+    assert "3 ended without a result; no drift alarm" in document.counted
+    assert [(one.outcome, one.name) for one in document.conclusions] == [
+        ("KILLED", command),
+        ("KILLED", command),
+        ("INTERRUPTED", f"{command} h:1 a_b"),
     ]
 
 
@@ -103,12 +106,10 @@ def test_sides_belong_to_their_comparison_and_old_nights_are_no_failure(tmp_path
     long_ago = datetime(2020, 1, 1, tzinfo=UTC).timestamp()
     os.utime(old / "compare.json", (long_ago, long_ago))
     _begun(tmp_path / "new", "tools_plan.json", "INTERRUPTED tools h:1: no result")
-    page = make_index(tmp_path, served=False)
-    assert page.state == "warn"
-    assert sorted((label, state) for label, state, _ in _told(page)) == [
-        ("INTERRUPTED", "warn"),
-        ("KILLED", "warn"),
-    ]
+    document = _view(tmp_path)
+    assert [one.outcome for one in document.conclusions] == ["INTERRUPTED"]
+    [old] = document.statements
+    assert old.text.startswith("compare: KILLED: ended without a result, 2020-01-01")
 
 
 def test_a_command_that_still_runs_has_not_ended(tmp_path: Path) -> None:
@@ -116,8 +117,8 @@ def test_a_command_that_still_runs_has_not_ended(tmp_path: Path) -> None:
     running = _begun(tmp_path / "running", "plan.json")
     with (running / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        page = make_index(tmp_path, served=False)
-    assert "1 ended without a result" in page.headline
+        document = _view(tmp_path)
+    assert "1 ended without a result" in document.counted
 
 
 def test_a_verify_that_still_runs_has_not_ended(tmp_path: Path) -> None:
@@ -131,19 +132,19 @@ def test_a_verify_that_still_runs_has_not_ended(tmp_path: Path) -> None:
             while not list(out.glob("*.json")) and running.poll() is None:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
-            said = serve_eval("view", tmp_path / "nights", "--write", tmp_path / "v.html").stderr
+            said = serve_eval("view", tmp_path / "nights", "--write", tmp_path / "v.html").stdout
             assert running.poll() is None
             running.kill()
     assert "KILLED" not in said, said
-    after = serve_eval("view", tmp_path / "nights", "--write", tmp_path / "v.html").stderr
-    assert "KILLED verify" in after
+    after = serve_eval("view", tmp_path / "nights", "--write", tmp_path / "v.html").stdout
+    assert "KILLED" in after
 
 
 def test_the_note_names_the_command_of_unfinished_parts(tmp_path: Path) -> None:
     serve_eval("run", "--launcher", "simulated", "--no-reference", *ASKED, "-o", tmp_path / "ok")
     _begun(_begun(tmp_path / "cmp", "compare.json") / "a", "plan.json")
-    page = make_index(tmp_path, served=False)
-    [notes] = [one for one in page.sections if isinstance(one, TextLines)]
+    sections = [block.section for block in _view(tmp_path).blocks]
+    [notes] = [one for one in sections if isinstance(one, TextLines)]
     [note] = [line for line in notes.lines if "unfinished" in line]
     assert note == (
         "left out, because they are unfinished: 1; to finish them: 1 of serve-eval compare, with"

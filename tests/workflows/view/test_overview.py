@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -9,16 +10,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from xml.etree import ElementTree
 
+import msgspec
 import pytest
+from rich.console import Console
 
 from serve_eval.evaluation.storage.reports.report_file import read_report, write_report
-from serve_eval.report.page.content import PageContent, TextLines
+from serve_eval.report.document import Document, make_page, print_document
+from serve_eval.report.page.content import DataTable, TextLines
 from serve_eval.schema import Spec, VerdictOutcome
 from serve_eval.series.history import find_series
 from serve_eval.series.read_runs import read_runs
-from serve_eval.workflows.view.index import make_index
-from serve_eval.workflows.view.trends import list_heat_rows
+from serve_eval.workflows.view.document import make_document
+from serve_eval.workflows.view.found import read_folder
 from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
@@ -57,6 +62,8 @@ def write(template: Path, tmp_path: Path) -> Writer:
         launcher: Spec | None = None,
         address: str = "http://h:1/v1",
         value: float = 80.0,
+        reference: float | None = None,
+        version: str | None = None,
     ) -> Path:
         run = tmp_path / "outputs" / name
         shutil.copytree(template, run)
@@ -69,10 +76,11 @@ def write(template: Path, tmp_path: Path) -> Writer:
         judged = replace(
             task,
             result=replace(task.result, value=value, planned=1000),
-            verdict=replace(task.verdict, outcome=outcome, evaluated=value),
+            verdict=replace(task.verdict, outcome=outcome, evaluated=value, reference=reference),
         )
         plan = replace(report.plan, model=model, launcher=launcher or Spec(name="trtllm"))
-        endpoint = replace(report.endpoint, base_url=address)
+        info = msgspec.structs.replace(report.endpoint.info, version=version)
+        endpoint = replace(report.endpoint, base_url=address, info=info)
         write_report(run, replace(report, plan=plan, endpoint=endpoint, tasks=(judged,)))
         return run
 
@@ -89,11 +97,21 @@ def _result(folder: Path, file: str, hours: float, code: int, **content: object)
     _mark(folder, file, started_at=began, exit_code=code, **content)
 
 
-def _rows(page: PageContent) -> list[tuple[str, str]]:
-    """Return the rows without the folders, which stand in brackets at the end."""
-    unplaced = ("ALARM", "KILLED")
-    assert all(re.search(r" \(\S+\)$", row.text) for row in page.rows if row.label not in unplaced)
-    return [(row.label, row.text.rpartition(" (")[0]) for row in page.rows]
+def _view(folder: Path) -> Document:
+    return make_document(read_folder(folder))
+
+
+def _rows(document: Document) -> list[tuple[str, str, str]]:
+    """Return outcomes, names and causes of what has a result."""
+    shown = [one for one in document.conclusions if one.outcome != "KILLED"]
+    return [(one.outcome, one.name, one.cause) for one in shown]
+
+
+def _map(document: Document) -> dict[str, list[str]]:
+    """Return the marks of the map by series, oldest first."""
+    first = next(iter(document.make_page_blocks()))
+    assert isinstance(first, DataTable)
+    return {row[0].text: [cell.text for cell in row[1:]] for row in first.rows}
 
 
 def test_sides_and_runs_of_references_do_not_hide_a_failure(write: Writer, tmp_path: Path) -> None:
@@ -107,23 +125,27 @@ def test_sides_and_runs_of_references_do_not_hide_a_failure(write: Writer, tmp_p
         write(name, NO_REFERENCE, hours)
     for folder, marker in (("cmp", "compare"), ("again", "compare"), ("refs", "references")):
         _mark(outputs / folder, f"{marker}.json")
-    page = make_index(outputs, served=False)
-    assert page.state == "fail"
-    assert page.headline == "2 series, 2 failed, 3 ended without a result, no drift alarm"
-    assert [row for row in _rows(page) if row[0] != "KILLED"] == [
-        ("FAIL", "word_problems of org/m: 80.0, 2026-11-02 02:00"),
+    document = _view(outputs)
+    assert document.verdict == "FAIL"
+    assert "2 series: 2 failed; 3 ended without a result; no drift alarm" in document.counted
+    assert _rows(document) == [
         (
             "FAIL",
-            "word_problems of org/other: 80.0, 2026-11-02 02:30, not passed since (NO REFERENCE"
-            " on 2026-11-02 03:00)",
+            "word_problems of org/m",
+            "fails since 2026-11-02 02:00; passed last on 2026-11-01 02:00",
         ),
-        ("NO REFERENCE", "word_problems of org/other: 80.0, 2026-11-02 03:00"),
+        (
+            "FAIL",
+            "word_problems of org/other",
+            "fails since 2026-11-02 02:30; not passed since (NO REFERENCE on 2026-11-02 03:00);"
+            " no run before passed",
+        ),
     ]
-    runs, notes = read_runs(outputs)
-    assert [row.verdicts for row in list_heat_rows(runs)] == [
-        ["PASS", "FAIL"],
-        ["FAIL", "NO REFERENCE"],
-    ]
+    marks = _map(document)
+    assert [mark for mark in marks["word_problems of org/m"] if mark] == ["✓", "✗"]
+    # The failure is the worst of the night in which the other run came.
+    assert [mark for mark in marks["word_problems of org/other"] if mark] == ["✗"]
+    _, notes = read_runs(outputs)
     assert any("unfinished: 1" in note for note in notes)
     history = find_series(outputs)
     assert [[night.run.name for night in one.nights] for one in history.series] == [
@@ -142,18 +164,23 @@ def test_an_undecided_run_hides_no_failure_however_old(
     write("1", FAIL, 0)
     for day in range(1, 9):
         write(f"1{day}", after, 24 * day)
-    page = make_index(tmp_path / "outputs", served=False)
-    assert (page.state, page.headline) == ("fail", "1 series, 1 failed, no drift alarm")
-    assert [label for label, _ in _rows(page)] == ["FAIL", after.value]
+    document = _view(tmp_path / "outputs")
+    assert (document.verdict, "1 series: 1 failed; no drift" in document.counted) == ("FAIL", True)
+    [(outcome, _, cause)] = _rows(document)
+    assert outcome == "FAIL"
+    assert f"fails since 2026-11-01 02:00; not passed since ({after.value} on 2026-11-09" in cause
 
 
 def test_failures_of_many_nights_are_counted(write: Writer, tmp_path: Path) -> None:
     for day in range(5):
         write(f"{day}", FAIL, 24 * day)
-    assert _rows(make_index(tmp_path / "outputs", served=False)) == [
-        ("FAIL", "word_problems of org/m: 80.0, 2026-11-05 02:00"),
-        ("FAIL", "word_problems of org/m: 80.0, 2026-11-04 02:00; 3 more failures before"),
-    ]
+    document = _view(tmp_path / "outputs")
+    cause = "fails since 2026-11-01 02:00, 5 times; no run before passed"
+    assert _rows(document) == [("FAIL", "word_problems of org/m", cause)]
+    assert document.overview is not None
+    assert [cell.text for cell in document.overview.rows[0]] == [
+        "FAIL", "word_problems of org/m", "FFFFF", "80.0 (69.9 to 97.2)", "11-01",
+    ]  # fmt: skip
 
 
 def test_a_failure_of_last_night_is_told_after_a_pass_and_an_old_one_is_not(
@@ -165,22 +192,63 @@ def test_a_failure_of_last_night_is_told_after_a_pass_and_an_old_one_is_not(
     write("4", FAIL, 49)
     write("5", PASS, 56)
     outputs = tmp_path / "outputs"
-    page = make_index(outputs, served=False)
-    assert page.state == "fail"
-    assert _rows(page) == [
-        (
-            "FAIL",
-            "word_problems of org/m: 80.0, 2026-11-03 03:00, passed on 2026-11-03 10:00",
-        ),
-        (
-            "FAIL",
-            "word_problems of org/m: 80.0, 2026-11-03 02:00, passed on 2026-11-03 10:00",
-        ),
-        ("PASS", "word_problems of org/m: 80.0, 2026-11-03 10:00"),
-    ]
+    cause = (
+        "failed 2 times from 2026-11-03 02:00 to 2026-11-03 03:00; passed again on 2026-11-03 10:00"
+    )
+    assert _rows(_view(outputs)) == [("FAIL", "word_problems of org/m", cause)]
+    assert _map(_view(outputs)) == {"word_problems of org/m": ["✗", "✓", "✗"]}
+    _mark(outputs / "killed", "plan.json")  # today, and no result
+    assert ("FAIL", "word_problems of org/m", cause) in _rows(_view(outputs))
     write("6", PASS, 48 + 72)
-    page = make_index(outputs, served=False)
-    assert (page.state, _rows(page)[0][0]) == ("pass", "PASS")
+    assert _rows(_view(outputs)) == [("PASS", "word_problems of org/m", "")]
+
+
+def test_since_when_and_by_how_much_stand_on_the_first_screen_and_on_the_page(
+    write: Writer, tmp_path: Path
+) -> None:
+    for day in range(4):
+        write(f"n{day}", FAIL if day > 1 else PASS, 24 * day, reference=90.0)
+    done = serve_eval("view", tmp_path / "outputs", "--write", tmp_path / "v.html", COLUMNS="80")
+    since = "10.0 below reference 90.0; fails since 2026-11-03 02:00, 2 times; passed last on"
+    assert since in " ".join(done.stdout.split())
+    assert "PPFF" in done.stdout
+    text = (tmp_path / "v.html").read_text()
+    assert since in text
+    assert 'href="outputs/n3/report.html" title="2026-11-04 02:00 FAIL 80.0' in text
+
+
+def test_a_version_that_changed_with_the_first_failure_is_named(
+    write: Writer, tmp_path: Path
+) -> None:
+    for night, (outcome, version) in enumerate(
+        ((PASS, "1.0"), (PASS, "1.1"), (FAIL, "1.2"), (FAIL, "1.3"))
+    ):
+        write(f"{night}", outcome, 24 * night, version=version)
+    [(_, _, cause)] = _rows(_view(tmp_path / "outputs"))
+    assert cause.endswith("; the endpoint's version was 1.1 before, and 1.2 then")
+
+
+def test_all_outcomes_are_printed_as_json_and_each_series_is_a_case(
+    write: Writer, tmp_path: Path
+) -> None:
+    write("1", PASS, 0)
+    write("2", FAIL, 24)
+    write("3", INCONCLUSIVE, 48)
+    write("4", NO_REFERENCE, 48, model="org/other")
+    done = serve_eval("view", tmp_path / "outputs", "--json", "--junit", tmp_path / "j.xml")
+    assert done.returncode == 0, done.stderr
+    form = json.loads(done.stdout)
+    assert (form["story"], form["outcome"]) == ("view", "FAIL")
+    first, second = form["result"]["series"]
+    assert [one["outcome"] for one in first["endings"]] == ["PASS", "FAIL", "INCONCLUSIVE"]
+    assert (first["outcome"], first["since"][:10]) == ("FAIL", "2026-11-02")
+    assert (second["outcome"], second["since"][:10]) == ("NO REFERENCE", "2026-11-03")
+    cases = ElementTree.parse(tmp_path / "j.xml").getroot().iter("testcase")
+    told = {case.get("name"): [child.tag for child in case][:1] for case in cases}
+    assert told == {
+        "word_problems of org/m": ["failure"],
+        "word_problems of org/other": ["skipped"],
+    }
 
 
 @pytest.mark.parametrize(
@@ -212,19 +280,17 @@ def test_failures_of_comparisons_and_checks_are_told(
     write("night", PASS, 0)
     _result(outputs / "check_1", name, 1, 1, **content)
     _result(outputs / "check_2", name, 2, 3, **content)
-    page = make_index(outputs, served=False)
-    assert (page.state, page.headline) == (
-        "fail",
-        "2 series and checks, 1 failed, 1 passed in the latest run, no drift alarm",
-    )
-    assert _rows(page)[0] == (
-        "FAIL",
-        f"{words}: 2026-11-01 03:00, not passed since (INCONCLUSIVE on 2026-11-01 04:00)",
+    document = _view(outputs)
+    assert "2 series and checks: 1 failed, 1 passed; no drift alarm" in document.counted
+    outcome, named, cause = _rows(document)[0]
+    assert (outcome, named) == ("FAIL", words)
+    assert cause.startswith(
+        "fails since 2026-11-01 03:00; not passed since (INCONCLUSIVE on 2026-11-01 04:00)"
     )
     told = serve_eval("view", outputs, "--write", tmp_path / "view.html")
-    assert f"FAIL {words}: 2026-11-01 03:00" in told.stderr
+    assert f"{words}: {cause}" in told.stdout
     _result(outputs / "check_3", name, 90, 0, **content)
-    assert make_index(outputs, served=False).state == "pass"
+    assert _view(outputs).verdict == "PASS"
 
 
 def test_a_sound_verification_at_other_ports_answers_a_failed_one(tmp_path: Path) -> None:
@@ -239,12 +305,10 @@ def test_a_sound_verification_at_other_ports_answers_a_failed_one(tmp_path: Path
 
     verified("1", 0, 1, 40001)
     verified("2", 72, 0, 41007)
-    page = make_index(tmp_path, served=False)
-    assert page.headline == "1 series and checks, 1 passed in the latest run, no drift alarm"
+    assert "1 series and checks: 1 passed; no drift alarm" in _view(tmp_path).counted
     verified("3", 73, 1, 40001, model="org/other")
     verified("4", 74, 1, 40001, reference="refs/good.json")
-    page = make_index(tmp_path, served=False)
-    assert [row.text.partition(": 2026")[0] for row in page.rows] == [
+    assert [one.name for one in _view(tmp_path).conclusions] == [
         "verify: 1 server of org/m against good.json",
         "verify: 1 server of org/other against a server",
         "verify: 1 server of org/m against a server",
@@ -256,9 +320,9 @@ def test_a_folder_of_checks_alone_is_shown_and_damaged_results_are_said(tmp_path
     _mark(tmp_path / "b", "load.json", exit_code=1)
     (tmp_path / "c").mkdir()
     (tmp_path / "c/tools.json").write_text("{")
-    page = make_index(tmp_path, served=False)
-    assert page.headline == "1 series and checks, 1 failed, no drift alarm"
-    [notes] = [one for one in page.sections if isinstance(one, TextLines)]
+    document = _view(tmp_path)
+    assert "1 series and checks: 1 failed; no drift alarm" in document.counted
+    [notes] = [one for one in make_page(document).sections if isinstance(one, TextLines)]
     assert [line for line in notes.lines if "cannot be read" in line and "load.json" in line]
     assert [line for line in notes.lines if "cannot be read" in line and "tools.json" in line]
 
@@ -277,7 +341,9 @@ def test_a_side_says_that_it_is_one_wherever_it_is_copied(tmp_path: Path) -> Non
 def test_warnings_are_folded_and_counted(write: Writer, tmp_path: Path) -> None:
     for i in range(6):
         write(f"night_{i}", PASS, 24 * i, address=f"http://h:{i}/v1")
-    page = make_index(tmp_path / "outputs", served=False)
+    page = make_page(_view(tmp_path / "outputs"))
+    assert isinstance(page.sections[0], DataTable)
+    assert page.sections[0].title == "Verdicts of the last 6 nights"
     lines = [one for one in page.sections if isinstance(one, TextLines)]
     assert all(one.closed for one in lines)
     [warnings] = [one for one in lines if "warning" in one.title]
@@ -306,8 +372,8 @@ def test_deployments_side_by_side_are_series_of_their_own(write: Writer, tmp_pat
         ["new0", "new1", "new2"],
         ["old0", "old1", "old2"],
     ]
-    names = [text for _, text in _rows(make_index(tmp_path / "outputs", served=False))]
-    assert any("http://old:8000/v1: 80.0" in name for name in names)
+    names = [one.name for one in _view(tmp_path / "outputs").conclusions]
+    assert any("http://old:8000/v1" in name for name in names)
 
 
 def test_an_endpoint_that_moves_stays_one_series(write: Writer, tmp_path: Path) -> None:
@@ -333,13 +399,13 @@ def test_what_is_printed_fits_80_columns_and_begins_with_what_failed(
 ) -> None:
     write("1", FAIL, 0, model="organisation/some-long-name-of-a-model-70B-Instruct-FP8")
     write("2", NO_REFERENCE, 1, model="organisation/some-long-name-of-a-model-70B-Instruct-FP8")
-    out = tmp_path / "view.html"
-    done = serve_eval("view", tmp_path / "outputs", "--write", out, COLUMNS="80", terminal=True)
-    first, second, *_ = done.stderr.splitlines()
-    assert first == "1 series, 1 failed, no drift alarm"
-    assert second.startswith("FAIL word_problems of organisation/some-long-name")
-    assert max(map(len, done.stderr.splitlines())) <= 80
-    assert done.stdout == f"{out}\n"
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    print_document(_view(tmp_path / "outputs"), console)
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert lines[0].startswith(" FAIL   2026-11-01: 1 series: 1 failed; no drift")
+    assert lines[2].split()[0] == "FAIL"
+    assert max(len(line) for line in lines if "serve-eval " not in line) <= 80
 
 
 def test_series_of_other_sampling_seeds_are_named_by_them(write: Writer, tmp_path: Path) -> None:
@@ -348,5 +414,5 @@ def test_series_of_other_sampling_seeds_are_named_by_them(write: Writer, tmp_pat
         content = json.loads(file.read_text())
         content["tasks"][0]["fingerprint"]["seed"] = seed
         file.write_text(json.dumps(content))
-    names = [row.name for row in list_heat_rows(read_runs(tmp_path / "outputs")[0])]
+    names = [one.name for one in _view(tmp_path / "outputs").conclusions]
     assert names == ["word_problems of org/m, seed 7", "word_problems of org/m, seed 8"]

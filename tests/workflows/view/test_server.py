@@ -16,8 +16,9 @@ import pytest
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.storage.records.scores import read_values
 from serve_eval.evaluation.storage.reports.report_file import read_report, write_report
+from serve_eval.report.page.writer import render_page
 from serve_eval.schema import VerdictOutcome
-from serve_eval.workflows.view.index import make_index
+from serve_eval.workflows.view.found import read_folder
 from serve_eval.workflows.view.server import ViewServer, serve_folder
 from tests.cli.command import serve_eval
 
@@ -53,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[ViewServer]:
-    with serve_folder(folder) as found:
+    with serve_folder(folder, render_page) as found:
         yield found
 
 
@@ -85,7 +86,7 @@ def test_the_index_lists_the_runs_with_links_that_work(
     server: ViewServer, index: tuple[str, dict[str, str]]
 ) -> None:
     page, headers = index
-    for text in ("4 runs", "2 series", "a/first", "a/second", "NO REFERENCE"):
+    for text in ("2 series", "a/first", "a/second", "NO REFERENCE"):
         assert text in page
     assert "sandbox allow-scripts" in headers["content-security-policy"]
     assert headers["referrer-policy"] == "no-referrer"
@@ -166,14 +167,14 @@ def test_head_has_no_body(server: ViewServer) -> None:
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "192.0.2.1", "host", "::"])
 def test_only_the_loopback_is_served(address: str, folder: Path) -> None:
-    with pytest.raises(PlanError, match="loopback"), serve_folder(folder, address):
+    with pytest.raises(PlanError, match="loopback"), serve_folder(folder, render_page, address):
         pass
 
 
 def test_a_port_in_use_is_told(server: ViewServer, folder: Path) -> None:
     with (
         pytest.raises(PlanError, match="cannot be used"),
-        serve_folder(folder, port=server.server_port),
+        serve_folder(folder, render_page, port=server.server_port),
     ):
         pass
 
@@ -181,7 +182,7 @@ def test_a_port_in_use_is_told(server: ViewServer, folder: Path) -> None:
 def test_a_written_index_has_the_runs_and_no_link_to_a_server(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "index.html"
     done = serve_eval("view", folder, "--write", out)
-    assert (done.returncode, done.stdout) == (0, f"{out}\n")
+    assert (done.returncode, done.stderr) == (0, f"page: {out}\n")
     page = out.read_text()
     assert "a/second" in page
     assert "compare?" not in page
@@ -190,7 +191,7 @@ def test_a_written_index_has_the_runs_and_no_link_to_a_server(folder: Path, tmp_
 
 def test_a_folder_without_runs_is_told(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="no finished run"):
-        make_index(tmp_path, served=False)
+        read_folder(tmp_path)
     done = serve_eval("view", tmp_path)
     assert done.returncode == 2
     assert "contains no finished run" in done.stderr
@@ -199,6 +200,6 @@ def test_a_folder_without_runs_is_told(tmp_path: Path) -> None:
 def test_the_first_line_tells_how_the_latest_runs_ended(
     index: tuple[str, dict[str, str]],
 ) -> None:
-    told = "2 series, 1 passed in the latest run, 1 not judged, no drift alarm"
+    told = "2 series: 1 passed, 1 not judged; no drift alarm"
     assert told in index[0]
     assert "verdict state-pass" in index[0]

@@ -1,4 +1,4 @@
-"""The trends of a folder: alarms of the drift chart, the band, and the map of verdicts."""
+"""The trends of a folder: alarms of the drift chart, the band, and which series are drawn."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from serve_eval.report.page.content import PictureSection
 from serve_eval.schema import Report, VerdictOutcome
 from serve_eval.series.history import sort_runs
 from serve_eval.series.read_runs import FinishedRun, read_runs
-from serve_eval.workflows.view import trends
+from serve_eval.series.trends import draw_values, find_alarm, try_chart
+from serve_eval.workflows.view import document as view
+from serve_eval.workflows.view.document import make_document
 from tests.cli.command import serve_eval
+from tests.report.document.made.view import make_found
 
 T0 = datetime(2026, 10, 1, tzinfo=UTC)
 
@@ -27,7 +31,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
     [made], _ = read_runs(folder)
     return [
         FinishedRun(
-            folder=Path(f"night_{i}"),
+            folder=Path("outputs") / f"night_{i}",
             report=_change(made.report, 80.0 - 4.0 * max(0, i - 10) + math.sin(i), i),
             began=T0 + timedelta(days=i),
             sessions=str(i).encode(),
@@ -52,15 +56,32 @@ def _change(report: Report, value: float, i: int) -> Report:
 
 
 def test_a_decline_alarms_and_the_picture_has_the_reference(runs: list[FinishedRun]) -> None:
-    [drawn] = trends.draw_series(sort_runs(runs).series, runs)
-    assert drawn.alarm
-    assert any(line.startswith("ALARM") for line in drawn.warnings)
-    assert drawn.picture is not None
-    assert drawn.picture.ruler is not None
+    [series] = sort_runs(runs).series
+    charted, warnings = try_chart(series)
+    assert charted is not None
+    assert "The decline probably began on 2026-10-11" in find_alarm(charted)
+    assert not any("decline probably began" in line for line in warnings)
+    picture = draw_values(series, charted, series.name)
+    assert picture is not None
+    assert picture.ruler is not None
     for text in ("20 runs", "Reference 80, threshold 77.5", "the first has 80", "alarm"):
-        assert text in drawn.picture.description
-    assert drawn.picture.ruler.rows[-1].text.endswith("FAIL ALARM")
-    assert "ALARM" not in drawn.picture.ruler.rows[0].text
+        assert text in picture.description
+    assert picture.ruler.rows[-1].text.endswith("FAIL ALARM")
+    assert "ALARM" not in picture.ruler.rows[0].text
+    assert picture.ruler.rows[-1].interval == runs[-1].report.tasks[0].result.interval
+
+
+def test_a_decline_without_a_failure_is_an_alarm_since_the_night_on_which_it_began(
+    runs: list[FinishedRun],
+) -> None:
+    document = make_document(make_found(runs[:19]))  # without the last failure
+    assert document.verdict == "ALARM"
+    [one] = document.conclusions
+    assert "The decline probably began on 2026-10-11" in one.cause
+    assert document.overview is not None
+    assert document.overview.rows[0][-1].text == "10-11"
+    assert document.commands == ["serve-eval drift outputs --task word_problems --model org/m"]
+    assert make_document(make_found(runs)).verdict == "FAIL"
 
 
 def test_only_the_first_series_are_drawn(
@@ -70,18 +91,8 @@ def test_only_the_first_series_are_drawn(
         replace(run, report=replace(run.report, plan=replace(run.report.plan, model="org/few")))
         for run in runs[:3]
     ]
-    monkeypatch.setattr(trends, "MOST_DRAWN", 1)
-    both = [*runs, *other]
-    most, few = trends.draw_series(sort_runs(both).series, both)
-    assert "org/m" in most.name
-    assert most.picture is not None
-    assert few.picture is None
-
-
-def test_the_map_has_a_row_for_each_series_from_old_to_new(runs: list[FinishedRun]) -> None:
-    [row] = trends.list_heat_rows(reversed(runs))
-    assert row.name.startswith("word_problems of org/m")
-    assert [i for i, verdict in enumerate(row.verdicts) if verdict == "FAIL"] == [3, 19]
-    picture = trends.draw_verdicts(runs)
-    assert picture is not None
-    assert "13 passed, 5 passed after failed, 2 failed; the last failed" in picture.description
+    monkeypatch.setattr(view, "MOST_DRAWN", 1)
+    sections = make_document(make_found([*other, *runs])).make_page_blocks()
+    [drawn] = [one for one in sections if isinstance(one, PictureSection)]
+    assert (drawn.title, drawn.closed) == ("Trends of 1 series", True)
+    assert "org/m" in drawn.pictures[0].title

@@ -28,4 +28,9 @@
       });
     });
   }
+
+  // The newest marks are at the end of the row.
+  for (const table of document.querySelectorAll("table.marks")) {
+    table.parentElement.scrollLeft = table.scrollWidth;
+  }
 }
