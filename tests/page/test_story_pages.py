@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from serve_eval.report.document import make_page
 from serve_eval.report.page.writer import save_page
 from tests.page.conftest import NARROW, Open
-from tests.page.stories import STORIES, make_story_page
+from tests.page.stories import HOSTILE, STORIES, make_story_page
+from tests.report.document.stories import make_documents
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +47,11 @@ def test_a_narrow_screen_shows_it_without_moving_sideways(
 
 
 def test_the_map_of_nights_begins_at_the_newest_on_a_narrow_screen(
-    folder: Path, open_page: Open
+    tmp_path: Path, open_page: Open
 ) -> None:
-    page = open_page(folder / "view.html", ready="main", width=NARROW)
+    file = tmp_path / "view.html"
+    save_page(make_page(make_documents("view", HOSTILE)["FAIL"]), file)
+    page = open_page(file, ready="main", width=NARROW)
     frame = page.locator(".scroll:has(table.marks)")
     assert frame.evaluate("one => one.scrollWidth > one.clientWidth && one.scrollLeft > 0")
     box = page.locator("table.marks thead th").last.bounding_box()

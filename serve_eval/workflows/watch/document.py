@@ -199,7 +199,7 @@ def _tabulate_alarms(state: State) -> DataTable:
         ]
         for alarm in reversed(state.alarms)
     ]
-    return DataTable(title="Alarms", columns=columns, rows=rows, caption="The latest first.")
+    return DataTable(title="All alarms", columns=columns, rows=rows, caption="The latest first.")
 
 
 def _tabulate_rounds(rounds: Sequence[Seen]) -> DataTable:
