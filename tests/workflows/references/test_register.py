@@ -20,7 +20,6 @@ from serve_eval.errors import ReferenceFileError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage.file_names import PROOFS_FILE as STEPS
 from serve_eval.evaluation.storage.journal import read
 from serve_eval.evaluation.storage.records.reply_proofs import (
@@ -32,6 +31,7 @@ from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_ap
 from serve_eval.schema import AccuracySpec, Plan, Report, Spec, VerdictOutcome
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.workflows.references.register import register
+from serve_eval.workflows.rescore.rescore import rescore
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
