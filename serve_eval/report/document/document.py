@@ -19,14 +19,14 @@ from serve_eval.report.pictures.picture import Ruler
 OUTCOMES = (
     "FAIL", "ALARM", "ANOTHER MODEL, PRECISION OR CACHE", "FAULT OF SINGLE REQUESTS",
     "OTHER SAMPLING DEFAULTS", "NOT SCORED", "ERROR", "INTERRUPTED", "INCONCLUSIVE", "UNDECIDED",
-    "UNSUPPORTED", "CHANGED", "NO REFERENCE", "SHARD", "INTEGRATION TEST", "BASELINE", "PLAN",
-    "PASS", "NO ALARM", "OTHER NUMERICS", "IDENTICAL", "UNCHANGED", "REGISTERED", "WRITTEN",
+    "UNSUPPORTED", "CHANGED", "NO REFERENCE", "SHARD", "INTEGRATION TEST", "BASELINE", "FOUND",
+    "PLAN", "PASS", "NO ALARM", "OTHER NUMERICS", "IDENTICAL", "UNCHANGED", "REGISTERED", "WRITTEN",
 )  # fmt: skip
 """Outcomes, the worst first. One that stands in no story's list here comes before NO REFERENCE."""
 _UNKNOWN = OUTCOMES.index("NO REFERENCE")
 _BAD = OUTCOMES[: OUTCOMES.index("ERROR") + 1]
 _SOUND = OUTCOMES[OUTCOMES.index("PASS") :]
-_QUIET = ("NO REFERENCE", "BASELINE", "PLAN")
+_QUIET = ("NO REFERENCE", "BASELINE", "FOUND", "PLAN")
 """Outcomes without a colour: they must not outshine a FAIL."""
 
 
