@@ -11,7 +11,6 @@ __all__ = [
     "export",
     "invariants",
     "load",
-    "measured",
     "references",
     "servers",
     "show",
