@@ -23,6 +23,8 @@ from serve_eval.schema import REHEARSED
 
 STATES = {
     "PASS": CiState.PASSED,
+    "REGISTERED": CiState.PASSED,
+    "WRITTEN": CiState.PASSED,
     "FAIL": CiState.FAILURE,
     "ERROR": CiState.ERROR,
     "INTERRUPTED": CiState.ERROR,

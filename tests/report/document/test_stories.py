@@ -29,8 +29,8 @@ from serve_eval.report.text import clean
 PACKAGE = Path(__file__).parents[3] / "serve_eval"
 WORKFLOWS = PACKAGE / "workflows"
 WITHOUT = {
-    "capsule", "collect", "diagnose", "doctor", "export", "init",
-    "merge", "servers", "show", "view", "biochatter",
+    "capsule", "collect", "diagnose", "doctor", "init",
+    "merge", "servers", "show", "view",
 }  # fmt: skip
 """Packages that show their results by code of their own still. The set only shrinks."""
 SHOWN = {"rich", "typer", "serve_eval.report.ci.junit", "serve_eval.report.page.writer"}
