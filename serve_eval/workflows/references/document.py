@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from serve_eval.report.document import Conclusion, Depth, Document, Statement
+from serve_eval.report.page.content import DataCell, DataColumn, DataTable
 from serve_eval.report.real_size import write_number
 from serve_eval.shell_words import join_words, quote_path
 from serve_eval.workflows.references.register import Registered
@@ -34,6 +35,7 @@ def make_document(
         exit_code=0,
         conclusions=[_conclude(one) for one in written],
         outcome="" if written else REGISTERED,
+        overview=_compare(written) if len(written) > 1 else None,
         model=written[0].model if written else "",
         endpoint=endpoint,
         statements=list(_describe_all(written, folder)),
@@ -52,6 +54,27 @@ def _conclude(one: Registered) -> Conclusion:
     )
 
 
+def _compare(written: Sequence[Registered]) -> DataTable:
+    """Return the table of several references."""
+    names = ("task", "value", "runs", "samples", "runs disagree on")
+    rows = [
+        [
+            one.task,
+            write_number(one.value),
+            str(one.runs),
+            f"{one.samples:,}",
+            "" if one.flip_rate is None else _write_share(one.flip_rate),
+        ]
+        for one in written
+    ]
+    kept = len(names) if any(row[-1] for row in rows) else len(names) - 1
+    return DataTable(
+        title="References",
+        columns=[DataColumn(name=name, number=i > 0) for i, name in enumerate(names[:kept])],
+        rows=[[DataCell(text=text) for text in row[:kept]] for row in rows],
+    )
+
+
 def _describe(one: Registered) -> Iterator[Statement]:
     """Yield what was registered: the runs, their seeds, the file, the place, and the old entry."""
     values = ", ".join(map(write_number, one.values))
@@ -59,8 +82,7 @@ def _describe(one: Registered) -> Iterator[Statement]:
     if one.flip_rate == 0:
         noise = "; all runs agree on every prompt"
     elif one.flip_rate is not None:
-        share = write_number(100 * one.flip_rate, 2)
-        noise = f"; two runs disagree on {share} % of the prompts"
+        noise = f"; two runs disagree on {_write_share(one.flip_rate)} of the prompts"
     yield Statement(label="runs", text=f"{values}{noise}")
     yield Statement(label="seeds", text=one.seeds)
     if one.taken:
@@ -71,6 +93,10 @@ def _describe(one: Registered) -> Iterator[Statement]:
     yield Statement(label="file", text=str(one.file), depth=Depth.MORE)
     if one.scores is not None:
         yield Statement(label="scores", text=str(one.scores), depth=Depth.MORE)
+
+
+def _write_share(share: float) -> str:
+    return f"{write_number(100 * share, 2)} %" if share else "0 %"
 
 
 def _describe_all(written: Sequence[Registered], folder: Path | None) -> Iterator[Statement]:
