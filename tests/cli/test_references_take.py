@@ -71,6 +71,24 @@ def test_finished_runs_are_kept_and_an_unfinished_one_is_resumed(tmp_path: Path)
     assert (other.returncode, "holds checks of something else" in other.stderr) == (2, True)
 
 
+def test_the_same_command_shows_a_result_again_but_replaces_no_other_entry(tmp_path: Path) -> None:
+    words = ["references", "take", "--runs", "2", *ASKED.split(), "-o", "out"]
+    first = serve_eval(*words)
+    file = tmp_path / "my-references/passkey_short.yaml"
+    entry = file.read_text()
+    again = serve_eval(*words)
+    assert (again.returncode, again.stdout) == (0, first.stdout), again.stderr
+    assert file.read_text() == entry
+    assert len(list((tmp_path / "my-references/samples").iterdir())) == 1
+    more = serve_eval(*words, "--runs", "3")
+    assert (more.returncode, "give --reason 'why'" in more.stderr) == (2, True), more.stderr
+    assert not (tmp_path / "out/run_3").exists()
+    file.write_text("my-org/m:\n- accuracy: 80\n")
+    other = serve_eval(*words)
+    assert (other.returncode, "give --reason 'why'" in other.stderr) == (2, True), other.stderr
+    assert file.read_text() == "my-org/m:\n- accuracy: 80\n"
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

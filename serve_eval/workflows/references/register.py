@@ -314,7 +314,8 @@ def _register(
         del entry["runs"]
         entry["sigma"] = round(math.sqrt(variance / (n * len(runs))), 3)
     file = references_dir / f"{task.reference_file}.yaml"
-    write_entry(file, model, spec, entry, reason)
+    kept = write_entry(file, model, spec, entry, reason)
+    place = _keep_one(references_dir, place, kept)
     warnings = [*drawn]
     if bounds is None:
         warnings.append("its scores have no bounds, so the entry has no score per sample")
@@ -354,6 +355,14 @@ def _register(
         taken=" and ".join(map(references.describe_launched, deployments)),
         warnings=tuple(warnings),
     )
+
+
+def _keep_one(references_dir: Path, place: Path, kept: str | None) -> Path:
+    """Return the file of the scores, and remove one at `place` that an entry has elsewhere."""
+    if not kept or kept == place.as_posix():
+        return place
+    (references_dir / place).unlink()
+    return Path(kept)
 
 
 def _test_fields(effect: RunEffect | None) -> dict[str, float | int]:
