@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from serve_eval.cli._ci_files import check_asked
+from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command, list_given_flags, settings_of
 from serve_eval.cli._sides import SendingOptions, find_endpoint_plan, is_endpoint, with_plan
 from serve_eval.evaluation.plan import shared_options as shared
@@ -20,7 +22,6 @@ from serve_eval.shell_words import join_words
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
-    from serve_eval.workflows.references.take import TakenReference
 
 OWN = "my-references"
 """Default folder of the user's own references."""
@@ -115,6 +116,7 @@ def take(
     keys: ReferenceKeyOptions,
     sending: TakenConnectionOptions,
     taken: TakenOptions,
+    faces: FaceOptions,
     ctx: typer.Context,
     endpoint: Annotated[
         str | None,
@@ -133,6 +135,7 @@ def take(
     """
     from serve_eval.evaluation.storage.default_folder import claim_default_folder
 
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     settings = settings_of(prompts, keys, sending)
     if choices := settings_of(protocol):
         settings["choices"] = choices
@@ -140,7 +143,8 @@ def take(
     out_dir = taken.output_dir or _continue(plan, taken) or claim_default_folder("references")
     own = bool(settings.keys() - {"references_dir"})  # A command for the plan alone lacks these.
     file = None if own or endpoint is None or is_endpoint(endpoint) else endpoint
-    raise typer.Exit(_execute(plan, out_dir, Path(plan.references_dir or OWN), taken, file))
+    to = Path(plan.references_dir or OWN)
+    raise typer.Exit(_execute(plan, out_dir, to, taken, file, faces))
 
 
 def _find_plan(endpoint: str | None, settings: dict[str, Any], flags: set[str]) -> Plan:
@@ -188,50 +192,54 @@ def _continue(plan: Plan, taken: TakenOptions) -> Path | None:
 
 
 def _execute(
-    plan: Plan, out_dir: Path, references_dir: Path, taken: TakenOptions, file: str | None
+    plan: Plan,
+    out_dir: Path,
+    references_dir: Path,
+    taken: TakenOptions,
+    file: str | None,
+    faces: FaceOptions,
 ) -> int:
     """Take the reference, with progress on stderr and what was registered on stdout."""
-    from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._kept import end_early
+    from serve_eval.cli._ending import ask_in_folder, end
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import say
-    from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.storage.story_files import TAKE
-    from serve_eval.verdicts.exit_code import PASS
+    from serve_eval.workflows.references.document import make_document
+    from serve_eval.workflows.references.figures import write_figures
     from serve_eval.workflows.references.take import take_reference
 
     base_url = plan.launcher.options.get("base_url")
     where = f"endpoint {base_url}" if base_url else f"launcher {plan.launcher.name}"
-    say(f"serve-eval references take: {where}, {taken.runs} runs, folder {out_dir}")
+    runs = f"{taken.runs} run{'s' * (taken.runs != 1)}"
+    say(f"serve-eval references take: {where}, {runs}, folder {out_dir}")
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
-    try:
-        found = run_async(
-            take_reference(
-                plan,
-                out_dir,
-                references_dir,
-                runs=taken.runs,
-                hardware=taken.hardware,
-                reason=taken.reason,
-                progress=shown,
-                notify=say,
-            )
-        )
-    except (Interrupted, ServeEvalError) as ending:
-        return end_early(ending, out_dir, TAKE.plan)
-    _print(found, references_dir, file)
-    return PASS
+    story = take_reference(
+        plan,
+        out_dir,
+        references_dir,
+        runs=taken.runs,
+        hardware=taken.hardware,
+        reason=taken.reason,
+        progress=shown,
+        notify=say,
+    )
+    found = ask_in_folder(story, out_dir, TAKE.plan)
+    document = make_document(
+        found.registered,
+        references_dir,
+        command=f"serve-eval references take: {where}",
+        use=_write_use(found.plan, references_dir, file),
+        endpoint=str(base_url or ""),
+        folder=out_dir,
+    )
+    figures = write_figures({"registered": found.registered})
+    return end(document, faces, folder=out_dir, figures=figures)
 
 
-def _print(found: TakenReference, references_dir: Path, file: str | None) -> None:
-    """Print what was registered, and the command that uses it, with the plan `file` if given."""
-    from serve_eval.cli._references_text import describe_registered, list_registered_remarks
-    from serve_eval.cli._streams import emit, say
+def _write_use(plan: Plan, references_dir: Path, file: str | None) -> str:
+    """Return the command that judges by the references, with the plan `file` if it was given."""
     from serve_eval.evaluation.plan.command_line import write_run_command
 
-    emit("".join(f"{describe_registered(one)}\n" for one in found.registered))
-    say(*(line for one in found.registered for line in list_registered_remarks(one)))
-    use = write_run_command(found.plan, str(references_dir))
-    if file is not None:
-        use = join_words(["serve-eval", "run", file, "--references-dir", str(references_dir)])
-    emit(f"use it: {use}\n")
+    if file is None:
+        return write_run_command(plan, str(references_dir))
+    return join_words(["serve-eval", "run", file, "--references-dir", str(references_dir)])

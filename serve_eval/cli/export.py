@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from serve_eval.cli._ci_files import check_asked
+from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._include import IncludePath, folders_of
 from serve_eval.cli._options import command
 from serve_eval.cli._run_folder import LATEST, name_runs
@@ -15,6 +17,7 @@ from serve_eval.cli.verdict import JudgedAgainOptions
 
 if TYPE_CHECKING:
     from serve_eval.report.results_table import ResultsTable
+    from serve_eval.workflows.export.export import Exported
 
 FILES, TABLES = ("lm-eval", "biochatter"), ("table", "csv", "markdown", "latex", "svg")
 
@@ -22,6 +25,7 @@ FILES, TABLES = ("lm-eval", "biochatter"), ("table", "csv", "markdown", "latex",
 @command()
 def export(
     judged: JudgedAgainOptions,
+    faces: FaceOptions,
     runs: Annotated[
         list[Path],
         name_runs("Run folders (default latest); for tables and biochatter also folders of runs."),
@@ -80,11 +84,10 @@ def export(
 
     With --verdict, a table has the verdicts of that rule, as `serve-eval verdict` gives them.
     """
-    from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
     from serve_eval.plugins.registry import nearest
-    from serve_eval.report.text import clean
 
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     if to_format not in FILES + TABLES:
         raise PlanError(
             f"--format: unknown format {to_format!r}.{nearest(to_format, FILES + TABLES)}"
@@ -103,14 +106,12 @@ def export(
     if to_format in TABLES:
         table = _make_table(runs, judged, include_path, each=each)
         shown = (baseline or "") if differences else None
-        _write_table(table, to_format, output, baseline=shown)
-        return
+        raise typer.Exit(_end_table(table, to_format, output, faces, runs, baseline=shown))
     if to_format == "biochatter":
-        from serve_eval.workflows.biochatter.export import export_biochatter
+        from serve_eval.workflows.export.biochatter.export import export_biochatter
 
         to = output or runs[0] / "biochatter"
-        tables = export_biochatter(runs, to, more=add or (), include_path=folders_of(include_path))
-        files, notes = tables.files, tables.notes
+        found = export_biochatter(runs, to, more=add or (), include_path=folders_of(include_path))
     else:
         from serve_eval.workflows.export.export import export as written
 
@@ -119,11 +120,22 @@ def export(
                 f"--format lm-eval writes one run, and {len(runs)} are named",
                 hint="Call it for each run, or choose a table: --format table",
             )
-        exported = written(runs[0], output, include_path=folders_of(include_path))
-        files, notes = exported.files, exported.notes
-    emit("".join(f"{clean(str(file))}\n" for file in files))
-    for note in notes:
-        say(f"warning: {clean(note)}")
+        found = written(runs[0], output, include_path=folders_of(include_path))
+    raise typer.Exit(_end_files(found, to_format, faces, runs))
+
+
+def _end_files(found: Exported, to_format: str, faces: FaceOptions, runs: Sequence[Path]) -> int:
+    """Show which files were written, and return the exit code."""
+    from serve_eval.cli._ending import end
+    from serve_eval.evaluation.storage.private_files import pretty_json
+    from serve_eval.workflows.export.document import make_document
+
+    document = make_document(
+        to_format, found.files, runs=runs, rows=found.rows, left_out=found.notes
+    )
+    files = [{"file": str(one), "rows": found.rows.get(one)} for one in found.files]
+    figures = pretty_json({"schema_version": 1, "files": files})
+    return end(document, faces, about=found.files[0].parent, figures=figures)
 
 
 def _make_table(
@@ -149,19 +161,55 @@ def _make_table(
     return replace(table, notes=(describe_rules(runs), *table.notes))
 
 
-def _write_table(table: ResultsTable, name: str, to: Path | None, *, baseline: str | None) -> None:
-    """Print a table, or write it to a file.
+def _end_table(
+    table: ResultsTable,
+    name: str,
+    to: Path | None,
+    faces: FaceOptions,
+    runs: Sequence[Path],
+    *,
+    baseline: str | None,
+) -> int:
+    """Print a table, or write it to a file and say so. Return the exit code.
 
-    With a `baseline` it has differences; "" stands for the reference.
+    With a `baseline` it has differences; "" stands for the reference. JSON has its rows in place of
+    the table on standard output.
     """
-    from serve_eval.cli._streams import draw, emit, path_of, say
-    from serve_eval.errors import PlanError
-    from serve_eval.report.results_table import show_differences, write_table, write_text
+    import csv
+    import io
+
+    from serve_eval.cli._ending import end
+    from serve_eval.cli._streams import STDOUT
+    from serve_eval.evaluation.storage.private_files import pretty_json
+    from serve_eval.report.results_table import write_table
     from serve_eval.series.differences import compare_rows
-    from serve_eval.whole_file import write_named_file
+    from serve_eval.workflows.export.document import make_document
 
     if baseline is not None:
         table = compare_rows(table, baseline)
+    if to is not None or not faces.as_json:
+        _write_table(table, name, to)
+    place = to or Path(name)
+    document = make_document(
+        name,
+        [] if to is None else [to],
+        runs=runs,
+        rows={place: len(table.rows)},
+        notes=[*table.rules, *table.notes, *table.details],
+    )
+    rows = list(csv.DictReader(io.StringIO(write_table(table, "csv"), newline="")))
+    figures = pretty_json({"schema_version": 1, "file": to and str(to), "rows": rows})
+    printed = faces.as_json if to is None else to not in STDOUT
+    return end(document, faces, about=to or runs[0], figures=figures, printed=printed)
+
+
+def _write_table(table: ResultsTable, name: str, to: Path | None) -> None:
+    """Print a table, or write it to a file."""
+    from serve_eval.cli._streams import draw, emit, path_of
+    from serve_eval.errors import PlanError
+    from serve_eval.report.results_table import show_differences, write_table, write_text
+    from serve_eval.whole_file import write_named_file
+
     if to is None and name == "table":
         shown = show_differences(table)
         draw(lambda console: console.out(write_text(shown, console.width), end=""))
@@ -174,4 +222,3 @@ def _write_table(table: ResultsTable, name: str, to: Path | None, *, baseline: s
         write_named_file(path_of(to), text.encode(errors="backslashreplace"))
     except OSError as error:
         raise PlanError(f"{to}: cannot be written: {error.strerror}") from error
-    say(f"{to}: {len(table.rows)} deployments, {len(table.columns)} tasks")

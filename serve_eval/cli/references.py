@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from serve_eval.cli._ci_files import check_asked
+from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._include import IncludePath, folders_of
+from serve_eval.cli._options import command
 from serve_eval.cli._references_take import take
+from serve_eval.shell_words import quote_path
+
+if TYPE_CHECKING:
+    from serve_eval.report.document import Document
 
 app = typer.Typer(
     help="Show, check, register and import the values that runs are compared with.",
@@ -22,53 +29,35 @@ _ReferencesDir = Annotated[
 ]
 
 
-@app.command("list")
-def list_files(references_dir: _ReferencesDir = None) -> None:
+@command()
+def list_files(faces: FaceOptions, references_dir: _ReferencesDir = None) -> None:
     """List the reference files with their numbers of models and entries."""
-    from serve_eval.verdicts import references
+    from serve_eval.workflows.references.document_of_files import make_list_document
+    from serve_eval.workflows.references.shown import list_shown_files
 
-    folder = None
-    for file in references.list_files(_directories(references_dir)):
-        if file.parent != folder:
-            folder = file.parent
-            _say(f"{folder}:")
-        if file.stem == references.ACCEPTANCE_LENGTH:
-            models = entries = len(references.load_acceptance_length(file))
-        else:
-            by_model = references.load(file)
-            models, entries = len(by_model), sum(map(len, by_model.values()))
-        _say(f"  {file.stem:34} {models:4} models {entries:5} entries")
+    found = list_shown_files(references_dir)
+    _end(make_list_document(found, _name_folder(references_dir)), faces, {"files": found})
 
 
-@app.command()
+@command()
 def show(
     task: Annotated[str, typer.Argument(help="Name of a reference file, such as gsm8k.")],
+    faces: FaceOptions,
     model: Annotated[str | None, typer.Option(help="Only the entries of this model.")] = None,
     references_dir: _ReferencesDir = None,
 ) -> None:
     """Show the entries of a reference file, in the order in which they are tried."""
-    from serve_eval.cli._references_text import describe_entries, describe_lengths
-    from serve_eval.errors import PlanError
-    from serve_eval.plugins import registry
-    from serve_eval.verdicts import references
+    from serve_eval.workflows.references.document_of_files import make_entries_document
+    from serve_eval.workflows.references.shown import list_entries
 
-    files = references.list_files(_directories(references_dir))
-    chosen = [file for file in files if file.stem == task]
-    if not chosen:
-        known = sorted({file.stem for file in files})
-        raise PlanError(f"there is no reference file {task!r}.{registry.nearest(task, known)}")
-    acceptance = task == references.ACCEPTANCE_LENGTH
-    lines = describe_lengths(chosen) if acceptance else describe_entries(chosen)
-    if model is not None and model not in lines:
-        raise PlanError(f"{task} has no entry for {model!r}.{registry.nearest(model, lines)}")
-    for name in lines if model is None else [model]:
-        _say(name)
-        for line in lines[name]:
-            _say(f"  {line}")
+    found = list_entries(task, model, references_dir)
+    document = make_entries_document(task, found, _name_folder(references_dir))
+    _end(document, faces, {"entries": found})
 
 
-@app.command()
+@command()
 def check(
+    faces: FaceOptions,
     path: Annotated[
         Path | None, typer.Argument(help="A file or a folder (default: the shipped files).")
     ] = None,
@@ -77,23 +66,16 @@ def check(
 
     Exit codes: 0 no problem, 2 problems.
     """
-    from serve_eval.cli._references_text import describe_runs
-    from serve_eval.errors import ReferenceFileError
     from serve_eval.verdicts import references
+    from serve_eval.workflows.references.document_of_files import make_check_document
+    from serve_eval.workflows.references.shown import check_files
 
     path = path or references.find_shipped_dir()
-    problems = references.check(path)
-    if problems:
-        raise ReferenceFileError(
-            "\n".join(problems), hint=f"Problems: {len(problems)}. Correct them and check again."
-        )
-    for file in references.list_files([path]) if path.is_dir() else [path]:
-        for line in describe_runs(file):
-            _say(line)
-    _say(f"{path}: no problem found")
+    found = check_files(path)
+    _end(make_check_document(path, found), faces, {"files": found})
 
 
-@app.command()
+@command()
 def register(
     runs: Annotated[
         list[Path],
@@ -101,6 +83,7 @@ def register(
             metavar="RUN...", help="Finished run folders; the first --wanted ones are used."
         ),
     ],
+    faces: FaceOptions,
     references_dir: Annotated[Path, typer.Option(help="Folder for the entry; created if missing.")],
     wanted: Annotated[int, typer.Option(min=1, help="Runs to use.")] = 3,
     hardware: Annotated[
@@ -115,10 +98,12 @@ def register(
 
     The score of every sample is stored with it.
     """
-    from serve_eval.cli._references_text import describe_registered, list_registered_remarks
-    from serve_eval.cli._streams import say
+    from serve_eval.evaluation.plan.command_line import write_run_command
+    from serve_eval.evaluation.storage.run_folder import read_plan
+    from serve_eval.workflows.references.document import make_document
     from serve_eval.workflows.references.register import register as register_runs
 
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     written = register_runs(
         runs,
         references_dir,
@@ -127,20 +112,22 @@ def register(
         reason=reason,
         include_path=folders_of(include_path),
     )
-    for one in written:
-        _say(describe_registered(one))
-        say(*list_registered_remarks(one))
+    document = make_document(
+        written,
+        references_dir,
+        command="serve-eval references register",
+        use=write_run_command(read_plan(runs[0]), str(references_dir)),
+    )
+    _end(document, faces, {"registered": written}, about=references_dir)
 
 
-app.command("take")(take.function)
-
-
-@app.command("import")
+@command()
 def import_files(
     source: Annotated[
         Path,
         typer.Argument(metavar="DIR", help="The references folder of a TensorRT-LLM checkout."),
     ],
+    faces: FaceOptions,
     to: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("references"),
     commit: Annotated[
         str | None, typer.Option(help="Commit of that checkout, to write into the files.")
@@ -148,9 +135,6 @@ def import_files(
     snapshot: Annotated[
         bool,
         typer.Option("--snapshot", help="DIR is the copy from which the shipped files were made."),
-    ] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="List all oddities in the files.")
     ] = False,
 ) -> None:
     """Import the reference files of TensorRT-LLM.
@@ -160,7 +144,9 @@ def import_files(
     import datetime
 
     from serve_eval.workflows.references import import_trtllm as importer
+    from serve_eval.workflows.references.document_of_files import make_import_document
 
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     read_on = (
         importer.TRTLLM_READ_ON
         if snapshot
@@ -176,25 +162,34 @@ def import_files(
         read_on=read_on,
         read_later=importer.TRTLLM_READ_LATER if snapshot else None,
     )
-    shown = report.oddities if verbose else report.lost
-    for oddity in shown:
-        _say(oddity)
-    old = sum(count.written for file, count in report.counts.items() if file.startswith("older/"))
-    entries = sum(count.written for count in report.counts.values())
-    files = f"{len(report.new)} new, {len(report.updated)} updated of {len(report.written)} files"
-    hidden = len(report.oddities) - len(shown)
-    odd = f"; --verbose lists {hidden} oddities" if hidden else ""
-    _say(f"imported {entries} entries ({old} of them old) from {source} into {to}: {files}{odd}")
+    _end(make_import_document(report, source, to), faces, {"imported": report}, about=to)
 
 
-def _directories(own: Path | None) -> list[Path]:
-    from serve_eval.verdicts import references
+for _name, _made in (
+    ("list", list_files),
+    ("show", show),
+    ("check", check),
+    ("register", register),
+    ("take", take),
+    ("import", import_files),
+):
+    app.command(_name)(_made.function)
 
-    return [references.find_shipped_dir()] if own is None else [own, references.find_shipped_dir()]
+
+def _end(
+    document: Document,
+    faces: FaceOptions,
+    found: Mapping[str, object],
+    *,
+    about: Path | None = None,
+) -> None:
+    """Show a document on all its faces, with what was found as the result of --json, and exit."""
+    from serve_eval.cli._ending import end
+    from serve_eval.workflows.references.figures import write_figures
+
+    raise typer.Exit(end(document, faces, about=about, figures=write_figures(found)))
 
 
-def _say(line: str) -> None:
-    from serve_eval.cli._streams import emit
-    from serve_eval.report.text import clean
-
-    emit(f"{clean(line)}\n")
+def _name_folder(own: Path | None) -> str:
+    """Return the flag that names a folder of the user's own references, after a space."""
+    return "" if own is None else f" --references-dir {quote_path(own)}"

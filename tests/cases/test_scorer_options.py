@@ -16,11 +16,11 @@ from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan import resolve
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage.run_folder import read_plan
 from serve_eval.schema import Plan, Report, VerdictOutcome
 from serve_eval.tasks import cases
 from serve_eval.workflows.references.register import register
+from serve_eval.workflows.rescore.rescore import rescore
 from tests.cases.counting import Counting, counting
 from tests.cli.command import serve_eval
 

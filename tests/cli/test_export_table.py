@@ -178,7 +178,8 @@ def test_a_hostile_name_of_a_model_stays_text(model: str, tmp_path: Path) -> Non
 
 def test_a_table_is_written_to_a_file(deployments: Path, tmp_path: Path) -> None:
     printed = _export(deployments, "--format", "latex")
-    assert _export(deployments, "--format", "latex", "-o", tmp_path / "t.tex") == ""
+    told = _export(deployments, "--format", "latex", "-o", tmp_path / "t.tex")
+    assert told.startswith(f" WRITTEN   latex  5 rows in {tmp_path / 't.tex'}\n")
     assert (tmp_path / "t.tex").read_text() == printed
     lost = serve_eval("export", deployments, "--format", "svg", "-o", tmp_path / "no/t.svg")
     assert (lost.returncode, "cannot be written" in lost.stderr) == (2, True)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -25,32 +26,65 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_smallest_n_for_theta_stands_beside_the_row_of_the_table() -> None:
-    done = serve_eval("power", "--theta", "3", "--total", "14042")
+    done = serve_eval("power", "--theta", "3", "--total", "14042", "-v")
     assert done.returncode == 0, done.stderr
-    assert "theta 3: 3435 samples" in done.stdout
+    assert "theta    3 points take 3,435 samples" in done.stdout
     assert "row of the table: 4096" in done.stdout
-    assert "4096      2.747193               -1.817324         0.79" in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["4096", "2.747193", "-1.817324", "0.79", "1.54"] in rows
+
+
+def _ask(*words: str | Path) -> dict[str, Any]:
+    """Return the figures of a question about one task."""
+    done = serve_eval("power", *words, "--json")
+    assert done.returncode == 0, done.stderr
+    [one] = json.loads(done.stdout)["result"]["tasks"]
+    return dict(one)
 
 
 def test_the_three_rules_are_compared_for_a_drop() -> None:
-    done = serve_eval("power", "--detect", "1.0", "--power", ".8", "--flip-rate", ".034")
-    assert done.returncode == 0, done.stderr
-    rules = ("classic", "paired", "noninferiority")
-    words = [line.split() for line in done.stdout.splitlines() if line.strip()]
-    numbers = {row[0]: int(row[1]) for row in words if row[0] in rules and row[1].isdigit()}
+    words = ("--detect", "1.0", "--power", ".8", "--flip-rate", ".034")
+    found = _ask(*words)["detection"]
+    numbers = {one["rule"]: one["n"] for one in found["needed"]}
     assert numbers["classic"] == 30913
     assert 2200 < numbers["paired"] < 3000
     assert 2000 < numbers["noninferiority"] < 2400
-    at_the_drop = next(row for row in words if row[0] == "1")
-    assert float(at_the_drop[2]) >= 0.8 > float(at_the_drop[1])
-    assert "to prove the drop" in done.stdout
-    assert "power with the 2702 samples of the paired proof" in done.stdout
+    [at_the_drop] = [row for row in found["rows"] if row["drop"] == 1.0]
+    assert at_the_drop["proven"] >= 0.8 > at_the_drop["classic"]
+    shown = serve_eval("power", *words, "-v").stdout
+    assert " paired   2,702 samples to prove the drop\n" in shown
+    assert " Power with 2702 samples\n" in shown
+    assert " classic  30,913 samples as theta, each side on its own prompts\n" in shown
+    assert _power_row(shown, "0.25")[0] == 4.7e-08, "a small chance keeps its size"
 
 
 def _power_row(text: str, drop: str) -> list[float]:
     """Return the powers of classic FAIL, paired proven and paired FAIL at a drop."""
-    rows = map(str.split, text.split("power with the")[1].splitlines())
+    rows = map(str.split, text.split(" Power with")[1].splitlines())
     return [float(word) for row in rows if row[:1] == [drop] for word in row[1:]]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--total 1319",
+        "--detect 1 --tests 8 --margin 0.5",
+        "--theta 3 --sigma 11.06 --repeats 2",
+        "--total 1319 --detect 5 --theta 3 --design-effect 1.5",
+    ],
+)
+def test_a_first_screen_has_the_answer_and_a_command_that_asks_the_reverse(words: str) -> None:
+    done = serve_eval("power", *words.split(), COLUMNS="80")
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 22
+    assert lines[0].startswith(" PLAN ")
+    assert serve_eval("power", *words.split(), "-q").stdout.splitlines() == lines[:1]
+    [command] = json.loads(serve_eval("power", *words.split(), "--json").stdout)["commands"]
+    assert command in done.stdout
+    again = serve_eval(*shlex.split(command)[1:])
+    assert again.returncode == 0, again.stderr
+    for option in ("--tests 8", "--margin 0.5", "--sigma 11.06", "--design-effect 1.5"):
+        assert (option in command) == (option in words)
 
 
 @pytest.mark.parametrize(("margin", "tests"), [(None, 1), (4.0, 1), (None, 8)])
@@ -58,11 +92,11 @@ def test_a_proof_and_a_fail_of_the_paired_rule_are_two_columns(
     margin: float | None, tests: int
 ) -> None:
     flags = [] if margin is None else ["--margin", str(margin)]
-    done = serve_eval("power", "--detect", "5", *flags, "--tests", str(tests))
+    done = serve_eval("power", "--detect", "5", *flags, "--tests", str(tests), "-v")
     assert done.returncode == 0, done.stderr
-    n = int(re.search(r"power with the (\d+) samples", done.stdout)[1])  # type: ignore[index]
+    n = int(re.search(r"Power with (\d+) samples", done.stdout)[1])  # type: ignore[index]
     default = 100 * compute_margin(n, 0.05)
-    assert f"a margin of {margin or default:.4g} points" in done.stdout
+    assert f"one of the margin, {margin or default:.4g} points" in done.stdout
     assert ("the rule's default" in done.stdout) == (margin is None)
     assert ("worst rank" in done.stdout) == (tests > 1)
     share = None if margin is None else margin / 100
@@ -72,13 +106,13 @@ def test_a_proof_and_a_fail_of_the_paired_rule_are_two_columns(
         compute_fail_power(0.05, n, 0.034, 0.05, share, tests=tests),
     ]
     assert _power_row(done.stdout, "5") == pytest.approx(expected, abs=6e-4)
-    [fails] = re.findall(r"paired FAIL +(\d+) samples +to FAIL", done.stdout)
+    [fails] = re.findall(r"FAIL +(\d+) samples +to FAIL", done.stdout)
     assert int(fails) > n or margin is not None
 
 
 def test_a_margin_above_the_drop_is_never_reached_by_more_samples() -> None:
-    done = serve_eval("power", "--detect", "2", "--margin", "3", "--total", "4000")
-    assert "to FAIL: more exclude 3 points" in done.stdout
+    done = serve_eval("power", "--detect", "2", "--margin", "3", "--total", "4000", "-v")
+    assert "no number of samples to FAIL: more exclude 3 points" in done.stdout
     assert _power_row(done.stdout, "2")[2] < _power_row(done.stdout, "2")[1]
     last = next(row for row in map(str.split, done.stdout.splitlines()) if row[:1] == ["4000"])
     assert float(last[3]) < 1 < 2 < float(last[4]) < 3
@@ -98,40 +132,51 @@ def test_a_runs_own_spread_and_throughput_are_used(data_root: Path, tmp_path: Pa
     assert (
         serve_eval(*flags, "--set", "gsm8k.num_samples=200", "-o", tmp_path / "out").returncode == 3
     )
-    done = serve_eval("power", "--from", tmp_path / "out", "--theta", "3", "--detect", "2")
+    asked = ("--from", tmp_path / "out", "--theta", "3", "--detect", "2")
+    done = serve_eval("power", *asked, "-v")
     assert done.returncode == 0, done.stderr
     value = float(done.stdout.split("value ")[1].split(",")[0]) / 100
     sigma = float(done.stdout.split("standard deviation ")[1].split()[0])
     assert sigma == pytest.approx(100 * math.sqrt(value * (1 - value)), abs=0.001)
     assert float(done.stdout.split("(sigma ")[1].split(",")[0]) == pytest.approx(sigma, abs=0.01)
-    assert "times at the measured throughput of " in done.stdout
-    wide = [line for line in done.stdout.splitlines() if len(line) > 80]
-    assert not [line for line in wide if "sigma" not in line]
+    assert done.stdout.count(" s at the measured throughput") == 4
+    found = _ask(*asked)
+    rate = found["measured"]["per_second"]
+    assert [one["seconds"] * rate for one in found["detection"]["needed"]] == pytest.approx(
+        [one["n"] for one in found["detection"]["needed"]]
+    )
 
 
 def test_equal_scores_have_no_spread_to_plan_with(tmp_path: Path) -> None:
     run = ["run", "--launcher", "simulated", "-m", "m", "-t", "passkey_short", "--limit", "4"]
     right = ["--set", "launcher.accuracy=1", "--no-reference", "-o", tmp_path / "out"]
     assert serve_eval(*run, *right).returncode == 3
-    done = serve_eval("power", "--from", tmp_path / "out", "--detect", "5")
+    done = serve_eval("power", "--from", tmp_path / "out", "--detect", "5", "-v")
     assert "their spread is not known" in done.stdout
     assert "sigma 50, the default: the run shows no spread" in done.stdout
-    assert re.search(r"classic +1237 samples", done.stdout), done.stdout
+    assert re.search(r"classic +1,237 samples", done.stdout), done.stdout
 
 
 def test_each_task_of_a_run_is_planned_with_its_own_spread(tmp_path: Path) -> None:
     run = ["run", "--launcher", "simulated", "-m", "m", "-t", "word_problems,tool_calls"]
     wrong = ["--set", "launcher.accuracy=0.8", "--limit", "20", "--no-reference"]
     assert serve_eval(*run, *wrong, "-o", tmp_path / "out").returncode == 3
-    done = serve_eval(
-        "power", "--from", tmp_path / "out", "--theta", "3", "--detect", "2",
-        "--plot", tmp_path / "p.svg",
-    )  # fmt: skip
+    asked = ("--from", tmp_path / "out", "--theta", "3", "--detect", "2")
+    done = serve_eval("power", *asked, "--plot", tmp_path / "p.svg")
     assert done.returncode == 0, done.stderr
-    for block in (done.stdout.split("tool_calls: ")[0], done.stdout.split("tool_calls: ")[1]):
-        sigma = float(block.split("standard deviation ")[1].split()[0])
-        assert sigma < 49
-        assert float(block.split("(sigma ")[1].split(",")[0]) == pytest.approx(sigma, abs=0.01)
+    head = ["task", "n", "FAIL from", "proven from", "classic from", "n to prove 2", "n to FAIL 2"]
+    lines = done.stdout.splitlines()
+    assert re.split(r"  +", lines[1].strip()) == head
+    found = json.loads(serve_eval("power", *asked, "--json").stdout)["result"]["tasks"]
+    assert [one["task"] for one in found] == ["word_problems", "tool_calls"]
+    for one, row in zip(found, lines[2:], strict=False):
+        measured, assumed = one["measured"]["sigma"], one["assumed"]["sigma"]
+        assert measured == assumed < 49
+        assert row.split()[:2] == [one["task"], "20"]
+        assert float(row.split()[4]) == pytest.approx(one["at"]["theta"], abs=0.005)
+    whole = serve_eval("power", *asked, "-v").stdout
+    assert " Power with 812 samples of tool_calls\n" in whole
+    assert f"tool_calls: 20 samples, value {found[1]['measured']['value']:.3f}, " in whole
     drawn = (tmp_path / "p.svg").read_text()
     assert "word_problems: 20 samples" in drawn
     assert "tool_calls: 20 samples" in drawn
@@ -159,13 +204,14 @@ def test_the_flips_of_repeats_are_planned_with_and_a_prompt_counts_once(tmp_path
     )
     rate = task["result"]["stability"]["flip_rate"]
     assert rate > 0.05
-    done = serve_eval("power", "--from", tmp_path / "out", "--detect", "5")
+    asked = ("--from", tmp_path / "out", "--detect", "5")
+    done = serve_eval("power", *asked, "-v")
     assert f"flip rate {rate:.4g}, measured: of its 3 repeats" in done.stdout
-    assert f"alpha 0.05, flip rate {rate:g}" in done.stdout
-    assert "word_problems: 80 samples" in done.stdout
-    given = serve_eval("power", "--from", tmp_path / "out", "--detect", "5", "--flip-rate", ".1")
+    assert " run      80 samples, value " in done.stdout
+    assert _ask(*asked)["assumed"]["flip_rate"] == rate
+    given = serve_eval("power", *asked, "--flip-rate", ".1", "-v")
     assert "flip rate 0.1, as given" in given.stdout
-    assert "alpha 0.05, flip rate 0.1" in given.stdout
+    assert _ask(*asked, "--flip-rate", ".1")["assumed"]["flip_rate"] == 0.1
 
 
 def test_the_flips_against_a_reference_are_planned_with(tmp_path: Path) -> None:
@@ -190,7 +236,7 @@ def test_the_classic_rule_is_planned_with_the_sigma_that_judges(tmp_path: Path) 
     size = ("--set", "word_problems.num_samples=80")
     _run(tmp_path / "first", *size, "--no-reference")
     refs = tmp_path / "refs"
-    plain = serve_eval("power", "--from", tmp_path / "first", "--detect", "5").stdout
+    plain = serve_eval("power", "--from", tmp_path / "first", "--detect", "5", "-v").stdout
     assert "measured: a reference that is registered from this run sets it" in plain
     serve_eval("references", "register", tmp_path / "first", "--references-dir", refs)
     [file] = refs.glob("*.yaml")
@@ -199,14 +245,14 @@ def test_the_classic_rule_is_planned_with_the_sigma_that_judges(tmp_path: Path) 
     file.write_text(re.sub(r"sigma: [\d.]+", "sigma: 50.0", text))
     task = _run(tmp_path / "out", "--references-dir", refs, *size)
     assert task["verdict"]["sigma"] == 50.0 > registered
-    told = serve_eval("power", "--from", tmp_path / "out", "--detect", "5", "--total", "80").stdout
+    detect = ("--from", tmp_path / "out", "--detect", "5")
+    told = serve_eval("power", *detect, "--total", "80", "-v").stdout
     assert "sigma 50, by which the classic rule judged this run: that of its reference" in told
     assert f"the measured {registered:.3f} judges nothing" in told
-    assert re.search(r"classic +1237 samples", told), told
+    assert re.search(r"classic +for a drop of 5 points: 1,237 samples", told), told
     theta = next(line.split()[1] for line in told.splitlines() if line.split()[:1] == ["80"])
     assert float(theta) == pytest.approx(task["verdict"]["theta"], abs=1e-5)
-    given = ("--detect", "5", "--sigma", "25")
-    asked = serve_eval("power", "--from", tmp_path / "out", *given).stdout
+    asked = serve_eval("power", *detect, "--sigma", "25", "-v").stdout
     assert "sigma 25, as given" in asked
     assert re.search(r"classic +310 samples", asked), asked
 

@@ -27,7 +27,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path
     refs = ["--references-dir", top / "refs"]
     words = ["--runs", "1", *ASKED, *DAMAGED, *refs, "-o", top / "taken"]
     taken = serve_eval("references", "take", *words)
-    assert (taken.returncode, f"taken at {TAKEN}" in taken.stderr) == (0, True), taken.stderr
+    assert (taken.returncode, f"taken at {TAKEN}" in taken.stdout) == (0, True), taken.stderr
     done = serve_eval("run", *ASKED, *refs, "-o", top / "sound")
     assert done.returncode == 0, done.stderr
     (top / "printed").write_text(done.stdout)
@@ -35,7 +35,8 @@ def made(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path
 
 
 def test_the_options_of_the_server_are_shown(made: Path) -> None:
-    shown = serve_eval("references", "show", "word_problems", "--references-dir", made / "refs")
+    own = ("--model", "org/m", "--references-dir", made / "refs")
+    shown = serve_eval("references", "show", "word_problems", *own)
     assert f"taken at {TAKEN}" in shown.stdout
     assert serve_eval("references", "check", made / "refs").returncode == 0
 
@@ -68,8 +69,9 @@ def test_runs_of_different_deployments_are_pointed_out(made: Path) -> None:
     runs = [made / "taken/run_1", made / "sound"]
     done = serve_eval("references", "register", *runs, "--references-dir", refs)
     assert done.returncode == 0, done.stderr
-    assert "the runs are of 2 different deployments" in done.stderr
-    shown = serve_eval("references", "show", "word_problems", "--references-dir", refs)
+    assert "the runs are of 2 different deployments" in done.stdout
+    own = ("--model", "org/m", "--references-dir", refs)
+    shown = serve_eval("references", "show", "word_problems", *own)
     assert f"taken at {TAKEN} and launcher simulated, server simulator" in shown.stdout
 
 
@@ -81,7 +83,7 @@ def test_an_endpoint_that_runs_is_named_by_its_address(tmp_path: Path) -> None:
             "-o", tmp_path / "taken",
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        assert f"passkey_short: taken at endpoint {url}, server" in done.stderr
+        assert f" taken at endpoint {url}, server" in done.stdout
         judged = serve_eval(
             "run", "--base-url", url, "-t", "passkey_short", *refs, "-o", tmp_path / "judged"
         )

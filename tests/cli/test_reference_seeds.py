@@ -28,7 +28,7 @@ def _take(*more: str, runs: str = "3", varied: bool = True) -> str:
     words = [*ASKED, *HOT, *(["--set", "launcher.varied=true"] if varied else []), *more]
     done = serve_eval("references", "take", "--runs", runs, *words, "-o", "taken")
     assert done.returncode == 0, done.stderr
-    return done.stderr
+    return done.stderr + done.stdout
 
 
 def _run(folder: str, *more: str) -> tuple[int, str]:
@@ -97,18 +97,20 @@ def test_runs_that_are_one_draw_are_named_before_and_after_they_are_asked() -> N
     told = _take("--sampling-seed", "7")
     said = "one_draw: each of the 3 runs has sampling seed 7"
     assert told.count(said) == 2
-    assert told.index(said) < told.index("passkey_short: taken at")
+    assert " seeds    sampling seed 7 in each of 3 runs\n" in told
+    assert told.index(said) < told.index(" taken at ")
     again = serve_eval(
         "references", "register", *(f"taken/run_{k}" for k in (1, 2)), "--references-dir", "again"
     )
-    assert "one_draw: each of the 2 runs has sampling seed 7" in again.stderr
+    assert "one_draw: each of the 2 runs has sampling seed 7" in again.stdout
     repeated = serve_eval(
         "run", *ASKED, *HOT, "--sampling-seed", "7", "--repeats", "2", "--no-reference", "-o", "r"
     )
     assert repeated.returncode == 3
     one = serve_eval("references", "register", "r", "--references-dir", "one")
     assert one.returncode == 0, one.stderr
-    assert "one_draw" not in one.stderr, "each repeat has a seed of its own"
+    assert "one_draw" not in one.stdout
+    assert "sampling seed 7, and the 2 repeats have seeds of their own" in one.stdout
 
 
 def test_runs_of_a_server_that_repeats_its_replies_are_one_draw() -> None:
@@ -143,6 +145,7 @@ def test_runs_with_a_seed_each_make_a_reference_without_one() -> None:
     )
     assert made.returncode == 0, made.stderr
     assert "the mean of 3 runs" in made.stdout
+    assert " seeds    3 sampling seeds: 1, 2, 3\n" in made.stdout
     [file] = Path("my-references").glob("*.yaml")
     assert "seed: 1" not in file.read_text().replace("random_seed", "")
     code, printed = _run("judged", "--sampling-seed", "9", "--set", "launcher.varied=true")

@@ -33,13 +33,14 @@ def _take(*more: str) -> list[str]:
 def test_a_reference_of_ten_samples_does_not_fail_a_run_of_all(tmp_path: Path) -> None:
     taken = serve_eval(*_take("--runs", "1", "-o", "out"))
     assert taken.returncode == 0, taken.stderr
-    assert "the mean of 1 run of 10 samples, in" in taken.stdout
-    assert f"warning: word_problems: {FEW}" in taken.stderr
-    assert "1 of 3 runs: more runs would make the reference less noisy" in taken.stderr
-    assert "references take: launcher simulated, 1 runs" in taken.stderr
-    shown = serve_eval("references", "show", "word_problems", "--references-dir", "tiny")
-    assert f"warning: {FEW}" in shown.stdout
-    checked = serve_eval("references", "check", "tiny")
+    assert "the mean of 1 run of 10 samples\n" in taken.stdout
+    assert f" warning  {FEW}" in taken.stdout
+    assert "1 of 3 runs: more runs would make the reference less noisy" in taken.stdout
+    assert "references take: launcher simulated, 1 run, " in taken.stderr
+    own = ("--model", "my-org/m", "--references-dir", "tiny")
+    shown = serve_eval("references", "show", "word_problems", *own)
+    assert f" warning  {FEW}" in shown.stdout
+    checked = serve_eval("references", "check", "tiny", "-v")
     assert (checked.returncode, checked.stdout.count("1 run of 10 samples")) == (0, 1)
     assert f"my-org/m: {FEW}" in checked.stdout
 
@@ -61,7 +62,7 @@ def test_a_reference_of_ten_samples_does_not_fail_a_run_of_all(tmp_path: Path) -
 
     registered = serve_eval("references", "register", "broken", "--references-dir", "red")
     assert registered.returncode == 0, registered.stderr
-    assert "broken was FAIL against 100.000" in registered.stderr
+    assert "broken was FAIL against 100.000" in registered.stdout
 
 
 def test_a_suite_widens_the_interval_by_the_reference_too(tmp_path: Path) -> None:

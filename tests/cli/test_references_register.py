@@ -37,8 +37,8 @@ def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(
     assert serve_eval(*base, "--no-reference", "-o", tmp_path / "r0").returncode == 3
     registered = serve_eval("references", "register", tmp_path / "r0", "--references-dir", refs)
     assert registered.returncode == 0, registered.stderr
-    assert "the mean of 1 run of 4104 samples, in" in registered.stdout
-    assert "1 of 3 runs: more runs would make" in registered.stderr
+    assert "the mean of 1 run of 4104 samples\n" in registered.stdout
+    assert "1 of 3 runs: more runs would make" in registered.stdout
     shown = serve_eval(
         "references", "show", "mmlu", "--model", "my-org/my-model", "--references-dir", refs
     )

@@ -29,16 +29,25 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_reference_is_registered_and_the_printed_command_uses_it(tmp_path: Path) -> None:
     done = serve_eval("references", "take", "--runs", "2", *ASKED.split(), "-o", "out")
     assert done.returncode == 0, done.stderr
-    said, use = done.stdout.splitlines()
+    first, *rows = done.stdout.splitlines()
     assert re.fullmatch(
-        r"passkey_short: [\d.]+, the mean of 2 runs of 110 samples, in"
-        r" my-references/passkey_short.yaml",
-        said,
+        r" REGISTERED   passkey_short  [\d.]+, the mean of 2 runs of 110 samples", first
     )
-    assert use == f"use it: serve-eval run {ASKED} --references-dir my-references"
-    assert "the runs were simulated" in done.stderr
-    judged = serve_eval(*shlex.split(use.removeprefix("use it: serve-eval ")), "-o", "judged")
+    for row in (
+        " seeds    temperature 0, so that no seed matters",
+        " commit   my-references/passkey_short.yaml and my-references/samples",
+        " folder   out holds the runs",
+        " warning  the runs were simulated: this reference says nothing about any model",
+    ):
+        assert row in rows
+    for face in ("report.html", "junit.xml", "summary.md"):
+        assert "the mean of 2 runs of 110 samples" in (tmp_path / "out" / face).read_text(), face
+    use, show = _next_commands(done.stdout)
+    assert use == f"serve-eval run {ASKED} --references-dir my-references"
+    judged = serve_eval(*shlex.split(use)[1:], "-o", "judged")
     assert (judged.returncode, "PASS" in judged.stdout) == (0, True), judged.stderr
+    shown = serve_eval(*shlex.split(show)[1:])
+    assert (shown.returncode, "2 runs of 110 samples" in shown.stdout) == (0, True), shown.stderr
     # Each run has an order of its own, so that the runs do not share what depends on it.
     seeds = {(tmp_path / f"out/run_{k}/order.json").read_text() for k in (1, 2)}
     assert len(seeds) == 2
@@ -60,6 +69,24 @@ def test_finished_runs_are_kept_and_an_unfinished_one_is_resumed(tmp_path: Path)
     assert journal.read_bytes().splitlines(keepends=True)[:40] == lines[:40]
     other = serve_eval(*words, "--set", "passkey_short.sentences=5", "--reason", "another")
     assert (other.returncode, "holds checks of something else" in other.stderr) == (2, True)
+
+
+def test_the_same_command_shows_a_result_again_but_replaces_no_other_entry(tmp_path: Path) -> None:
+    words = ["references", "take", "--runs", "2", *ASKED.split(), "-o", "out"]
+    first = serve_eval(*words)
+    file = tmp_path / "my-references/passkey_short.yaml"
+    entry = file.read_text()
+    again = serve_eval(*words)
+    assert (again.returncode, again.stdout) == (0, first.stdout), again.stderr
+    assert file.read_text() == entry
+    assert len(list((tmp_path / "my-references/samples").iterdir())) == 1
+    more = serve_eval(*words, "--runs", "3")
+    assert (more.returncode, "give --reason 'why'" in more.stderr) == (2, True), more.stderr
+    assert not (tmp_path / "out/run_3").exists()
+    file.write_text("my-org/m:\n- accuracy: 80\n")
+    other = serve_eval(*words)
+    assert (other.returncode, "give --reason 'why'" in other.stderr) == (2, True), other.stderr
+    assert file.read_text() == "my-org/m:\n- accuracy: 80\n"
 
 
 @pytest.mark.parametrize(
@@ -100,6 +127,10 @@ def test_an_entry_is_replaced_only_with_a_reason_which_is_asked_for_first(tmp_pa
 def test_without_an_endpoint_or_a_launcher_the_command_says_what_to_name() -> None:
     done = serve_eval("references", "take", "-t", "passkey_short")
     assert (done.returncode, "name the endpoint" in done.stderr) == (2, True), done.stderr
+
+
+def _next_commands(text: str) -> list[str]:
+    return re.findall(r"^ (?:next)? +(serve-eval .*)", text, re.MULTILINE)
 
 
 def _commands(text: str) -> list[str]:
@@ -291,9 +322,9 @@ def test_a_plan_that_was_given_is_named_in_the_command() -> None:
     Path("my plan.yaml").write_text(plan)
     done = serve_eval("references", "take", "my plan.yaml", "--runs", "2", "-o", "out")
     assert done.returncode == 0, done.stderr
-    use = done.stdout.splitlines()[-1]
-    assert use == "use it: serve-eval run 'my plan.yaml' --references-dir my-references"
-    judged = serve_eval(*shlex.split(use.removeprefix("use it: serve-eval ")), "-o", "judged")
+    use = _next_commands(done.stdout)[0]
+    assert use == "serve-eval run 'my plan.yaml' --references-dir my-references"
+    judged = serve_eval(*shlex.split(use)[1:], "-o", "judged")
     assert judged.returncode == 0, judged.stderr
 
 
@@ -311,3 +342,20 @@ def test_a_task_that_the_endpoint_cannot_do_ends_after_one_run(tmp_path: Path) -
     assert serve_eval(*mended, "-o", "other").returncode == 0
     registered = serve_eval("references", "register", "out/run_1", "--references-dir", "refs")
     assert "UNSUPPORTED" in registered.stderr
+
+
+def test_runs_that_are_registered_have_the_commands_that_use_them(tmp_path: Path) -> None:
+    assert serve_eval("run", *ASKED.split(), "--no-reference", "-o", "a b").returncode == 3
+    told = json.loads(
+        serve_eval("references", "register", "a b", "--references-dir", "my refs", "--json").stdout
+    )
+    [one] = told["result"]["registered"]
+    assert (one["task"], one["model"], len(one["values"])) == ("passkey_short", "my-org/m", 1)
+    assert (tmp_path / one["file"]).exists()
+    assert (tmp_path / one["scores"]).exists()
+    use, show = (shlex.split(command)[1:] for command in told["commands"])
+    assert serve_eval(*use, "-o", "judged").returncode == 0
+    assert serve_eval(*show).returncode == 0
+    words = ["references", "register", "judged", "--references-dir", "my refs"]
+    again = serve_eval(*words, "--reason", "a new build", "--wanted", "1")
+    assert " replaced an older entry, which is kept in the new one: a new build" in again.stdout

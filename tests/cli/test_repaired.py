@@ -245,7 +245,7 @@ def test_a_reference_from_repaired_answers_carries_a_warning(folder: Path) -> No
             "references", "register", folder / "r", "--references-dir", folder / "own"
         )
     assert done.returncode == 0, done.stderr
-    assert "the first answers to 20 of 100 samples are unknown" in done.stderr
+    assert "the first answers to 20 of 100 samples are unknown" in done.stdout
 
 
 def test_the_paired_rule_is_undecided_and_warns_that_the_lost_answers_are_no_random_part(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from junitparser import JUnitXml
 
 from tests.cli.command import serve_eval
 
@@ -76,7 +78,7 @@ def _content(out: Path) -> dict[str, bytes]:
 
 
 def _gsm8k(done: CompletedProcess[str]) -> dict[str, Any]:
-    tasks: list[dict[str, Any]] = json.loads(done.stdout)["tasks"]
+    tasks: list[dict[str, Any]] = json.loads(done.stdout)["result"]["tasks"]
     return next(task for task in tasks if task["task"] == "gsm8k")
 
 
@@ -85,11 +87,12 @@ def test_what_another_extractor_makes_of_the_answers_is_said_and_nothing_written
     done = serve_eval("rescore", run)
     assert done.returncode == 0, done.stderr
     assert _content(run) == before
-    gsm8k, _, mmlu = done.stdout.partition(" UNCHANGED   mmlu  ")
-    assert gsm8k.startswith(" CHANGED   gsm8k  ")
-    assert f" samples  {ODD} of 60 changed outcome\n          {ODD} correct -> partial\n" in gsm8k
-    assert "\n samples  none of 57 changed\n" in mmlu
-    assert f"and {ODD - 5} more" in done.stdout
+    assert done.stdout.startswith(" CHANGED   2 tasks: 1 CHANGED, 1 UNCHANGED\n")
+    assert f"gsm8k: {ODD} of 60 changed outcome: {ODD} correct -> partial\n" in done.stdout
+    whole = serve_eval("rescore", run, "-v").stdout
+    assert " samples  mmlu: none of 57 changed\n" in whole
+    table = whole.partition(" Changed samples of gsm8k\n")[2].splitlines()
+    assert sum(" -> " not in line and "correct 1" in line for line in table) == ODD
     told = _gsm8k(serve_eval("rescore", run, "--json"))
     assert len(told["changed"]) == ODD
     first = told["changed"][0]
@@ -179,9 +182,64 @@ def test_a_run_that_was_killed_is_scored_as_far_as_it_came(run: Path, tmp_path: 
 def test_a_run_without_an_answer_has_nothing_to_score(run: Path) -> None:
     for file in (run / "samples").iterdir():
         file.unlink()
-    done = serve_eval("rescore", run)
+    done = serve_eval("rescore", run, "--junit", run / "junit.xml")
     assert done.returncode == 5, done.stderr
+    assert done.stdout.startswith(" NOT SCORED ")
     assert "0 of 60 samples have a score" in done.stdout
+    cases = [case for suite in JUnitXml.fromfile(str(run / "junit.xml")) for case in suite]
+    assert [(case.name, type(case.result[0]).__name__) for case in cases] == [
+        ("gsm8k", "Error"),
+        ("mmlu", "Error"),
+    ]
+
+
+def test_the_printed_commands_run_as_they_stand(
+    run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = json.loads(serve_eval("rescore", run, "--json").stdout)["commands"]
+    assert [one.split()[1] for one in shown] == ["show", "rescore"]
+    for _ in range(2):  # The folder of the second command is another one than that of the first.
+        [show, again] = json.loads(serve_eval("rescore", run, "--json").stdout)["commands"]
+        told = serve_eval(*shlex.split(show)[1:])
+        assert (told.returncode, "####" in told.stdout) == (0, True), told.stderr
+        done = serve_eval(*shlex.split(again)[1:], "--json")
+        assert done.returncode == 0, done.stderr
+        for command in json.loads(done.stdout)["commands"]:
+            assert serve_eval(*shlex.split(command)[1:]).returncode in (0, 3), command
+    assert len(list(tmp_path.glob("*_rescored/report.json"))) == 2
+
+
+def test_a_killed_run_is_resumed_by_the_printed_command(run: Path, tmp_path: Path) -> None:
+    (run / "report.json").unlink()
+    journal = run / "samples/gsm8k.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:40]))
+    done = serve_eval("rescore", run, "-o", tmp_path / "new", "--json")
+    resume = json.loads(done.stdout)["commands"][-1]
+    assert resume == f"serve-eval run --resume {tmp_path / 'new'}"
+    assert serve_eval(*shlex.split(resume)[1:]).returncode == 3
+
+
+def test_the_new_verdict_stands_next_to_the_old_one(tmp_path: Path) -> None:
+    (tmp_path / "refs").mkdir()
+    (tmp_path / "refs/word_problems.yaml").write_text("m: [{accuracy: 90, num_samples: 60}]\n")
+    asked = ("--launcher", "simulated", "-m", "m", "-t", "word_problems", "--limit", "60")
+    more = ("--references-dir", tmp_path / "refs", "-o", tmp_path / "out")
+    done = serve_eval("run", *asked, "--set", "launcher.accuracy=0.9", *more)
+    assert done.returncode == 0, done.stdout
+    journal = tmp_path / "out/samples/word_problems.jsonl"
+    records = [json.loads(line) for line in journal.read_text().splitlines()]
+    for record in records[:30]:
+        record["response"]["text"] = "nothing"
+    journal.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    line = tmp_path / "line"
+    new = ("-o", tmp_path / "new", "--notify-text", line)
+    done = serve_eval("rescore", tmp_path / "out", *new)
+    assert done.returncode == 0, done.stderr
+    assert " verdict  FAIL against 90.000, PASS before\n" in done.stdout
+    assert "; FAIL against 90.000, PASS before; " in line.read_text()
+    [told] = json.loads(serve_eval("rescore", tmp_path / "new", "--json").stdout)["result"]["tasks"]
+    assert (told["verdict_before"], told["verdict_after"]) == ("FAIL", None)
 
 
 @pytest.mark.parametrize("place", ["out/inside", "full", "nothing"])

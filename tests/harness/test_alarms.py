@@ -46,21 +46,24 @@ def _all_ways(
     flags: list[str | Path], out: Path, include: list[str | Path]
 ) -> tuple[Any, list[Any]]:
     """Return the result of a run and of its resumption, and the lines of its export."""
-    first = json.loads(_told("run", *flags, "-o", out, "--json"))["tasks"][0]["result"]
-    again = json.loads(_told("run", "--resume", out, *include, "--json"))["tasks"][0]["result"]
+    first = json.loads(_told("run", *flags, "-o", out, "--json"))["result"]["tasks"][0]["result"]
+    again = json.loads(_told("run", "--resume", out, *include, "--json"))["result"]["tasks"][0][
+        "result"
+    ]
     assert (again["value"], again["secondary"], again["scored"]) == (
         first["value"],
         first["secondary"],
         first["scored"],
     )
-    [rescored] = json.loads(_told("rescore", out, *include, "--json"))["tasks"]
+    [rescored] = json.loads(_told("rescore", out, *include, "--json"))["result"]["tasks"]
     assert (rescored["before"], rescored["after"], rescored["moves"]) == (
         first["value"],
         first["value"],
         [],
     )
-    files = _told("export", out, *include, "-o", out / "exported").splitlines()
-    return first, [json.loads(line) for line in Path(files[1]).read_text().splitlines()]
+    told = json.loads(_told("export", out, *include, "-o", out / "exported", "--json"))
+    samples = Path(told["result"]["files"][1]["file"])
+    return first, [json.loads(line) for line in samples.read_text().splitlines()]
 
 
 def test_a_task_that_sets_an_alarm_works_in_every_command(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from serve_eval.evaluation.early_stop import EarlyStopping, watch
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import LOOKS_FILE
@@ -37,6 +36,7 @@ from serve_eval.stats.early_paired import EarlyPaired
 from serve_eval.stats.early_stop import EarlyClassic
 from serve_eval.verdicts import pairing, reference_samples
 from serve_eval.workflows.references.register import register
+from serve_eval.workflows.rescore.rescore import rescore
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

@@ -17,7 +17,6 @@ import pytest
 from serve_eval.cli._dry_run import facts
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.protocol.fingerprint import sample_key
@@ -39,6 +38,7 @@ from serve_eval.stats.classic import classic_test
 from serve_eval.verdicts import pairing, reference_samples, references
 from serve_eval.verdicts.rules.classic import judge
 from serve_eval.workflows.references.register import register
+from serve_eval.workflows.rescore.rescore import rescore
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

@@ -116,8 +116,8 @@ def test_texts_name_the_groups_and_power_plans_with_them() -> None:
     for effect in ([], ["--design-effect", "1"]):
         done = serve_eval("power", "--from", "B", "--detect", "5", *effect)
         assert done.returncode == 0, done.stderr
-        line = next(one for one in done.stdout.splitlines() if one.startswith("  paired  "))
-        least[bool(effect)] = int(line.split()[1])
+        line = next(one for one in done.stdout.splitlines() if one.startswith(" paired  "))
+        least[bool(effect)] = int(line.split()[1].replace(",", ""))
         assert ("design effect 5" in done.stdout) is not bool(effect)
     assert least[False] / least[True] == pytest.approx(paired["design_effect"], rel=0.01)
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evaluation.rescore import rescore
 from serve_eval.schema import Plan, Shard, Spec
 from serve_eval.workflows.compare.verdict import compare_folders
 from serve_eval.workflows.diagnose.evidence import read
 from serve_eval.workflows.export.export import export
 from serve_eval.workflows.merge.merge import merge, plan_of_whole
 from serve_eval.workflows.merge.shards import read_shards
+from serve_eval.workflows.rescore.rescore import rescore
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("simulated_here")]
 

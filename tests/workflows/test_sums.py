@@ -12,7 +12,6 @@ import pytest
 from serve_eval.evaluation.agreement.answer_pairs import read_task
 from serve_eval.evaluation.agreement.score_pairs import score_pairs
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage.records.scores import read_scores
 from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.protocol.shared import build_task
@@ -22,6 +21,7 @@ from serve_eval.workflows.compare.verdict import compare_folders
 from serve_eval.workflows.merge.merge import merge, plan_of_whole
 from serve_eval.workflows.merge.shards import read_shards
 from serve_eval.workflows.references.register import register
+from serve_eval.workflows.rescore.rescore import rescore
 from tests.tasks.made_data import write_voxpopuli
 
 pytest.importorskip("jiwer", reason="needs the optional extra media")

@@ -22,6 +22,8 @@ from serve_eval.report.page.content import DataTable
 
 STATES = {
     "PASS": CiState.PASSED,
+    "REGISTERED": CiState.PASSED,
+    "WRITTEN": CiState.PASSED,
     "FAIL": CiState.FAILURE,
     "ERROR": CiState.ERROR,
     "KILLED": CiState.ERROR,

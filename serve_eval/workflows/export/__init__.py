@@ -1,3 +1,3 @@
 """Export a finished run in the file format of another tool."""
 
-__all__ = ["export", "own_rows"]
+__all__ = ["biochatter", "document", "export", "own_rows"]

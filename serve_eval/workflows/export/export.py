@@ -34,9 +34,10 @@ LM_EVAL = "lm_eval:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """The files that were written, and remarks for their reader."""
+    """The files that were written, the rows of each, and what was left out and why."""
 
     files: tuple[Path, ...]
+    rows: Mapping[Path, int]
     notes: tuple[str, ...]
 
 
@@ -72,6 +73,7 @@ def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = (
         ) from error
     files = [folder / f"results_{when}.json"]
     logged: list[Logged] = []
+    rows: dict[Path, int] = {}
     notes: list[str] = []
     for p in prepared:
         files.append(folder / f"samples_{file_name(_name(p))}_{when}.jsonl")
@@ -83,6 +85,7 @@ def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = (
                 f"{one.task}: only the first of {times} answers to each document is exported"
             )
         logged.append(one)
+        rows[files[-1]] = one.answered
         if one.answered < one.planned:
             notes.append(
                 f"{one.task}: {one.answered} of {one.planned} samples have a score; the others"
@@ -95,7 +98,7 @@ def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = (
         about=_about(report, started),
     )
     write_private(files[0], write_json(content, indent=2).encode())
-    return Exported(files=tuple(files), notes=tuple(notes))
+    return Exported(files=tuple(files), rows=rows, notes=tuple(notes))
 
 
 def _about(report: Report, started: datetime) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from serve_eval.schema import Plan, Spec
+from serve_eval.schema import Plan, Spec, Task
 
 SEED = "seed"
 """The option and the field of a task's protocol with the sampling seed."""
@@ -53,3 +53,24 @@ def with_seed(fingerprint: Mapping[str, str], saved: Mapping[str, str]) -> dict[
     """Return a fingerprint with the seed of a saved one."""
     kept = {k: v for k, v in fingerprint.items() if k != SEED}
     return {**kept, SEED: saved[SEED]} if SEED in saved else kept
+
+
+def describe_seeds(task: Task, plans: Sequence[Plan]) -> str:
+    """Return how the runs of a task were drawn: by their plans, or by the seed of the task."""
+    if task.sampling.temperature == 0:
+        return "temperature 0, so that no seed matters"
+    found = [
+        spec.options.get(SEED, task.sampling.seed)
+        for plan in plans
+        for spec in plan.tasks
+        if spec.name == task.name
+    ]
+    repeats = sum(plan.times(task.name) for plan in plans)
+    more = f", and the {repeats} repeats have seeds of their own" if repeats > len(plans) else ""
+    named = ", ".join(str(seed) for seed in found if seed is not None)
+    if not named:
+        return "no sampling seed: the server drew"
+    if len(set(found)) == 1:
+        each = f" in each of {len(found)} runs" if len(found) > 1 else ""
+        return f"sampling seed {found[0]}{each}{more}"
+    return f"{len(set(found))} sampling seeds: {named}{more}"

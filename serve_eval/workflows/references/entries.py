@@ -39,35 +39,38 @@ def make_folder(folder: Path) -> None:
 
 def write_entry(
     file: Path, model: str, spec: Mapping[str, Any], entry: dict[str, Any], reason: str | None
-) -> None:
+) -> str | None:
     """Add an entry to a file, or replace the entry with the same specification.
 
     Everything else in the file stays as it is, including comments and order. An entry of the same
-    scores stays too: a killed command wrote it.
+    scores stays too, since this command wrote it before: then the file of its scores is returned.
     """
-    if _is_written(file, model, spec, entry, reason):
-        return
+    if (scores := _find_written(file, model, spec, entry, reason)) is not None:
+        return scores
     text = _edit(file, model, spec, entry, reason)
     make_folder(file.parent)
     try:
         write_named_file(file, text.encode())
     except OSError as error:
         raise ReferenceFileError(f"{file}: cannot be written: {error.strerror}") from error
+    return None
 
 
-def _is_written(
+def _find_written(
     file: Path, model: str, spec: Mapping[str, Any], entry: dict[str, Any], reason: str | None
-) -> bool:
-    """Return True if a file has an entry of the same scores of single samples, and its reason."""
+) -> str | None:
+    """Return the scores of an entry of the same scores of single samples, and its reason."""
     if not file.exists():
-        return False
+        return None
     text = yaml_source.read_text(file, ReferenceFileError)
     entries = yaml_source.parse(text, str(file), ReferenceFileError).value.get(model, [])
     digest = entry.get("runs", {}).get("sha256")
     same = [one for one in entries if _list_spec(one) == spec]
     written = [one for one in same if digest and one.get("runs", {}).get("sha256") == digest]
     reasons = {one.get("replaced", [{}])[-1].get("reason") for one in written}
-    return bool(written) and (reason is None or reason in reasons)
+    if not written or (reason is not None and reason not in reasons):
+        return None
+    return str(written[0]["runs"].get("samples", ""))
 
 
 def check_entry(file: Path, model: str, spec: AccuracySpec, reason: str | None) -> None:

@@ -23,6 +23,7 @@ from serve_eval.plugins.scope import with_scope
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.shared import usual_task
 from serve_eval.schema import Plan, is_rehearsal
+from serve_eval.stats.instability import instability
 from serve_eval.verdicts import few_samples, reference_samples, references
 from serve_eval.verdicts.one_draw import describe_equal_runs, describe_one_seed
 from serve_eval.verdicts.reference_answers import StoredAnswers
@@ -32,7 +33,7 @@ from serve_eval.workflows.references.deployments import (
     list_added,
     list_deployments,
 )
-from serve_eval.workflows.references.distinct_seeds import leave_distinct_seeds
+from serve_eval.workflows.references.distinct_seeds import describe_seeds, leave_distinct_seeds
 from serve_eval.workflows.references.entries import make_folder, write_entry
 from serve_eval.workflows.references.first_answers import count_equal, describe_answers
 from serve_eval.workflows.references.scored_runs import (
@@ -53,15 +54,31 @@ it."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """A reference that was written for a task, and warnings for its reader."""
+    """A reference that was written for a task, and warnings for its reader.
+
+    `value` is the mean of `values`, one for each run, in the unit of the metric. `scores` is the
+    file of the scores per sample (None: they have no bounds). `flip_rate` is the share of prompts
+    on which two runs disagree (None: one run). `seeds` says how the runs were drawn, `taken` where,
+    and `reason` why an older entry was replaced ("": there was none).
+    """
 
     task: str
+    model: str
     file: Path
+    scores: Path | None
     value: float
-    runs: int
+    values: tuple[float, ...]
     samples: int
+    flip_rate: float | None
+    seeds: str
     taken: str
+    reason: str
     warnings: tuple[str, ...]
+
+    @property
+    def runs(self) -> int:
+        """Number of runs, of which each repeat is one."""
+        return len(self.values)
 
 
 @with_scope
@@ -116,6 +133,7 @@ def register(
                 wanted,
                 drawn[i],
                 added[i],
+                describe_seeds(p.task, plans),
             )
         )
     return written
@@ -231,6 +249,7 @@ def _register(
     wanted: int,
     drawn: Sequence[str],
     added: Sequence[str] | None,
+    seeds: str,
 ) -> Registered:
     task, metric, model = prepared.task, prepared.task.metric, plan.reference_model or plan.model
     assert model is not None
@@ -295,7 +314,8 @@ def _register(
         del entry["runs"]
         entry["sigma"] = round(math.sqrt(variance / (n * len(runs))), 3)
     file = references_dir / f"{task.reference_file}.yaml"
-    write_entry(file, model, spec, entry, reason)
+    kept = write_entry(file, model, spec, entry, reason)
+    place = _keep_one(references_dir, place, kept)
     warnings = [*drawn]
     if bounds is None:
         warnings.append("its scores have no bounds, so the entry has no score per sample")
@@ -303,12 +323,6 @@ def _register(
     own_n = prepared.dataset.total if usual.num_samples is None else usual.num_samples
     if (line := few_samples.describe_few(n, own_n, usual)) is not None:
         warnings.append(line)
-    if len(runs) < (wanted := max(wanted, WANTED_RUNS)):
-        warnings.append(
-            f"{len(runs)} of {wanted} runs: more runs would make the reference less noisy"
-        )
-    if plan.launcher.name == "simulated":
-        warnings.append("the runs were simulated: this reference says nothing about any model")
     if len(deployments) > 1:
         launched = "; ".join(map(references.describe_launched, deployments))
         warnings.append(f"the runs are of {len(deployments)} different deployments: {launched}")
@@ -320,15 +334,35 @@ def _register(
             " attempts may have lost them, and the reference holds the answers that came later."
             " Register runs without such failures (row `asked`: repaired)"
         )
+    warnings += list_failed(chosen, task.name)
+    if len(runs) < (wanted := max(wanted, WANTED_RUNS)):
+        warnings.append(
+            f"{len(runs)} of {wanted} runs: more runs would make the reference less noisy"
+        )
+    if plan.launcher.name == "simulated":
+        warnings.append("the runs were simulated: this reference says nothing about any model")
     return Registered(
         task=task.name,
+        model=model,
         file=file,
+        scores=None if bounds is None else references_dir / place,
         value=value,
-        runs=len(runs),
+        values=tuple(values),
         samples=n,
+        flip_rate=instability([list(run) for run in runs]).flip_rate if len(runs) > 1 else None,
+        seeds=seeds,
+        reason=(reason or "") if "replaced" in entry else "",
         taken=" and ".join(map(references.describe_launched, deployments)),
-        warnings=(*warnings, *list_failed(chosen, task.name)),
+        warnings=tuple(warnings),
     )
+
+
+def _keep_one(references_dir: Path, place: Path, kept: str | None) -> Path:
+    """Return the file of the scores, and remove one at `place` that an entry has elsewhere."""
+    if not kept or kept == place.as_posix():
+        return place
+    (references_dir / place).unlink()
+    return Path(kept)
 
 
 def _test_fields(effect: RunEffect | None) -> dict[str, float | int]:

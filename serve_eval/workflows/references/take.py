@@ -84,7 +84,7 @@ async def take_reference(
     run, and as `register` does.
     """
     plan, prepared = await _prepare(plan, out_dir, environ, notify)
-    if not _is_registering(out_dir):
+    if not _is_asked(out_dir, runs):
         _check(plan, prepared, references_dir, runs, reason)
         _warn(prepared, runs, notify)
     make_folder(references_dir)
@@ -137,10 +137,15 @@ async def find_unfinished_take(
     return None
 
 
-def _is_registering(folder: Path) -> bool:
-    """Return True if an earlier session was killed while it registered the runs of a folder."""
+def _is_asked(folder: Path, runs: int) -> bool:
+    """Return True if an earlier session asked all runs of a folder, and began to register them.
+
+    It may have been killed then, or before its result was shown. To register them again changes
+    nothing in an entry of the same scores, and another entry is refused.
+    """
     saved = TAKE.find_plan(folder, TakenRuns)
-    return saved is not None and saved.registering
+    begun = saved is not None and (saved.registering or saved.registered)
+    return saved is not None and begun and saved.runs == runs
 
 
 def _is_registered(folder: Path) -> bool:

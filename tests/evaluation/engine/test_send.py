@@ -16,7 +16,6 @@ from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.engine import send
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.protocol.fingerprint import fingerprint, sample_key
 from serve_eval.protocol.shared import build_task
@@ -38,6 +37,7 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.workflows.references.register import register
+from serve_eval.workflows.rescore.rescore import rescore
 from tests.scripted_server import Reply, ScriptedServer, answer, fail
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

@@ -21,7 +21,6 @@ from serve_eval.evaluation.engine.order import arrange, task_seed
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rerun import Rerun
-from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.results.degradation import Course, degradations
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.file_names import ORDER_FILE
@@ -30,6 +29,7 @@ from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulato
 from serve_eval.schema import Comparison, Limits, Metric, Plan, Report, Spec
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.invariants.check import check
+from serve_eval.workflows.rescore.rescore import rescore
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, hand_over
 
 N = 60

@@ -20,7 +20,6 @@ from serve_eval.errors import ReferenceFileError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage.file_names import PROOFS_FILE as STEPS
 from serve_eval.evaluation.storage.journal import read
 from serve_eval.evaluation.storage.records.reply_proofs import (
@@ -32,6 +31,8 @@ from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_ap
 from serve_eval.schema import AccuracySpec, Plan, Report, Spec, VerdictOutcome
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.workflows.references.register import register
+from serve_eval.workflows.rescore.rescore import rescore
+from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -130,11 +131,13 @@ def test_a_reference_of_another_version_of_the_endpoint_is_pointed_out(
     )
 
 
-def test_a_reference_shows_how_noisy_and_how_old_it_is(
-    plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from serve_eval.cli.references import show
+def _show(task: str, folder: Path) -> str:
+    """Return what `references show` prints of the entries of the model."""
+    more = ("--model", MODEL, "--references-dir", folder)
+    return serve_eval("references", "show", task, *more).stdout
 
+
+def test_a_reference_shows_how_noisy_and_how_old_it_is(plan: Plan, tmp_path: Path) -> None:
     mmlu = replace(plan, tasks=(Spec(name="mmlu", options={"num_samples": 114}),))
     for i in range(3):
         _run(mmlu, tmp_path / str(i), i)
@@ -142,8 +145,7 @@ def test_a_reference_shows_how_noisy_and_how_old_it_is(
     file = tmp_path / "refs/mmlu.yaml"
     text = file.read_text()
     file.write_text(text[: text.index("date: ")] + "date: '2020-01-02'\n")
-    show("mmlu", MODEL, tmp_path / "refs")
-    said = capsys.readouterr().out
+    said = _show("mmlu", tmp_path / "refs")
     assert "3 runs of 114 samples" in said
     assert "% of the prompts" in said
     assert "days old" in said
@@ -280,12 +282,9 @@ def _of_runs_with_shifts(plan: Plan, shifts: Sequence[float], folder: Path) -> l
 def test_runs_that_differ_as_a_whole_are_pointed_out(
     plan: Plan,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
     shifts: tuple[float, ...],
     differ: bool,
 ) -> None:
-    from serve_eval.cli.references import show
-
     more = replace(plan, tasks=(Spec(name="gsm8k", options={"num_samples": 400}),))
     runs = _of_runs_with_shifts(more, shifts, tmp_path / "runs")
     (registered,) = register(runs, tmp_path / "refs", wanted=len(shifts))
@@ -307,8 +306,7 @@ def test_runs_that_differ_as_a_whole_are_pointed_out(
     assert (p <= 0.05) is differ
     wanted = f"the runs may differ as a whole (Cochran's Q {q:.1f}, {k - 1} degree"
     told = [line for line in registered.warnings if line.startswith(wanted)]
-    show("gsm8k", MODEL, tmp_path / "refs")
-    said = capsys.readouterr().out
+    said = _show("gsm8k", tmp_path / "refs")
     assert f"Cochran's Q {q:.1f} ({k - 1} df, p {p:.2g})" in said
     assert (wanted in said) is differ
     assert len(told) == differ

@@ -21,7 +21,6 @@ from serve_eval.errors import RunFolderError, SandboxError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.evaluation.plan.serialise import to_file
-from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import ownership
 from serve_eval.evaluation.storage.private_files import pretty_json
 from serve_eval.evaluation.storage.records.executions import Executions
@@ -40,6 +39,7 @@ from serve_eval.schema import (
     Spec,
 )
 from serve_eval.workflows.references.register import register
+from serve_eval.workflows.rescore.rescore import rescore
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

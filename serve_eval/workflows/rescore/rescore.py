@@ -17,8 +17,6 @@ import msgspec
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.rescored_run import check_new_run, write_rescored_run
-from serve_eval.evaluation.rescored_task import TaskToRescore, apply_settings, task_to_rescore
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.replay import take
 from serve_eval.evaluation.results.scoring import ScoringProcesses
@@ -38,8 +36,15 @@ from serve_eval.schema import (
     FailureKind,
     Plan,
     Program,
+    Report,
     Sample,
     Task,
+)
+from serve_eval.workflows.rescore.rescored_run import check_new_run, write_rescored_run
+from serve_eval.workflows.rescore.rescored_task import (
+    TaskToRescore,
+    apply_settings,
+    task_to_rescore,
 )
 
 NOT_SCORED = "not scored"
@@ -75,7 +80,8 @@ class Rescored(msgspec.Struct, frozen=True, kw_only=True):
     Values are in points, over the `answered` of `planned` samples. `before` comes from the scores
     on file, `reported` from report.json (None: no report). `options` maps a changed option to
     (before, after). `moves` counts samples by outcome before and after; `changed` also has samples
-    of which only the value or the answer changed.
+    of which only the value or the answer changed. `verdict_before` is that of report.json, and
+    `verdict_after` that of the new folder, judged against `reference` (None: there is none).
     """
 
     task: str
@@ -89,6 +95,9 @@ class Rescored(msgspec.Struct, frozen=True, kw_only=True):
     moves: Sequence[tuple[str, str, int]]
     changed: Sequence[Changed]
     notes: Sequence[str]
+    verdict_before: str | None = None
+    verdict_after: str | None = None
+    reference: float | None = None
 
     @property
     def moved(self) -> int:
@@ -155,9 +164,24 @@ def rescore(
         raise RunFolderError(
             f"{error.filename or run}: cannot be read: {error.strerror}"
         ) from error
-    if to is not None:
-        write_rescored_run(run, to, plan, now, report)
-    return found
+    judged = None if to is None else write_rescored_run(run, to, plan, now, report)
+    return [_add_verdicts(one, report, judged) for one in found]
+
+
+def _add_verdicts(one: Rescored, before: Report | None, after: Report | None) -> Rescored:
+    """Return new scores with the verdicts of their task in the two reports."""
+    was, now = (
+        None
+        if report is None
+        else next((task.verdict for task in report.tasks if task.result.task == one.task), None)
+        for report in (before, after)
+    )
+    return msgspec.structs.replace(
+        one,
+        verdict_before=None if was is None else was.outcome.value,
+        verdict_after=None if now is None else now.outcome.value,
+        reference=None if now is None else now.reference,
+    )
 
 
 class _Comparison:

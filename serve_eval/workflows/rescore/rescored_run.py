@@ -68,10 +68,10 @@ def check_new_run(
 
 def write_rescored_run(
     run: Path, to: Path, plan: Plan, prepared: Sequence[PreparedTask], report: Report | None
-) -> None:
+) -> Report | None:
     """Write a run folder with the same answers and sessions, and with a report if `run` has one.
 
-    Raises RunFolderError if it cannot be written.
+    Return that report. Raises RunFolderError if it cannot be written.
     """
     prints, mark = _fingerprints(prepared), mark_copy([run], plan)
     try:
@@ -93,6 +93,7 @@ def write_rescored_run(
         )
         write_report(to, judged)
     end_copy(to, mark)
+    return None if report is None else judged
 
 
 def _fingerprints(prepared: Sequence[PreparedTask]) -> dict[str, dict[str, str]]:

@@ -12,8 +12,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from serve_eval.cases.biochatter_rows import read
@@ -24,8 +23,8 @@ from serve_eval.schema import file_stem
 from serve_eval.series.deployments import name_deployments
 from serve_eval.series.measured_runs import read_measured
 from serve_eval.verdicts.one_draw import describe_one_draw
-from serve_eval.workflows.biochatter.records import CaseRow, read_rows
-from serve_eval.workflows.biochatter.tables import (
+from serve_eval.workflows.export.biochatter.records import CaseRow, read_rows
+from serve_eval.workflows.export.biochatter.tables import (
     SUMMARY,
     TASK_COLUMNS,
     CaseScores,
@@ -33,6 +32,7 @@ from serve_eval.workflows.biochatter.tables import (
     split_subtasks,
     tabulate_task,
 )
+from serve_eval.workflows.export.export import Exported
 
 RESULT_COLUMNS = (
     "model_name",
@@ -63,14 +63,6 @@ CONFIDENCE_COLUMNS = (
 PROCESSED = "processed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenTables:
-    """The files that were written, and remarks for their reader."""
-
-    files: tuple[Path, ...]
-    notes: tuple[str, ...]
-
-
 @with_scope
 def export_biochatter(
     folders: Sequence[Path],
@@ -78,7 +70,7 @@ def export_biochatter(
     *,
     more: Sequence[Path] = (),
     include_path: Sequence[str] = (),
-) -> WrittenTables:
+) -> Exported:
     """Write the files of all finished runs in or below some folders.
 
     Deployments of one model have names of their own. Of several runs of a deployment, the latest
@@ -108,11 +100,11 @@ def export_biochatter(
         raise RunFolderError(
             f"{to}: cannot write: {error.strerror}", hint="Choose another with -o."
         ) from error
-    files: list[Path] = []
+    files: dict[Path, int] = {}
     cases: dict[str, list[CaseScores]] = {}
     for name, found in by_task.items():
         ordered = sorted(found.values(), key=lambda row: (row.model, row.subtask, row.md5))
-        files += _write_task(to, file_stem(name), ordered)
+        files |= _write_task(to, file_stem(name), ordered)
         cases[file_stem(name)] = list(map(_scores, ordered))
     for file in more:
         cases.setdefault(file.stem, []).extend(
@@ -121,8 +113,8 @@ def export_biochatter(
             )
             for row in read(file)
         )
-    files += _write_tables(to / PROCESSED, cases)
-    return WrittenTables(files=tuple(files), notes=tuple(notes))
+    files |= _write_tables(to / PROCESSED, cases)
+    return Exported(files=tuple(files), rows=files, notes=tuple(notes))
 
 
 def _scores(row: CaseRow) -> CaseScores:
@@ -131,8 +123,11 @@ def _scores(row: CaseRow) -> CaseScores:
     )
 
 
-def _write_task(to: Path, name: str, rows: Sequence[CaseRow]) -> list[Path]:
-    """Write the result file of a task, and its failures and confidences if there are any."""
+def _write_task(to: Path, name: str, rows: Sequence[CaseRow]) -> dict[Path, int]:
+    """Write the result file of a task, and its failures and confidences if there are any.
+
+    Return the files with their rows, as all functions here that write.
+    """
     failures = [cells for row in rows for cells in row.list_failures()]
     confidences = [cells for row in rows if (cells := row.list_confidences()) is not None]
     tables = (
@@ -140,15 +135,18 @@ def _write_task(to: Path, name: str, rows: Sequence[CaseRow]) -> list[Path]:
         (to / f"{name}_failure_modes.csv", FAILURE_COLUMNS, failures),
         (to / f"{name}_confidence.csv", CONFIDENCE_COLUMNS, confidences),
     )
-    return [_write(file, columns, cells) for file, columns, cells in tables if cells]
+    written: dict[Path, int] = {}
+    for file, columns, found in tables:
+        written |= _write(file, columns, found) if found else {}
+    return written
 
 
-def _write_tables(to: Path, cases: dict[str, list[CaseScores]]) -> list[Path]:
+def _write_tables(to: Path, cases: dict[str, list[CaseScores]]) -> dict[Path, int]:
     """Write the tables of all tasks, of their subtasks, and the overview."""
-    files = []
+    files: dict[Path, int] = {}
     tables = {name: tabulate_task(of_task) for name, of_task in cases.items()}
     for name, rows in tables.items():
-        files.append(_write(to / f"{name}.csv", TASK_COLUMNS, [row.list_cells() for row in rows]))
+        files |= _write(to / f"{name}.csv", TASK_COLUMNS, [row.list_cells() for row in rows])
         subtasks = split_subtasks(cases[name])
         if subtasks:
             cells = [
@@ -157,17 +155,17 @@ def _write_tables(to: Path, cases: dict[str, list[CaseScores]]) -> list[Path]:
                 for row in tabulate_task(of_one)
             ]
             columns = (*TASK_COLUMNS, "Subtask")
-            files.append(_write(to / f"{name}_by_subtask.csv", columns, cells))
+            files |= _write(to / f"{name}_by_subtask.csv", columns, cells)
     overview = [row.list_cells() for row in make_overview(tables)]
     heads = ("Full model name", *tables, *SUMMARY)
-    return [*files, _write(to / "overview.csv", heads, overview)]
+    return files | _write(to / "overview.csv", heads, overview)
 
 
-def _write(file: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Path:
-    """Write a CSV file and return its path."""
+def _write(file: Path, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> dict[Path, int]:
+    """Write a CSV file."""
     out = io.StringIO(newline="")
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(rows)
     write_private(file, out.getvalue().encode(errors="backslashreplace"))
-    return file
+    return {file: len(rows)}

@@ -1,0 +1,176 @@
+"""Make the document of a plan: the drop that n samples find, or the n for a drop. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement, make_header
+from serve_eval.report.page.content import DataCell, DataColumn, DataTable
+from serve_eval.report.real_size import write_number
+from serve_eval.shell_words import quote_path
+from serve_eval.workflows.power.answers import PAIRED, PAIRED_FAIL, TaskPower
+from serve_eval.workflows.power.assumed import PowerQuestion
+from serve_eval.workflows.power.words import (
+    count_samples,
+    explain,
+    explain_margin,
+    write_drop,
+    write_points,
+)
+
+PLAN = "PLAN"
+_QUESTIONS = ("total", "theta", "detect")
+"""Options that a next command replaces by the reverse question."""
+
+
+def make_document(found: Sequence[TaskPower], asked: PowerQuestion, run: Path | None) -> Document:
+    """Return the document of the answers for each task, with what they assume and their tables."""
+    several = len(found) > 1
+    return Document(
+        story="power",
+        command=f"serve-eval power{_write_flags(asked, run, asked_too=True)}",
+        header=make_header(0),
+        conclusions=[_conclude(one, Depth.MORE if several else Depth.FIRST) for one in found],
+        overview=_compare_tasks(found) if several else None,
+        blocks=[block for one in found for block in _list_tables(one, several)],
+        commands=list(_list_next(found, asked, run)),
+    )
+
+
+def _conclude(one: TaskPower, depth: Depth) -> Conclusion:
+    return Conclusion(
+        name=one.task or _name_question(one),
+        outcome=PLAN,
+        figures=_answer(one),
+        statements=[Statement(label=label, text=text, depth=depth) for label, text in explain(one)],
+    )
+
+
+def _name_question(one: TaskPower) -> str:
+    """Return what was asked, where no task gives a name."""
+    if one.sizes:
+        return count_samples(one.sizes[-1].n)
+    if one.detection is not None:
+        return f"a drop of {write_points(one.detection.drop)}"
+    assert one.theta is not None
+    return f"theta {one.theta.theta:g}"
+
+
+def _answer(one: TaskPower) -> str:
+    """Return the answer in a few words: the drop that n finds, or the n for a drop."""
+    chance = f"with a probability of {one.assumed.power:g} (paired)"
+    if one.detection is not None and not one.sizes:
+        drop = f"a drop of {write_points(one.detection.drop)}" if one.task else "it"
+        return f"{count_samples(one.detection.n)} prove {drop} {chance}"
+    if one.at is not None:
+        named = f"{count_samples(one.at.n)}: " if one.task else ""
+        drop = (
+            "no drop" if one.at.failed is None else f"a drop of {write_drop(one.at.failed)} points"
+        )
+        return f"{named}{drop} is FAIL {chance}"
+    assert one.theta is not None
+    return f"{count_samples(one.theta.n)} (classic)"
+
+
+def _compare_tasks(found: Sequence[TaskPower]) -> DataTable:
+    """Return the table of several tasks: what their samples find, and the samples for the drop."""
+    names = ["task", "n", "FAIL from", "proven from", "classic from"]
+    rows = []
+    for one in found:
+        at, row = one.at, [one.task]
+        if at is not None:
+            row += [f"{at.n:,}", *map(write_drop, (at.failed, at.proven, at.theta))]
+        if one.detection is not None:
+            row += [
+                "none" if need.n is None else f"{need.n:,}"
+                for need in one.detection.needed
+                if need.rule in (PAIRED, PAIRED_FAIL)
+            ]
+        rows.append([DataCell(text=text) for text in row])
+    if (drop := found[0].detection) is not None:
+        names += [f"n to prove {drop.drop:g}", f"n to FAIL {drop.drop:g}"]
+    return DataTable(
+        title="Tasks",
+        columns=[DataColumn(name=name, number=i > 0) for i, name in enumerate(names)],
+        rows=rows,
+        caption="from: the least drop in points that is found with the wanted probability",
+    )
+
+
+def _list_tables(one: TaskPower, several: bool) -> Iterator[Block]:
+    """Yield the table by n, and that of the power by drop."""
+    of = f" of {one.task}" if several else ""
+    if len(one.sizes) > 1:
+        sizes = [
+            [
+                str(row.n),
+                write_number(row.theta, 6),
+                write_number(row.threshold, 6),
+                write_drop(row.proven),
+                write_drop(row.failed),
+            ]
+            for row in one.sizes
+        ]
+        yield _tabulate(
+            f"Samples{of}",
+            ("n", "theta", "threshold - reference", "paired drop", "paired FAIL"),
+            sizes,
+            "paired drop, paired FAIL: the least drop that is proven, and FAIL, with a probability"
+            f" of {one.assumed.power:g}",
+        )
+    if (found := one.detection) is not None:
+        chances = [
+            [f"{row.drop:g}", *map(write_number, (row.classic, row.proven, row.failed))]
+            for row in found.rows
+        ]
+        yield _tabulate(
+            f"Power with {found.n} samples{of}",
+            ("drop", "classic FAIL", "paired proven", "paired FAIL"),
+            chances,
+            f"{explain_margin(one.assumed, found.n)}. Other proven drops pass with the warning"
+            " small_drop.",
+        )
+
+
+def _tabulate(
+    title: str, names: Sequence[str], rows: Sequence[Sequence[str]], caption: str
+) -> Block:
+    section = DataTable(
+        title=title,
+        columns=[DataColumn(name=name, number=True) for name in names],
+        rows=[[DataCell(text=text) for text in row] for row in rows],
+        caption=caption,
+    )
+    return Block(section=section, depth=Depth.MORE)
+
+
+def _list_next(found: Sequence[TaskPower], asked: PowerQuestion, run: Path | None) -> Iterator[str]:
+    """Yield the reverse question: the samples for a drop that n finds, or the drop that n finds."""
+    flags = _write_flags(asked, run, asked_too=False)
+    for one in found[:1]:
+        if one.detection is not None:
+            needs = [need.n for need in one.detection.needed if need.rule in (PAIRED, PAIRED_FAIL)]
+            yield f"serve-eval power --total {max(n or 0 for n in needs)}{flags}"
+        elif one.theta is not None:
+            yield f"serve-eval power --total {one.theta.n}{flags}"
+        elif one.at is not None and one.at.failed is not None:
+            yield f"serve-eval power --detect {one.at.failed:.3g}{flags}"
+
+
+def _write_flags(asked: PowerQuestion, run: Path | None, *, asked_too: bool) -> str:
+    """Return the options that were given; without the questions unless `asked_too`."""
+    usual = PowerQuestion()
+    given = "" if run is None else f" --from {quote_path(run)}"
+    for field in fields(asked):
+        value = getattr(asked, field.name)
+        if value != getattr(usual, field.name) and (asked_too or field.name not in _QUESTIONS):
+            given += f" --{field.name.replace('_', '-')} {_write_value(value)}"
+    return given
+
+
+def _write_value(value: float) -> str:
+    """Return a number in its shortest form that is read as the same."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
