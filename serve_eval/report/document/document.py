@@ -46,8 +46,8 @@ class Statement:
     """A fact in words below its label. `href` leads to a place or file next to the page.
 
     `keep`: it stands on the first screen even if its task passed among several, and in the summary
-    of CI however deep it is. `last`: lines of which the first screen shows the last ones, at most
-    so many, in place of the first. `mark` is the part that a terminal highlights.
+    of CI however deep it is. `last`: the first screen shows this number of its last lines, in place
+    of the first ones. `mark` is the part that a terminal highlights.
     """
 
     label: str

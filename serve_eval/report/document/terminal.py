@@ -180,7 +180,7 @@ class _Screen:
         return lines
 
     def _shorten(self, parts: list[Text], most: int, width: int, *, from_end: bool) -> list[Text]:
-        """Return at most so many lines of a text, the first or the last, with a mark of the cut."""
+        """Return at most `most` lines of a text, the first or the last, with a mark of the cut."""
         if from_end:
             kept = parts[len(parts) - most :]
             kept[0] = Text("... ").append_text(kept[0])

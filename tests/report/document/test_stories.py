@@ -30,7 +30,7 @@ PACKAGE = Path(__file__).parents[3] / "serve_eval"
 WORKFLOWS = PACKAGE / "workflows"
 WITHOUT = {
     "capsule", "collect", "diagnose", "doctor", "export", "init",
-    "merge", "references", "servers", "show", "view", "biochatter",
+    "merge", "references", "servers", "view", "biochatter",
 }  # fmt: skip
 """Packages that show their results by code of their own still. The set only shrinks."""
 SHOWN = {"rich", "typer", "serve_eval.report.ci.junit", "serve_eval.report.page.writer"}
