@@ -29,7 +29,7 @@ from serve_eval.report.text import clean
 PACKAGE = Path(__file__).parents[3] / "serve_eval"
 WORKFLOWS = PACKAGE / "workflows"
 WITHOUT = {
-    "collect", "diagnose", "export", "servers",
+    "collect", "diagnose", "export",
     "merge", "references", "view", "biochatter",
 }  # fmt: skip
 """Packages that show their results by code of their own still. The set only shrinks."""
