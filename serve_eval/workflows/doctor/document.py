@@ -10,7 +10,7 @@ from serve_eval.report.page.content import DataCell, DataColumn, DataTable, Text
 from serve_eval.workflows.doctor.findings import DoctorFinding
 
 FIRST_RUN = "serve-eval run --launcher embedded --tasks word_problems"
-"""A run that needs nothing but the extra `servers`."""
+"""A run that needs only the extra `servers`."""
 _STATES = {
     "problem": ("PROBLEM", CiState.FAILURE),
     "absent": ("ABSENT", CiState.SKIPPED),
