@@ -50,14 +50,17 @@ def listing(
         lines = describe_preset(name) if kind == PRESETS else _one(packages.get(kind), kind, name)
         _print_one(name, lines, as_json=shown.as_json)
         return
-    if kind == PRESETS:
-        found = list_presets()
-    elif kind == "all":
-        found = _list_all(packages)
-    else:
-        found = _list_kind(kind, packages[kind])
-    print_list(found, shown)
-    if any(one.wrong for one in found.entries):
+    kinds = {
+        title: _list_kind(title, package)
+        for title, package in packages.items()
+        if kind in (title, "all")
+    }
+    if kind in (PRESETS, "all"):
+        kinds[PRESETS] = list_presets()
+    whole = kind != "all" or (shown.verbose and not shown.as_json)
+    for found in kinds.values() if whole else [_list_all(kinds)]:
+        print_list(found, shown)
+    if any(one.wrong for found in kinds.values() for one in found.entries):
         raise typer.Exit(2)
 
 
@@ -73,21 +76,19 @@ def _print_one(name: str, lines: list[str], *, as_json: bool) -> None:
         emit("".join(f"{clean(line)}\n" for line in lines))
 
 
-def _list_all(packages: dict[str, str]) -> Listing:
+def _list_all(kinds: dict[str, Listing]) -> Listing:
     """Return the kinds with their names, and the names that cannot be used."""
     from serve_eval.report.document.listing import ListEntry, Listing
 
-    kinds = {title: _list_kind(title, package) for title, package in packages.items()}
-    kinds[PRESETS] = list_presets()
     entries = []
     for title, found in kinds.items():
         entries.append(ListEntry(name=title, text=", ".join(one.name for one in found.entries)))
         entries += [one for one in found.entries if one.wrong]
     counts = ", ".join(f"{len(found.entries)} {title}" for title, found in kinds.items())
     return Listing(
-        title=f"Names that a plan can use: {counts}",
+        title=f"Names for plans: {counts}",
         entries=entries,
-        next="names of a kind: serve-eval list tasks, scorers, launchers, verdicts or presets",
+        next="those of one kind: serve-eval list launchers",
     )
 
 

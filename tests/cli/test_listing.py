@@ -10,6 +10,8 @@ from serve_eval.report.document.listing import LINES
 from serve_eval.verdicts.references import find_shipped_dir
 from tests.cli.command import serve_eval
 
+KINDS = ("tasks", "scorers", "launchers", "verdicts", "presets")
+
 
 def _list(*arguments: str | Path, code: int = 0) -> str:
     done = serve_eval("list", *arguments, COLUMNS="80")
@@ -20,8 +22,7 @@ def _list(*arguments: str | Path, code: int = 0) -> str:
 @pytest.mark.parametrize(
     "command",
     [
-        *(("list", kind) for kind in ("tasks", "scorers", "launchers", "verdicts", "presets")),
-        ("list",),
+        *(("list", kind) for kind in KINDS),
         ("datasets", "list"),
     ],
 )
@@ -37,6 +38,18 @@ def test_a_list_has_few_lines_and_all_of_it_in_other_forms(command: tuple[str, .
         assert f"\n  {one['name']}: " in whole
         assert all(line in whole for line in one["more"])
     assert "\x1b" not in whole
+
+
+def test_the_list_of_all_kinds_counts_them_and_has_all_of_them_with_v() -> None:
+    shown = _list()
+    assert len(shown.splitlines()) <= LINES
+    names = {one["name"]: one["text"].split(", ") for one in json.loads(_list("--json"))["entries"]}
+    assert tuple(names) == KINDS
+    whole = _list("-v")
+    for kind in KINDS:
+        assert f"{len(names[kind])} {kind}" in shown.splitlines()[0]
+        assert _list(kind, "-v") in whole
+    assert _list("-q").split() == list(KINDS)
 
 
 def test_the_list_has_every_task() -> None:

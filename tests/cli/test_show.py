@@ -349,6 +349,7 @@ def test_latest_is_the_last_run_of_outputs(
     assert Path("outputs/latest").readlink() == Path("second")
     listed = _show("latest")
     assert f"serve-eval show outputs/second {FAILED}\n" in listed
+    assert _show() == listed
     assert serve_eval("verdict", "outputs/first").returncode == 3  # it asks nothing
     assert Path("outputs/latest").readlink() == Path("second")
     for command in ("verdict", "diagnose", "rescore"):
