@@ -190,3 +190,12 @@ def test_a_long_table_is_counted_as_a_whole() -> None:
     assert len(shown.splitlines()) <= 22
     [count] = re.findall(r"and (\d+) more rows with -v", shown)
     assert f"row {5000 - int(count) - 1} " in shown
+
+
+def test_the_part_of_a_text_that_decides_is_highlighted() -> None:
+    document = _make(statements=[Statement(label="answer", text="so it is 42.", mark=(9, 11))])
+    out = io.StringIO()
+    print_document(
+        document, Console(file=out, width=80, force_terminal=True, color_system="standard")
+    )
+    assert "so it is \x1b[1;7m42\x1b[0m." in out.getvalue()
