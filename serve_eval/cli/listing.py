@@ -83,7 +83,7 @@ def _list_all(kinds: dict[str, Listing]) -> Listing:
     entries = []
     for title, found in kinds.items():
         entries.append(ListEntry(name=title, text=", ".join(one.name for one in found.entries)))
-        entries += [one for one in found.entries if one.wrong]
+        entries += [one for one in found.entries if one.wrong or one.keep]
     counts = ", ".join(f"{len(found.entries)} {title}" for title, found in kinds.items())
     return Listing(
         title=f"Names for plans: {counts}",
@@ -103,7 +103,7 @@ def _list_kind(title: str, package: str) -> Listing:
     notes: list[str] = []
     if title == "tasks":
         entries += [
-            ListEntry(name=f"{extensions.LM_EVAL}:{name}", more=[f"from {file}"])
+            ListEntry(name=f"{extensions.LM_EVAL}:{name}", more=[f"from {file}"], keep=True)
             for name, file in extensions.lm_eval_tasks()
         ]
         notes = wrap(f"options that every task has: {', '.join(sorted(OPTIONS))}")
@@ -154,4 +154,4 @@ def _make_entry(package: str, name: str) -> ListEntry:
     except PlanError as error:
         return ListEntry(name=name, text=f"error: {error}. {error.hint}".rstrip(" ."), wrong=True)
     places = [f"from {one.place}" for one in extensions.find(package, name)]
-    return ListEntry(name=shown, text=text, more=places)
+    return ListEntry(name=shown, text=text, more=places, keep=bool(places))

@@ -24,13 +24,15 @@ LISTING_SCHEMA = 1
 class ListEntry:
     """A name with its meaning in one sentence. `more` are lines that only -v shows.
 
-    `wrong`: it cannot be used, and `text` says why; it comes before those that only have names.
+    `wrong`: it cannot be used, and `text` says why. It stands whole before the others, and so does
+    one to `keep`.
     """
 
     name: str
     text: str = ""
     more: Sequence[str] = ()
     wrong: bool = False
+    keep: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,21 +96,21 @@ def _lay_out(listing: Listing, console: Console, *, verbose: bool) -> Iterator[T
 
 
 def _write_briefly(entries: Sequence[ListEntry], console: Console, room: int) -> Iterator[Text]:
-    """Yield a line for each entry, or, if they are more than `room`, the names in a row."""
+    """Yield the entries that stand whole, then a line for each, or the names if they are many."""
+    kept = [one for one in entries if one.wrong or one.keep]
+    others = [one for one in entries if one not in kept]
+    yield from (line for one in kept for line in _write_whole(one, console))
     if len(entries) <= room:
-        width = min(WIDEST, max((len(one.name) for one in entries), default=0))
-        yield from (_write_line(one, width, console) for one in entries)
-        return
-    yield from (_write_line(one, 0, console) for one in entries if one.wrong)
-    names = ",  ".join(clean(one.name) for one in entries if not one.wrong)
-    yield from _indent(names, console)
+        width = min(WIDEST, max((len(one.name) for one in others), default=0))
+        yield from (_write_line(one, width, console) for one in others)
+    else:
+        yield from _indent(",  ".join(clean(one.name) for one in others), console)
 
 
 def _write_line(one: ListEntry, width: int, console: Console) -> Text:
     """Return an entry in one line, which a terminal shows whole or with a mark at its end."""
-    style = "red" if one.wrong else ""
-    line = Text(f"{'':{MARGIN}}").append(f"{clean(one.name):<{width}}", style=style or "bold")
-    line.append(f"  {clean(one.text)}" if one.text else "", style=style)
+    line = Text(f"{'':{MARGIN}}").append(f"{clean(one.name):<{width}}", style="bold")
+    line.append(f"  {clean(one.text)}" if one.text else "")
     if console.is_terminal:
         line.truncate(max(20, console.width), overflow="ellipsis")
     line.rstrip()
@@ -116,11 +118,12 @@ def _write_line(one: ListEntry, width: int, console: Console) -> Text:
 
 
 def _write_whole(one: ListEntry, console: Console) -> Iterator[Text]:
-    """Yield an entry with everything about it."""
+    """Yield an entry with everything about it. Off a terminal an error stays one line."""
     said = Text(clean(one.name), style="red" if one.wrong else "bold")
     if one.text:
         said.append(f": {clean(one.text)}", style="red" if one.wrong else "not bold")
-    first, *others = wrap(said, max(20, console.width - 3 * MARGIN))
+    lines = wrap(said, max(20, console.width - 3 * MARGIN))
+    first, *others = [said] if one.wrong and not console.is_terminal else lines
     yield Text(f"{'':{MARGIN}}").append_text(first)
     yield from (Text(f"{'':{3 * MARGIN}}").append_text(part) for part in others)
     for line in one.more:

@@ -48,6 +48,6 @@ def test_names_that_cannot_be_used_come_before_a_row_of_names() -> None:
     shown = _print(
         Listing(title="41", entries=[*many, ListEntry(name="x", text="bad", wrong=True)])
     )
-    assert shown[1] == "  x  bad"
+    assert shown[1] == "  x: bad"
     assert "name39" in shown[-2]
     assert shown[-1] == "  all of it: -v; names alone: -q; as JSON: --json"
