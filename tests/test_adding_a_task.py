@@ -297,7 +297,7 @@ def test_a_scorer_and_a_rule_take_a_file_and_a_line_each(copy: Path) -> None:
     assert done.returncode == 0, done.stderr
     changed = {line.partition(":")[0] for line in done.stdout.splitlines()}
     assert changed == {"docs/schemas/plan.json", "docs/schemas/suite.json"}
-    known = _python(copy, "-m", "serve_eval", "list", seconds=60).stdout
+    known = _python(copy, "-m", "serve_eval", "list", "-v", seconds=60).stdout
     assert "The answer ends with the expected text." in known
     assert "Within: passes a value" in known
     tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "not slow")

@@ -52,7 +52,8 @@ IN_PLACE = {
     "serve_eval/cli/export.py": {"write_text": 1},  # returns the text of a table
     "serve_eval/cli/_progress.py": {"os.open": 1},
     "serve_eval/cli/_progress_line.py": {"truncate": 1},
-    "serve_eval/report/document/terminal.py": {"truncate": 1},  # cuts a line of text
+    "serve_eval/report/document/listing.py": {"truncate": 1},  # cuts a line of text
+    "serve_eval/report/document/terminal.py": {"truncate": 2},  # the same
     "serve_eval/cli/_streams.py": {"os.open": 4},
     "serve_eval/processes/forkserver.py": {"os.open": 1, "write_text": 1},
     "serve_eval/processes/limited_start.py": {"write_text": 1},

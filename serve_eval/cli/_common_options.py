@@ -41,8 +41,8 @@ ReportAsJson = Annotated[bool, Setting("Print the report as one JSON object.", f
 
 
 @dataclass(frozen=True, kw_only=True)
-class FaceOptions:
-    """Choose the format of a result, by the same options for all commands with a document."""
+class ScreenOptions:
+    """Choose how much is printed: for commands that read, and find no verdict."""
 
     title: ClassVar[str] = "Output"
     verbose: Annotated[bool, Setting("Show every figure and table.", flags=("--verbose", "-v"))] = (
@@ -52,6 +52,26 @@ class FaceOptions:
     as_json: Annotated[
         bool, Setting("Print the result as JSON: serve-eval schema document.", flags=("--json",))
     ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListOptions:
+    """Choose how much of a list is printed."""
+
+    title: ClassVar[str] = "Output"
+    verbose: Annotated[
+        bool, Setting("Show all that is known of each.", flags=("--verbose", "-v"))
+    ] = False
+    quiet: Annotated[bool, Setting("Print names alone, one a line.", flags=("--quiet", "-q"))] = (
+        False
+    )
+    as_json: Annotated[bool, Setting("Print the list as JSON.", flags=("--json",))] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaceOptions(ScreenOptions):
+    """Choose the format of a result, by the same options for all commands with a verdict."""
+
     junit: Annotated[Path | None, Setting("Write the result as a JUnit file.", metavar="FILE")] = (
         None
     )

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 if TYPE_CHECKING:
-    from serve_eval.cli._common_options import FaceOptions
+    from serve_eval.cli._common_options import FaceOptions, ListOptions, ScreenOptions
     from serve_eval.report.document import Document
+    from serve_eval.report.document.listing import Listing
 
 T = TypeVar("T")
 
@@ -70,7 +71,7 @@ def end(
     return code
 
 
-def print_result(document: Document, faces: FaceOptions, figures: bytes = b"") -> None:
+def print_result(document: Document, faces: ScreenOptions, figures: bytes = b"") -> None:
     """Write a document to standard output, as JSON if that was asked for."""
     from serve_eval.cli._streams import draw, emit
     from serve_eval.report.document import print_document, write_document
@@ -89,6 +90,21 @@ def print_result(document: Document, faces: FaceOptions, figures: bytes = b"") -
     if not figures and document.result is not None:
         figures = read_written_text(document.result).encode()
     emit(write_document(document, figures))
+
+
+def print_list(listing: Listing, shown: ListOptions) -> None:
+    """Write a list to standard output, as JSON if that was asked for."""
+    from serve_eval.cli._streams import draw, emit
+    from serve_eval.report.document.listing import print_listing, write_listing
+    from serve_eval.report.text import escape_json
+
+    if shown.as_json:
+        emit(escape_json(write_listing(listing)))
+        return
+    draw(
+        lambda console: print_listing(listing, console, verbose=shown.verbose, brief=shown.quiet),
+        conclusion=len(listing.entries),
+    )
 
 
 def save_document_page(document: Document, file: Path) -> None:

@@ -7,42 +7,35 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from serve_eval.protocol.presets import Effort, PresetRow
+    from serve_eval.report.document.listing import Listing
 
 PRESETS = "presets"
 
 
-def list_presets(name: str | None) -> None:
-    """Print all presets, or one of them with what each effort sends.
-
-    Raises PlanError for an unknown name.
-    """
-    from serve_eval.cli._streams import emit
-    from serve_eval.protocol.presets import read_presets
+def list_presets() -> Listing:
+    """Return all presets: names, values, efforts and sources."""
+    from serve_eval.protocol.presets import EFFORTS, describe_options, read_presets
+    from serve_eval.report.document.listing import ListEntry, Listing
 
     table = read_presets()
-    if name is not None:
-        emit("".join(f"{line}\n" for line in describe_preset(table.find(name))))
-        return
-    emit(f"{PRESETS}, table of {table.version}:\n")
+    entries = []
     for row in table.presets:
-        emit("".join(f"  {line}\n" for line in write_entry(row)))
-    emit(f"  one with the fields of its efforts: serve-eval list {PRESETS} NAME\n")
+        values = describe_options(row.options) or "no sampling stated"
+        efforts = ", ".join(one for one in EFFORTS if one in row.effort)
+        more = f"; effort {efforts}" if efforts else ""
+        entries.append(ListEntry(name=row.name, text=f"{values}{more}", more=[row.source]))
+    return Listing(
+        title=f"{len(entries)} {PRESETS} of models, for --preset; table of {table.version}",
+        entries=entries,
+        next=f"one with the fields of its efforts: serve-eval list {PRESETS} NAME",
+    )
 
 
-def write_entry(row: PresetRow) -> list[str]:
-    """Return the lines of a row in the list: its name, its values, its efforts, its source."""
-    from serve_eval.cli._described import wrap
-    from serve_eval.protocol.presets import EFFORTS, describe_options
+def describe_preset(name: str) -> list[str]:
+    """Return all that the table says of a preset. Raises PlanError for an unknown name."""
+    from serve_eval.protocol.presets import read_presets
 
-    values = describe_options(row.options) or "no sampling stated"
-    efforts = ", ".join(one for one in EFFORTS if one in row.effort)
-    more = f"; effort {efforts}" if efforts else ""
-    return [*wrap(f"{row.name}: {values}{more}", "", "    "), f"    {row.source}"]
-
-
-def describe_preset(row: PresetRow) -> list[str]:
-    """Return all that the table says of a row."""
-    return list(_describe(row))
+    return list(_describe(read_presets().find(name)))
 
 
 def _describe(row: PresetRow) -> Iterator[str]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from serve_eval.cli._launch_preview import describe_size
-from serve_eval.cli._streams import emit, say
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.endpoint.launch import check_launcher
 from serve_eval.evaluation.plan.resolve import resolve
-from serve_eval.report.text import clean
-from serve_eval.shell_words import quote_path
+from serve_eval.report.document import Document
 from serve_eval.workflows.init import starter_plan
+from serve_eval.workflows.init.document import RecipePlan, make_recipe_document
 from serve_eval.workflows.init.recipes.plan_text import write_plan
 from serve_eval.workflows.init.recipes.reading import read_recipes, split_selector
 from serve_eval.workflows.init.recipes.recipe import DeploymentRecipe
@@ -23,8 +21,8 @@ from serve_eval.yaml_source import parse
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 
 
-def write_recipe_plans(given: str, output: Path, *, model: str | None, force: bool) -> None:
-    """Write the plan of each recipe that FILE or FILE:VARIANT names.
+def write_recipe_plans(given: str, output: Path, *, model: str | None, force: bool) -> Document:
+    """Write the plan of each recipe that FILE or FILE:VARIANT names, and return the document.
 
     `output` is the file of a single one; several have the names of their variants in theirs. Raises
     PlanError for a recipe that cannot be converted, and for files that exist, before any is
@@ -40,13 +38,15 @@ def write_recipe_plans(given: str, output: Path, *, model: str | None, force: bo
             f"{', '.join(taken)} already exists",
             hint="Choose another name with -o, or replace it with --force.",
         )
+    written = []
     for recipe, file in zip(recipes, files, strict=True):
         text = write_plan(recipe, str(source), file)
         starter_plan.save_starter_plan(file, text, force=force)
-        _show(text, file)
-        for line in _check(text, file, recipe.nodes):
-            say(line)
-    emit(clean("\n".join(_list_next(files))) + "\n")
+        needs, refused = _check(text, file, recipe.nodes)
+        written.append(
+            RecipePlan(file=file, comments=_list_comments(text), needs=needs, refused=refused)
+        )
+    return make_recipe_document(source, written)
 
 
 def _name_files(output: Path, recipes: list[DeploymentRecipe]) -> list[Path]:
@@ -56,30 +56,18 @@ def _name_files(output: Path, recipes: list[DeploymentRecipe]) -> list[Path]:
     return [output.with_stem(f"{output.stem}-{name}") for name in names]
 
 
-def _show(text: str, file: Path) -> None:
-    """Say what the comments at the top of a plan say."""
+def _list_comments(text: str) -> list[str]:
+    """Return the comments at the top of a plan, without the command that shows it."""
     head = text.partition("\n\n")[0].splitlines()
-    lines = [line.removeprefix("#").strip() for line in head]
-    say(*(line for line in (f"{file}:", *lines) if line and "--dry-run" not in line))
+    lines = (line.removeprefix("#").strip() for line in head)
+    return [line for line in lines if line and "--dry-run" not in line]
 
 
-def _check(text: str, file: Path, nodes: int | None) -> Iterator[str]:
-    """Yield why the launcher would refuse the plan, else the nodes that it needs."""
+def _check(text: str, file: Path, nodes: int | None) -> tuple[str, str]:
+    """Return the nodes that a plan needs, and why the launcher would refuse it."""
     try:
         plan = resolve(parse(text, str(file), PlanError).value, {}, os.environ).plan
         check_launcher(plan)
-        if need := describe_size(plan, nodes):
-            yield f"note: {file}: {need}"
+        return describe_size(plan, nodes) or "", ""
     except ServeEvalError as error:
-        yield f"warning: {file}: a run would be refused: {error}"
-
-
-def _list_next(files: list[Path]) -> list[str]:
-    """Return the commands that come next."""
-    first = quote_path(files[0])
-    return [
-        f"{', '.join(map(str, files))} written. Next:",
-        f"  serve-eval run {first} --dry-run",
-        f"  serve-eval run {first} --rehearse   # with stand-ins for the servers",
-        f"  serve-eval run {first}",
-    ]
+        return "", str(error)

@@ -7,12 +7,15 @@ from typing import Annotated
 
 import typer
 
+from serve_eval.cli._common_options import ScreenOptions
 from serve_eval.cli._include import IncludePath, folders_of
+from serve_eval.cli._options import command
 from serve_eval.cli._run_folder import LATEST, name_run
-from serve_eval.shell_words import quote_path
 
 
+@command()
 def capsule(
+    faces: ScreenOptions,
     sample: Annotated[list[str], typer.Option("--sample", help="Id of a sample. Repeatable.")],
     task: Annotated[
         str | None,
@@ -38,11 +41,10 @@ def capsule(
 
     Exit codes: 0 written, 2 usage, or a folder or data that cannot be used.
     """
-
-    from serve_eval.cli._streams import emit
+    from serve_eval.cli._ending import print_result
     from serve_eval.evaluation.storage.file_names import CAPSULES
-    from serve_eval.report.text import clean
     from serve_eval.workflows.capsule.capsule import capsules
+    from serve_eval.workflows.capsule.document import make_document
 
     folders = capsules(
         run,
@@ -52,9 +54,4 @@ def capsule(
         include_path=folders_of(include_path),
         allow_holdout=allow_holdout,
     )
-    emit(
-        "".join(
-            f"{clean(str(folder))}: sh {clean(quote_path(folder / 'curl.sh'))}\n"
-            for folder in folders
-        )
-    )
+    print_result(make_document(run, folders), faces)

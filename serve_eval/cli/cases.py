@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from serve_eval.cli._common_options import ListOptions
+from serve_eval.cli._options import command
 from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
     from serve_eval.cases.question import Questions
+    from serve_eval.report.document.listing import ListEntry
 
 app = typer.Typer(
     help="Write, list, encrypt and import your own cases in YAML.", no_args_is_help=True
 )
 
+LEFT = 6
+"""Columns before a line that belongs to a task."""
 _Files = Annotated[
     list[Path], typer.Argument(metavar="FILE...", help="Case files, or folders with them.")
 ]
@@ -28,43 +33,49 @@ _Set = Annotated[
 ]
 
 
-@app.command()
-def expand(
-    files: _Files,
-    settings: _Set = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON list, with prompts and expected answers.")
-    ] = False,
-) -> None:
+@command()
+def expand(shown: ListOptions, files: _Files, settings: _Set = None) -> None:
     """List the cases that would be asked and those that are skipped. Nothing is sent."""
-    from serve_eval.cli._streams import emit
+    from serve_eval.cli._ending import print_list
     from serve_eval.evaluation.storage.private_files import pretty_json
-    from serve_eval.report.text import clean
-    from serve_eval.tasks.cases import list_skipped_lines
+    from serve_eval.report.document.listing import Listing
 
     found = dict(_questions(files, settings))
-    if as_json:
-        emit(
-            pretty_json(
-                [line for name, one in found.items() for line in _lines(name, one)]
-            ).decode()
-        )
-        return
-    for name, one in found.items():
-        scorers = ", ".join(sorted({q.scorer.name for q in one.asked}))
-        times = int(one.module.common.get("iterations", 1))
-        each = f" x {times} iterations" if times > 1 else ""
-        groups = len({q.group or q.id for q in one.asked})
-        shared = f" in {groups} groups" if any(q.group for q in one.asked) else ""
-        how = f", scored by {scorers}" if scorers else ""
-        emit(f"{name}: {len(one.asked)} cases{shared}{each}{how}\n")
-        for q in one.asked:
-            emit(clean(f"  {q.name}\n"))
-        for line in (*list_skipped_lines(one), *one.notes):
-            emit(f"{_indent(clean(line))}\n")
     total = sum(len(one.asked) for one in found.values())
     skipped = sum(len(one.skipped) for one in found.values())
-    emit(f"{total} cases of {len(found)} tasks, {skipped} skipped; nothing was sent\n")
+    print_list(
+        Listing(
+            title=f"{total} cases of {len(found)} tasks, {skipped} skipped; nothing was sent",
+            entries=[_make_entry(name, one) for name, one in found.items()],
+            result=pretty_json([line for name, one in found.items() for line in _lines(name, one)]),
+        ),
+        shown,
+    )
+
+
+app.command("expand")(expand.function)
+
+
+def _make_entry(name: str, one: Questions) -> ListEntry:
+    """Return a task with its cases; -v has a line for each, and why others are skipped."""
+    from serve_eval.report.document.listing import ListEntry
+    from serve_eval.tasks.cases import list_skipped_lines
+
+    scorers = ", ".join(sorted({q.scorer.name for q in one.asked}))
+    times = int(one.module.common.get("iterations", 1))
+    each = f" x {times} iterations" if times > 1 else ""
+    groups = len({q.group or q.id for q in one.asked})
+    shared = f" in {groups} groups" if any(q.group for q in one.asked) else ""
+    how = f", scored by {scorers}" if scorers else ""
+    skipped = f", {len(one.skipped)} skipped" if one.skipped else ""
+    return ListEntry(
+        name=name,
+        text=f"{len(one.asked)} cases{shared}{each}{how}{skipped}",
+        more=[
+            *(q.name for q in one.asked),
+            *(part for line in (*list_skipped_lines(one), *one.notes) for part in _break(line)),
+        ],
+    )
 
 
 @app.command()
@@ -160,22 +171,17 @@ def import_results(
     )
 
 
-def _indent(line: str) -> str:
-    """Indent a line and wrap it at the terminal's width.
-
-    A setting is not wrapped, so that it can be copied.
-    """
-    width = max(40, shutil.get_terminal_size().columns)
+def _break(line: str) -> list[str]:
+    """Return a line in parts of the terminal's width; a setting stays whole, to be copied."""
     told, flag, setting = line.partition("--set ")
     lines = textwrap.wrap(
         told,
-        width,
-        initial_indent="  ",
-        subsequent_indent="    ",
+        max(40, shutil.get_terminal_size().columns - LEFT),
+        subsequent_indent="  ",
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return "\n".join([*lines, f"      {flag}{setting}"] if flag else lines)
+    return [*lines, f"  {flag}{setting}"] if flag else lines
 
 
 def _tasks(files: list[Path], settings: list[str] | None) -> Any:

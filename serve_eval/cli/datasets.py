@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from serve_eval.cli._common_options import ListOptions
+from serve_eval.cli._options import command
 from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from serve_eval.datasets.source import Source
+    from serve_eval.report.document.listing import ListEntry
 
 app = typer.Typer(help="List, fetch and verify data sets.", no_args_is_help=True)
 
@@ -28,19 +31,25 @@ _Root = Annotated[
 ]
 
 
-@app.command("list")
-def list_sets() -> None:
+@command()
+def list_sets(shown: ListOptions) -> None:
     """List the known data sets with rows, licence, source and number of known checksums."""
+    from serve_eval.cli._ending import print_list
     from serve_eval.datasets.declared import find_sources
+    from serve_eval.report.document.listing import Listing
 
-    for name, source in find_sources().items():
-        _say(f"{name}: {source.name}, {source.rows}; licence: {source.licence}")
-        sums = (
-            f"{len(source.sha256)} checksums known"
-            if source.sha256
-            else "checksums are recorded at the first fetch"
-        )
-        _say(f"    {source.homepage}; {sums}{f'; {source.note}' if source.note else ''}")
+    entries = [_make_entry(name, source) for name, source in find_sources().items()]
+    print_list(
+        Listing(
+            title=f"{len(entries)} data sets",
+            entries=entries,
+            next="serve-eval datasets fetch NAME --to data",
+        ),
+        shown,
+    )
+
+
+app.command("list")(list_sets.function)
 
 
 @app.command()
@@ -63,27 +72,40 @@ def fetch(
     _say(f"use it with --dataset-root {root}")
 
 
-@app.command()
-def verify(names: _Names = None, root: _Root = None) -> None:
+@command()
+def verify(shown: ListOptions, names: _Names = None, root: _Root = None) -> None:
     """Compare the files of a dataset root with the known and recorded checksums.
 
     Exit codes: 0 no difference, 2 a difference.
     """
+    from serve_eval.cli._ending import print_list
     from serve_eval.datasets import vault
     from serve_eval.errors import DatasetError
+    from serve_eval.report.document.listing import ListEntry, Listing
 
     root = root or vault.default_root(os.environ)
     found = vault.verify(_choose(names), root)
-    for one in found:
-        _say(f"{one.state:8} {one.data_set:16} {one.path}")
     bad = [str(one.path) for one in found if one.state != vault.OK]
+    entries = [
+        ListEntry(
+            name=str(one.path),
+            text=f"{one.state}, of {one.data_set}",
+            wrong=one.state != vault.OK,
+        )
+        for one in found
+    ]
+    told = f"{len(found)} files in {root}, {len(bad)} changed"
+    if not found:
+        told = f"{root}: holds no fetched file and no file with a known checksum"
+    print_list(Listing(title=told, entries=entries), shown)
     if bad:
         raise DatasetError(
             f"changed since they were fetched or published: {', '.join(bad)}",
             hint="Delete these files and fetch them again: serve-eval datasets fetch NAME.",
         )
-    if not found:
-        _say(f"{root}: holds no fetched file and no file with a known checksum")
+
+
+app.command("verify")(verify.function)
 
 
 @app.command()
@@ -109,6 +131,20 @@ def path(
         fill = f"serve-eval datasets fetch {name or 'NAME'} --to {quote_path(root)}"
         say(f"the folder does not exist yet. To create it: {fill}")
         raise typer.Exit(2)
+
+
+def _make_entry(name: str, source: Source) -> ListEntry:
+    from serve_eval.report.document.listing import ListEntry
+
+    sums = "checksums are recorded at the first fetch"
+    if source.sha256:
+        sums = f"{len(source.sha256)} checksums known"
+    note = f"; {source.note}" if source.note else ""
+    return ListEntry(
+        name=name,
+        text=f"{source.name}, {source.rows}; licence: {source.licence}",
+        more=[f"{source.homepage}; {sums}{note}"],
+    )
 
 
 def _choose(names: Sequence[str] | None) -> dict[str, Source]:

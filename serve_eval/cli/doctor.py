@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
 
 import typer
 
+from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command
 
 EXAMPLES = (
     ("See what works on this machine:", "serve-eval doctor"),
-    ("List what is absent, with the commands that install it:", "serve-eval doctor --json"),
+    ("List what is absent, with the commands that install it:", "serve-eval doctor -v"),
 )
 
 
 @command(examples=EXAMPLES)
-def doctor(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object with every fix.")
-    ] = False,
-) -> None:
+def doctor(faces: FaceOptions) -> None:
     """Look at this machine: Python, limits, keys, isolation, GPUs, programs and extras.
 
     Nothing is sent. Ask an endpoint with serve-eval smoke.
 
     Exit codes: 0, or 1 if something will stop runs.
     """
-    from serve_eval.cli._streams import draw, emit
+    from serve_eval.cli._ci_files import check_asked
+    from serve_eval.cli._ending import end
     from serve_eval.evaluation.storage.private_files import pretty_json
+    from serve_eval.workflows.doctor.document import make_document
     from serve_eval.workflows.doctor.findings import examine
-    from serve_eval.workflows.doctor.text import render
 
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     findings = list(examine(os.environ))
-    if as_json:
-        emit(pretty_json({"schema_version": 1, "findings": findings}).decode())
-    else:
-        draw(lambda console: render(findings, console))
-    raise typer.Exit(int(any(one.state == "problem" for one in findings)))
+    figures = pretty_json({"schema_version": 1, "findings": findings})
+    raise typer.Exit(end(make_document(findings), faces, figures=figures))

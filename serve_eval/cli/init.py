@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from serve_eval.cli._address import ADDRESS_HELP, address_of
+from serve_eval.cli._common_options import ScreenOptions
 from serve_eval.cli._options import command
 from serve_eval.evaluation.plan.options import ConnectionOptions
 from serve_eval.evaluation.plan.shared_options import Model
 from serve_eval.plugins.setting import Setting
-from serve_eval.shell_words import quote_path, quote_word
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
@@ -59,6 +59,7 @@ class StarterPlanOptions:
 def init(
     wanted: StarterPlanOptions,
     connection: ConnectionOptions,
+    faces: ScreenOptions,
     url: Annotated[str | None, typer.Argument(metavar="URL", help=ADDRESS_HELP)] = None,
 ) -> None:
     """Ask an endpoint what it is, or read a recipe, and write a starter plan with comments.
@@ -68,7 +69,7 @@ def init(
 
     Exit codes: 0 written, 2 usage, 130 interrupted.
     """
-    from serve_eval.cli._streams import emit, say
+    from serve_eval.cli._ending import print_result
     from serve_eval.errors import PlanError
 
     if wanted.recipe is not None:
@@ -76,11 +77,14 @@ def init(
             raise PlanError("--from reads a recipe and asks no endpoint: leave the address out")
         from serve_eval.cli._recipe_plans import write_recipe_plans
 
-        write_recipe_plans(wanted.recipe, wanted.output, model=wanted.model, force=wanted.force)
+        written = write_recipe_plans(
+            wanted.recipe, wanted.output, model=wanted.model, force=wanted.force
+        )
+        print_result(written, faces)
         return
     from serve_eval.evaluation.plan.resolve import resolve_address
-    from serve_eval.report.text import clean
     from serve_eval.workflows.init import starter_plan
+    from serve_eval.workflows.init.document import make_document
 
     if wanted.output.exists() and not wanted.force:
         raise PlanError(
@@ -92,8 +96,7 @@ def init(
     facts = _ask(plan, offline=wanted.offline)
     text = starter_plan.write_starter_plan(facts, base_url, plan.model, wanted.output)
     starter_plan.save_starter_plan(wanted.output, text, force=wanted.force)
-    say(*starter_plan.describe_facts(facts, base_url))
-    emit(clean("\n".join(_list_next(wanted.output, base_url))) + "\n")
+    print_result(make_document(facts, base_url, plan.model, wanted.output), faces)
 
 
 def _ask(plan: Plan, *, offline: bool) -> EndpointFacts:
@@ -111,16 +114,3 @@ def _ask(plan: Plan, *, offline: bool) -> EndpointFacts:
     except Interrupted:
         say("Interrupted; nothing was written")
         raise typer.Exit(INTERRUPTED) from None
-
-
-def _list_next(file: Path, base_url: str) -> list[str]:
-    """Return the name of the file, and the commands that come next."""
-
-    plan = quote_path(file)
-    return [
-        f"{file} written. Next:",
-        f"  serve-eval smoke {quote_word(base_url)}",
-        f"  serve-eval run {plan} --dry-run",
-        f"  serve-eval run {plan}",
-        f"  serve-eval references take {plan}   # only if this endpoint is known to be sound",
-    ]

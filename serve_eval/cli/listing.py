@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from serve_eval.cli._common_options import ListOptions
 from serve_eval.cli._include import IncludePath, folders_of
-from serve_eval.cli._presets import PRESETS, list_presets
+from serve_eval.cli._options import command
+from serve_eval.cli._presets import PRESETS, describe_preset, list_presets
+
+if TYPE_CHECKING:
+    from serve_eval.report.document.listing import ListEntry, Listing
 
 
+@command()
 def listing(
-    kind: str = typer.Argument("all", help="tasks, scorers, launchers, verdicts, presets or all."),
+    shown: ListOptions,
+    kind: Annotated[
+        str, typer.Argument(help="tasks, scorers, launchers, verdicts, presets or all.")
+    ] = "all",
     name: Annotated[
         str | None, typer.Argument(help="Name of one of them, to show the meaning of each option.")
     ] = None,
@@ -25,15 +34,12 @@ def listing(
 
     Exit codes: 0, or 2 if one of them cannot be used.
     """
-    from serve_eval.cli._streams import emit
+    from serve_eval.cli._ending import print_list
     from serve_eval.errors import PlanError
     from serve_eval.plugins import extensions, registry
 
-    if kind == PRESETS:
-        list_presets(name)
-        return
     packages = {title: package for package, title in extensions.KINDS.items()}
-    if kind not in (*packages, "all"):
+    if kind not in (*packages, PRESETS, "all"):
         holding = [title for title, package in packages.items() if kind in registry.names(package)]
         raise PlanError(
             f"unknown kind {kind!r}.{registry.nearest(kind, [*packages, PRESETS, 'all'])}",
@@ -41,54 +47,81 @@ def listing(
         )
     extensions.include(folders_of(include_path))
     if name is not None:
-        _one(packages.get(kind), kind, name)
+        lines = describe_preset(name) if kind == PRESETS else _one(packages.get(kind), kind, name)
+        _print_one(name, lines, as_json=shown.as_json)
         return
-    broken = [
-        name
+    kinds = {
+        title: _list_kind(title, package)
         for title, package in packages.items()
         if kind in (title, "all")
-        for name in _list_kind(title, package)
-    ]
-    if kind == "all":
-        emit(f"{PRESETS}:\n  of models, for --preset: serve-eval list {PRESETS}\n")
-    if broken:
+    }
+    if kind in (PRESETS, "all"):
+        kinds[PRESETS] = list_presets()
+    whole = kind != "all" or (shown.verbose and not shown.as_json)
+    for found in kinds.values() if whole else [_list_all(kinds)]:
+        print_list(found, shown)
+    if any(one.wrong for found in kinds.values() for one in found.entries):
         raise typer.Exit(2)
 
 
-def _list_kind(title: str, package: str) -> list[str]:
-    """Print the names of a kind, and return those that cannot be used."""
+def _print_one(name: str, lines: list[str], *, as_json: bool) -> None:
+    """Print everything about one name."""
     from serve_eval.cli._streams import emit
-    from serve_eval.errors import PlanError
-    from serve_eval.plugins import extensions, registry
-    from serve_eval.protocol.shared import OPTIONS
+    from serve_eval.report.document.listing import ListEntry, Listing, write_listing
     from serve_eval.report.text import clean
 
-    broken = []
-    emit(f"{title}:\n")
-    for name in registry.names(package):
-        try:
-            lines = _entry(package, name)
-        except PlanError as error:
-            lines = [f"{name}: error: {error}. {error.hint}".rstrip(" .")]
-            broken.append(name)
-        emit("".join(f"  {clean(line)}\n" for line in lines))
-    emit(f"  options of one: serve-eval list {title} NAME\n")
+    if as_json:
+        emit(write_listing(Listing(title=name, entries=[ListEntry(name=name, more=lines)])))
+    else:
+        emit("".join(f"{clean(line)}\n" for line in lines))
+
+
+def _list_all(kinds: dict[str, Listing]) -> Listing:
+    """Return the kinds with their names, and the names that cannot be used."""
+    from serve_eval.report.document.listing import ListEntry, Listing
+
+    entries = []
+    for title, found in kinds.items():
+        entries.append(ListEntry(name=title, text=", ".join(one.name for one in found.entries)))
+        entries += [one for one in found.entries if one.wrong or one.keep]
+    counts = ", ".join(f"{len(found.entries)} {title}" for title, found in kinds.items())
+    return Listing(
+        title=f"Names for plans: {counts}",
+        entries=entries,
+        next="those of one kind: serve-eval list launchers",
+    )
+
+
+def _list_kind(title: str, package: str) -> Listing:
+    """Return the names of a kind."""
+    from serve_eval.cli._described import wrap
+    from serve_eval.plugins import extensions, registry
+    from serve_eval.protocol.shared import OPTIONS
+    from serve_eval.report.document.listing import ListEntry, Listing
+
+    entries = [_make_entry(package, name) for name in registry.names(package)]
+    notes: list[str] = []
     if title == "tasks":
-        for name, file in extensions.lm_eval_tasks():
-            emit(f"  {clean(f'{extensions.LM_EVAL}:{name}')}\n      from {clean(str(file))}\n")
-        emit(f"  options that every task has: {', '.join(sorted(OPTIONS))}\n")
-    return broken
+        entries += [
+            ListEntry(name=f"{extensions.LM_EVAL}:{name}", more=[f"from {file}"], keep=True)
+            for name, file in extensions.lm_eval_tasks()
+        ]
+        notes = wrap(f"options that every task has: {', '.join(sorted(OPTIONS))}")
+    return Listing(
+        title=f"{len(entries)} {title}",
+        entries=entries,
+        notes=notes,
+        next=f"options of one: serve-eval list {title} NAME",
+    )
 
 
-def _one(package: str | None, kind: str, name: str) -> None:
-    """Print one plugin. Raises PlanError for an unknown name."""
+def _one(package: str | None, kind: str, name: str) -> list[str]:
+    """Return the lines about one plugin. Raises PlanError for an unknown name."""
     from serve_eval.cli._described import describe_plugin
     from serve_eval.cli._described_task import describe_task
-    from serve_eval.cli._streams import emit
     from serve_eval.errors import PlanError
     from serve_eval.plugins import registry
     from serve_eval.protocol.shared import TASKS
-    from serve_eval.report.text import clean
 
     if package is None:
         raise PlanError(
@@ -103,17 +136,22 @@ def _one(package: str | None, kind: str, name: str) -> None:
     lines = describe_task(file) if package == TASKS else describe_plugin(package, file)
     if package == "serve_eval.launchers":
         lines += ["", "Set them with --set launcher.OPTION=VALUE, or below launcher in a plan."]
-    emit("".join(f"{clean(line)}\n" for line in lines))
+    return lines
 
 
-def _entry(package: str, name: str) -> list[str]:
-    """Return a name with its summary and origin. Raises PlanError if it is unusable."""
-    from serve_eval.cli._described import wrap
+def _make_entry(package: str, name: str) -> ListEntry:
+    """Return a name with its summary and origin, or with the reason why it cannot be used."""
+    from serve_eval.errors import PlanError
     from serve_eval.plugins import extensions, registry
+    from serve_eval.report.document.listing import ListEntry
 
-    function = registry.function(package, name)
-    registry.options_of(function)
-    member = registry.family_of(package, function)
-    shown = f"{name}:{member.upper()}" if member else name
-    lines = wrap(f"{shown}: {registry.summary(package, name)}", "", "    ")
-    return [*lines, *(f"    from {one.place}" for one in extensions.find(package, name))]
+    try:
+        function = registry.function(package, name)
+        registry.options_of(function)
+        member = registry.family_of(package, function)
+        shown = f"{name}:{member.upper()}" if member else name
+        text = registry.summary(package, name)
+    except PlanError as error:
+        return ListEntry(name=name, text=f"error: {error}. {error.hint}".rstrip(" ."), wrong=True)
+    places = [f"from {one.place}" for one in extensions.find(package, name)]
+    return ListEntry(name=shown, text=text, more=places, keep=bool(places))

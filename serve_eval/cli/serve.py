@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
+from serve_eval.cli._common_options import ScreenOptions
 from serve_eval.cli._options import command, lines_of
 from serve_eval.evaluation.plan.flag_values import absolute_all
 from serve_eval.evaluation.plan.shared_options import IncludePath, Rehearse
@@ -84,6 +85,7 @@ class HeldOptions:
 def serve(
     asked: ServerOptions,
     held: HeldOptions,
+    shown: ScreenOptions,
     what: Annotated[
         str | None,
         typer.Argument(metavar="NAME|PLAN.yaml", help="A launcher, or a plan file that names one."),
@@ -104,10 +106,12 @@ def serve(
             hint="serve-eval list launchers shows them.",
         )
     if held.listed:
-        emit(clean(_table()))
+        from serve_eval.workflows.servers import held_servers
+
+        _show(list(held_servers.entries(held_servers.registry())), shown)
         return
     if held.stop is not None:
-        raise typer.Exit(_stop(held.stop))
+        raise typer.Exit(_stop(held.stop, shown))
     assert what is not None
     plan = _resolve(what, asked.model, asked.settings, absolute_all(asked.include_path or ()))
     if asked.rehearse:
@@ -118,14 +122,14 @@ def serve(
         from serve_eval.cli._launch_preview import lines, preview
         from serve_eval.evaluation.storage.file_names import LOGS
 
-        shown = [*lines(*preview(plan, Path(LOGS))), "nothing was started"]
-        emit(clean("".join(f"{line}\n" for line in shown)))
+        told = [*lines(*preview(plan, Path(LOGS))), "nothing was started"]
+        emit(clean("".join(f"{line}\n" for line in told)))
         return
     if asked.rehearse:
         from serve_eval.cli._rehearsed_gpus import check_rehearsed_gpus
 
         check_rehearsed_gpus(plan, asked.output_dir)
-    raise typer.Exit(_hold(plan, what, asked.output_dir, detach=asked.detach))
+    raise typer.Exit(_hold(plan, what, asked.output_dir, shown, detach=asked.detach))
 
 
 def _resolve(
@@ -156,7 +160,9 @@ def _is_file(what: str) -> bool:
     return Path(what).suffix in (".yaml", ".yml") or Path(what).is_file()
 
 
-def _hold(plan: Plan, what: str, output_dir: Path | None, *, detach: bool) -> int:
+def _hold(
+    plan: Plan, what: str, output_dir: Path | None, shown: ScreenOptions, *, detach: bool
+) -> int:
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import LaunchError, PlanError, RunFolderError
@@ -176,7 +182,10 @@ def _hold(plan: Plan, what: str, output_dir: Path | None, *, detach: bool) -> in
         nonlocal was_ready
         was_ready = True
         _record(output_dir, what, plan, entry)
-        emit(_describe(entry, what, detached=detach))
+        if shown.as_json:
+            _show([entry], shown)
+        else:
+            emit(_describe(entry, what, detached=detach))
 
     try:
         if detach:
@@ -243,21 +252,17 @@ def _describe(entry: Held, what: str, *, detached: bool) -> str:
     return "".join(f"{name + ':':<10}{text}\n" for name, text in lines.items())
 
 
-def _table() -> str:
-    from serve_eval.workflows.servers import held_servers
+def _show(entries: Sequence[Held], shown: ScreenOptions, *, stopped: bool = False) -> None:
+    """Print servers that are kept up, or were stopped."""
+    from serve_eval.cli._ending import print_result
+    from serve_eval.evaluation.storage.private_files import pretty_json
+    from serve_eval.workflows.servers.document import describe_servers, make_document
 
-    lines = []
-    for entry in held_servers.entries(held_servers.registry()):
-        url = entry.endpoint.base_url if entry.endpoint is not None else "-"
-        words = (entry.id, f"{entry.state:<8}", entry.launcher, entry.model, url)
-        begun = f"process {entry.pid} since {entry.since}"
-        begun += f" from {entry.started_in}" if entry.started_in else ""
-        lines.append("  ".join([*words, begun, f"logs {entry.log_dir}"]))
-        lines += [f"          {line}" for line in entry.error.splitlines()]
-    return "".join(f"{line}\n" for line in lines or ["no servers are running"])
+    figures = pretty_json(describe_servers(entries))
+    print_result(make_document(entries, stopped=stopped), shown, figures)
 
 
-def _stop(wanted: str) -> int:
+def _stop(wanted: str, shown: ScreenOptions) -> int:
     """Ask all of the wanted servers to stop before waiting for any."""
     import asyncio
 
@@ -267,11 +272,11 @@ def _stop(wanted: str) -> int:
     from serve_eval.verdicts.exit_code import INTERRUPTED, PASS
     from serve_eval.workflows.servers import daemon, held_servers
 
-    known = held_servers.entries(held_servers.registry())
+    known = list(held_servers.entries(held_servers.registry()))
     chosen = [entry for entry in known if wanted in (entry.id, "all")]
     if not chosen and wanted != "all":
-        shown = ", ".join(entry.id for entry in known) or "none"
-        raise PlanError(f"--stop: no servers {wanted} run on this machine; running: {shown}")
+        running = ", ".join(entry.id for entry in known) or "none"
+        raise PlanError(f"--stop: no servers {wanted} run on this machine; running: {running}")
 
     async def stop_all() -> None:
         await asyncio.gather(*(daemon.stop(entry, notify=say) for entry in chosen))
@@ -281,5 +286,5 @@ def _stop(wanted: str) -> int:
     except Interrupted:
         say("Interrupted; serve-eval serve --list shows the servers that still run")
         return INTERRUPTED
-    say(*(f"{entry.id}: stopped" for entry in chosen), "" if chosen else "no servers are running")
+    _show(chosen, shown, stopped=True)
     return PASS

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
+from serve_eval.cli._common_options import ScreenOptions
 from serve_eval.cli._include import IncludePath, folders_of
 from serve_eval.cli._options import command
 from serve_eval.cli._run_folder import LATEST, find_run, name_run
+from serve_eval.plugins.setting import Setting
 
 EXAMPLES = (
     (
@@ -22,83 +25,73 @@ EXAMPLES = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class SelectionOptions:
+    """Choose samples."""
+
+    title: ClassVar[str] = "Samples"
+    wrong: Annotated[bool, Setting("Show answers that are not right.")] = False
+    failed: Annotated[bool, Setting("Show samples without an answer or without a score.")] = False
+    flips: Annotated[
+        bool, Setting("Show samples that scored otherwise in the reference's run.")
+    ] = False
+    grep: Annotated[
+        str | None, Setting("Show samples with this text in any of their texts.", metavar="TEXT")
+    ] = None
+    against: Annotated[
+        Path | None, Setting("Show samples that scored otherwise there.", metavar="RUN")
+    ] = None
+    task: Annotated[str | None, Setting("Show only this task.", metavar="NAME")] = None
+    most: Annotated[
+        int | None,
+        Setting("Samples to show (default all, 3 of them in full).", flags=("--n",), metavar="N"),
+    ] = None
+    everything: Annotated[
+        bool, Setting("Read every sample that was found in full.", flags=("--all",))
+    ] = False
+    brief: Annotated[bool, Setting("Read none in full: one line per sample.")] = False
+
+
 @command(examples=EXAMPLES)
 def show(
+    chosen: SelectionOptions,
+    faces: ScreenOptions,
     run: Annotated[Path, name_run("Folder of a run or a comparison (default latest).")] = LATEST,
     ids: Annotated[
         list[str] | None, typer.Argument(metavar="ID", help="Ids of samples to show.")
     ] = None,
-    wrong: Annotated[
-        bool, typer.Option("--wrong", help="Show answers that are not right.")
-    ] = False,
-    failed: Annotated[
-        bool, typer.Option("--failed", help="Show samples without an answer or without a score.")
-    ] = False,
-    flips: Annotated[
-        bool,
-        typer.Option("--flips", help="Show samples that scored otherwise in the reference's run."),
-    ] = False,
-    grep: Annotated[
-        str | None,
-        typer.Option("--grep", help="Show samples with this text in any of their texts."),
-    ] = None,
-    against: Annotated[
-        Path | None,
-        typer.Option(
-            "--against",
-            metavar="RUN",
-            help="Show samples that scored otherwise there.",
-            callback=find_run,
-        ),
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option("--task", metavar="NAME", help="Show only this task.")
-    ] = None,
-    most: Annotated[
-        int | None,
-        typer.Option(
-            "--n",
-            metavar="N",
-            min=1,
-            help="Samples to show (default 20 lines, else 3; all as JSON).",
-        ),
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Show every sample that was found.")] = (
-        False
-    ),
-    brief: Annotated[bool, typer.Option("--brief", help="Print one line per sample.")] = False,
-    whole: Annotated[bool, typer.Option("--whole", help="Print long texts as a whole.")] = False,
     include_path: IncludePath = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show samples of a run: prompt, expected, answer, what was extracted, score and attempts.
+    """Show samples of a run: prompt, answer, expected, score, what was extracted and attempts.
 
     Without a choice it lists them, the most important first. --wrong and --failed add up; all other
     choices must hold as well. Of a comparison, it shows the samples that A and B score otherwise,
-    with both answers. It reads the folder and sends nothing.
+    with both answers. -v shows whole texts. It reads the folder and sends nothing.
 
     Exit codes: 0, or 2 for a folder or a sample that is not there.
     """
-    from serve_eval.cli._streams import draw, emit
+    from serve_eval.cli._ending import print_result
+    from serve_eval.errors import PlanError
     from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.report.text import escape_json
+    from serve_eval.workflows.show.document import make_document
     from serve_eval.workflows.show.story import Selection
-    from serve_eval.workflows.show.story import show as shown
-    from serve_eval.workflows.show.text import render
+    from serve_eval.workflows.show.story import show as read_shown
 
+    if chosen.most is not None and chosen.most < 1:
+        raise PlanError(f"--n {chosen.most}: expected 1 or more")
     selection = Selection(
         ids=tuple(ids or ()),
-        wrong=wrong,
-        failed=failed,
-        flips=flips,
-        grep=grep,
-        task=task,
-        most=most,
-        everything=everything or (as_json and most is None),
-        brief=brief,
+        wrong=chosen.wrong,
+        failed=chosen.failed,
+        flips=chosen.flips,
+        grep=chosen.grep,
+        task=chosen.task,
+        most=chosen.most,
+        everything=chosen.everything or (faces.as_json and chosen.most is None),
+        brief=chosen.brief,
     )
-    found = shown(run, selection, against=against, include_path=folders_of(include_path))
-    if as_json:
-        emit(escape_json(pretty_json(found).decode()))
-    else:
-        draw(lambda console: render(found, console, whole=whole))
+    folders = folders_of(include_path)
+    found = read_shown(run, selection, against=find_run(chosen.against), include_path=folders)
+    figures = escape_json(pretty_json(found).decode()).encode() if faces.as_json else b""
+    print_result(make_document(found, folders), faces, figures)

@@ -129,11 +129,14 @@ def test_no_file_of_the_run_but_the_journal_of_answers_has_its_texts(
 
 def _check_that_show_hides(run: Path, told: str) -> None:
     name = json.loads((run / "samples/cases-secret.jsonl").read_text().splitlines()[0])["id"]
-    for flags in ([name], [name, "--json"], [name, "--whole"], []):
+    for flags in ([name], [name, "--json"], [name, "-v"], []):
         shown = serve_eval("show", run, *flags)
         assert shown.returncode == 0, shown.stderr
         assert "vault" not in shown.stdout.lower()
-        assert told in shown.stdout or not flags
+        assert told in shown.stdout or not flags or flags == [name, "--json"]
+        if "--json" in flags:
+            [sample] = json.loads(shown.stdout)["result"]["samples"]
+            assert sample["prompt_note"] == told
     for text in ("vault", "Question"):
         assert "none of 1 samples matches" in serve_eval("show", run, "--grep", text).stdout
 

@@ -22,10 +22,9 @@ def test_the_example_is_written_listed_and_runs_as_it_says() -> None:
     assert serve_eval("cases", "new", "mine.yaml").returncode == 0
     listed = serve_eval("cases", "expand", "mine.yaml")
     assert (
-        "cases:capitals: 7 cases, scored by exact, words\n  europe:france\n  asia:japan:short\n"
-        in listed.stdout
+        "10 cases of 2 tasks, 0 skipped; nothing was sent\n"
+        "  cases:capitals: 7 cases, scored by exact, words\n      europe:france\n" in listed.stdout
     )
-    assert listed.stdout.endswith("10 cases of 2 tasks, 0 skipped; nothing was sent\n")
     command = next(
         line for line in Path("mine.yaml").read_text().splitlines() if "run --launcher" in line
     )
@@ -58,15 +57,17 @@ def test_what_is_expanded_says_what_would_be_sent_and_what_is_skipped() -> None:
         "--set",
         "cases:text_extraction.scorer=exact",
     ]
-    text = serve_eval("cases", "expand", "data", *options).stdout
-    assert "cases:text_extraction: 8 cases, scored by exact\n  extraction:gene:one:short\n" in text
+    text = serve_eval("cases", "expand", "data", "-v", *options).stdout
     assert (
-        "  1 skipped (implicit): BioChatter uses a model as a judge of its answer;"
-        " name a scorer:\n     "
+        "cases:text_extraction: 8 cases, scored by exact\n      extraction:gene:one:short\n" in text
+    )
+    assert (
+        "      1 skipped (implicit): BioChatter uses a model as a judge of its answer;"
+        " name a scorer:\n       "
         " --set 'cases:rag_interpretation.scorer={judge: {judges: [{model: MODEL, base_url:"
         " URL}]}}'\n" in text
     )
-    lines = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)
+    lines = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)["result"]
     first = next(line for line in lines if line["case"] == "relevant:short")
     assert first["messages"][-1] == {"role": "user", "content": "Is it?"}
     assert (first["expected"], len(first["compat_md5"])) == ({"answer": "yes"}, 32)
@@ -108,7 +109,7 @@ def _results(file: str, *hashes: str) -> None:
 
 def test_old_results_become_references_that_judge_a_run() -> None:
     write_biochatter(Path("data"))
-    listed = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)
+    listed = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)["result"]
     hashes = [
         line["compat_md5"]
         for line in listed
@@ -145,7 +146,7 @@ def test_old_results_become_references_that_judge_a_run() -> None:
 
 def test_no_run_that_is_scored_otherwise_is_judged_by_an_imported_reference() -> None:
     write_biochatter(Path("data"))
-    listed = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)
+    listed = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)["result"]
     _results(
         "exam.csv", *(line["compat_md5"] for line in listed if line["task"] == "cases:medical_exam")
     )
@@ -184,7 +185,7 @@ def test_no_run_that_is_scored_otherwise_is_judged_by_an_imported_reference() ->
 
 def test_results_of_cases_that_lack_an_option_say_which_and_what_fits() -> None:
     write_biochatter(Path("data"))
-    listed = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)
+    listed = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)["result"]
     _results(
         "some.csv", *(line["compat_md5"] for line in listed if line["task"] == "cases:mcp_edam_qa")
     )

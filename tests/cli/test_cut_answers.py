@@ -87,9 +87,10 @@ def test_each_cause_of_a_cut_is_counted_with_its_own_advice(
     assert "1 of 40 answers were cut by a stop string" in said
     page = (tmp_path / "run/report.html").read_text()
     assert "100.0 if the 6 cut answers were right" in page
-    shown = " ".join(serve_eval("show", tmp_path / "run", "--wrong", "--all").stdout.split())
-    for words in ("at max_tokens", "by the server's window", "by a stop string"):
-        assert f"unreadable, cut off {words}" in shown
+    shown = " ".join(serve_eval("show", tmp_path / "run", "--wrong", "--all", "-v").stdout.split())
+    assert "UNREADABLE, CUT OFF" in shown
+    for words in ("at max_tokens: raise", "by the server's window", "by a stop string"):
+        assert f"; cut {words}" in shown
     assert "serve the model with a longer one" in shown
     found = " ".join(serve_eval("diagnose", tmp_path / "run").stdout.split())
     assert "3 at max_tokens" in found

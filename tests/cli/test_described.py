@@ -9,18 +9,24 @@ import pytest
 
 from serve_eval.cli._described import WIDTH, describe_plugin
 from serve_eval.cli._described_task import describe_task
-from serve_eval.cli.listing import listing
 from serve_eval.datasets.known import KNOWN
-from serve_eval.errors import DatasetError, PlanError
+from serve_eval.errors import DatasetError
 from serve_eval.plugins import registry
 from serve_eval.plugins.nested_options import options
 from serve_eval.protocol import shared
 from serve_eval.schema import DataRoots, Spec
+from tests.cli.command import serve_eval
 
 LAUNCHERS = registry.list_shipped("serve_eval.launchers")
 TASKS = registry.list_shipped(shared.TASKS)
 WITHOUT_LOAD = ("cases", "lm_eval", "longbench_v1")
 """Families, and a task that needs the extra lm-eval before its data."""
+
+
+def _list(*arguments: str) -> str:
+    done = serve_eval("list", *arguments, COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
@@ -37,11 +43,8 @@ def test_every_option_of_every_launcher_is_described(name: str) -> None:
     assert not re.search(r"NoneType|Struct|typing|<", "\n".join(lines))
 
 
-def test_nested_options_are_described_by_type_and_default(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    listing("launchers", "trtllm_disaggregated")
-    told = capfd.readouterr().out
+def test_nested_options_are_described_by_type_and_default() -> None:
+    told = _list("launchers", "trtllm_disaggregated")
     for text in (
         (
             "  context_servers (has its own options, listed below)\n      Servers that process"
@@ -57,12 +60,11 @@ def test_nested_options_are_described_by_type_and_default(
         assert text in told
 
 
-def test_the_list_of_launchers_is_short(capfd: pytest.CaptureFixture[str]) -> None:
-    listing("launchers")
-    told = capfd.readouterr().out.splitlines()
+def test_the_list_of_launchers_is_short() -> None:
+    told = _list("launchers").splitlines()
     assert len(told) <= 2 * len(LAUNCHERS) + 2
     assert "context_servers" not in "".join(told)
-    assert told[-1] == "  options of one: serve-eval list launchers NAME"
+    assert told[-2] == "  options of one: serve-eval list launchers NAME"
 
 
 def test_what_is_called_alike_may_mean_something_else() -> None:
@@ -108,9 +110,8 @@ def test_a_data_set_that_cannot_be_fetched_is_got_by_hand() -> None:
     assert line.split() == ["by", "hand,", "from", KNOWN["videomme"].homepage]
 
 
-def test_the_facts_of_a_task_are_its_own(capfd: pytest.CaptureFixture[str]) -> None:
-    listing("tasks", "gsm8k")
-    told = capfd.readouterr().out
+def test_the_facts_of_a_task_are_its_own() -> None:
+    told = _list("tasks", "gsm8k")
     for text in (
         "  data        GSM8K: 1319 test, 7473 train\n",
         "              serve-eval datasets fetch gsm8k\n",
@@ -124,8 +125,7 @@ def test_the_facts_of_a_task_are_its_own(capfd: pytest.CaptureFixture[str]) -> N
         "\nSet them with --set gsm8k.OPTION=VALUE, or in a plan.\n",
     ):
         assert text in told
-    listing("tasks", "word_problems_perplexity")
-    told = capfd.readouterr().out
+    told = _list("tasks", "word_problems_perplexity")
     for text in (
         "  data        no data set to fetch\n",
         "; no answer, only log-probabilities\n",
@@ -134,21 +134,19 @@ def test_the_facts_of_a_task_are_its_own(capfd: pytest.CaptureFixture[str]) -> N
         "  references  none registered\n              serve-eval references take host:8000",
     ):
         assert text in told
-    listing("tasks", "lm_eval")
-    assert (
-        "one for each NAME\n              serve-eval run --tasks lm_eval:NAME\n"
-        in capfd.readouterr().out
+    assert "one for each NAME\n              serve-eval run --tasks lm_eval:NAME\n" in _list(
+        "tasks", "lm_eval"
     )
 
 
-def test_the_documented_description_is_what_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    listing("tasks", "passkey_short")
-    assert capfd.readouterr().out in (Path(__file__).parents[2] / "docs/tasks.md").read_text()
+def test_the_documented_description_is_what_is_printed() -> None:
+    assert (
+        _list("tasks", "passkey_short") in (Path(__file__).parents[2] / "docs/tasks.md").read_text()
+    )
 
 
-def test_scorers_are_described_too(capfd: pytest.CaptureFixture[str]) -> None:
-    listing("scorers", "numeric")
-    assert "  absolute (number; 0)\n" in capfd.readouterr().out
+def test_scorers_are_described_too() -> None:
+    assert "  absolute (number; 0)\n" in _list("scorers", "numeric")
 
 
 @pytest.mark.parametrize(
@@ -160,6 +158,5 @@ def test_scorers_are_described_too(capfd: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_a_name_that_there_is_not_is_refused(kind: str, name: str, message: str) -> None:
-    with pytest.raises(PlanError) as caught:
-        listing(kind, name)
-    assert message in str(caught.value)
+    refused = serve_eval("list", kind, name)
+    assert (refused.returncode, message in refused.stderr) == (2, True)

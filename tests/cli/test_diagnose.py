@@ -104,7 +104,8 @@ def test_a_capsule_says_how_it_is_sent_again(red: Path, tmp_path: Path) -> None:
     done = serve_eval("capsule", red, "--sample", "test-3", "-o", tmp_path)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "word_problems_test-3"
-    assert done.stdout == f"{folder}: sh {folder / 'curl.sh'}\n"
+    assert done.stdout.startswith(f" WRITTEN   {folder}\n")
+    assert done.stdout.endswith(f" next     sh {folder / 'curl.sh'}\n")
     names = {"README.md", "actual.json", "body.json", "curl.sh", "expected.json", "versions.json"}
     assert {file.name for file in folder.iterdir()} == names
     assert serve_eval("capsule", red, "--sample", "test-3", "-o", tmp_path).stdout == done.stdout

@@ -28,7 +28,7 @@ FILES = {
     "ids.txt": "7\r\n\n 12 \n7\n",
     "lines.jsonl": '{"id": "7"}\n{"id": 12, "outcome": "wrong"}\n',
     "list.json": '[{"id": "7"}, "12"]',
-    "shown.json": '{"run": "r", "samples": [{"id": "7"}], "rows": [{"id": "12"}]}',
+    "shown.json": '{"result": {"run": "r", "samples": [{"id": "7"}], "rows": [{"id": "12"}]}}',
     "repeats.jsonl": '{"id": "7#2"}\n{"id": "12"}\n',
     "bom.txt": "\ufeff7\n12\n",
 }
@@ -52,9 +52,12 @@ def test_the_wrong_answers_of_a_run_are_asked_again() -> None:
     assert serve_eval("run", *ASKED, *wrong, "-o", "night").returncode == 3
     shown = serve_eval("show", "night", "--wrong", "--json")
     Path("wrong.json").write_text(shown.stdout)
-    found = {one["id"] for one in json.loads(shown.stdout)["samples"]}
-    assert 3 < len(found) == json.loads(shown.stdout)["found"] < 20
-    first = json.loads(serve_eval("show", "night", "--wrong", "--json", "--n", "2").stdout)
+    told = json.loads(shown.stdout)["result"]
+    found = {one["id"] for one in told["samples"]}
+    assert 3 < len(found) == told["found"] < 20
+    first = json.loads(serve_eval("show", "night", "--wrong", "--json", "--n", "2").stdout)[
+        "result"
+    ]
     assert (len(first["samples"]), first["found"]) == (2, len(found))
     again = serve_eval("run", *ASKED, "--samples", "wrong.json", "-o", "again")
     assert "the verdict says nothing of the model" in " ".join(again.stdout.split())
@@ -182,7 +185,7 @@ def test_repeats_of_several_tasks_and_names_of_cases_name_their_samples() -> Non
     assert done.returncode == 3, done.stderr
     shown = serve_eval("show", "r", "--wrong", "--all", "--json")
     Path("w.json").write_text(shown.stdout)
-    shown_ids = [one["id"] for one in json.loads(shown.stdout)["samples"]]
+    shown_ids = [one["id"] for one in json.loads(shown.stdout)["result"]["samples"]]
     assert any(name.endswith("#2") for name in shown_ids)
     wrong = {name.removesuffix("#2") for name in shown_ids}
     assert len(wrong) == 8

@@ -5,6 +5,8 @@ tests/workflows/servers/test_daemon.py starts servers.
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -97,10 +99,20 @@ def test_the_list_names_the_folder_that_a_server_was_started_from(
     monkeypatch.chdir(tmp_path)
     started = serve_eval("serve", "embedded", "--detach")
     assert started.returncode == 0, started.stderr
-    listed = serve_eval("serve", "--list").stdout
-    stopped = serve_eval("serve", "--stop", "all")
+    number = re.findall(r"^id: +(\w+)$", started.stdout, re.MULTILINE)[0]
+    listed = serve_eval("serve", "--list", "-v").stdout
+    told = json.loads(serve_eval("serve", "--list", "--json").stdout)
+    [command] = told["commands"]
+    stopped = serve_eval(*command.split()[1:])
     assert stopped.returncode == 0, stopped.stderr
-    assert f" from {tmp_path}  logs " in listed, listed
+    assert stopped.stdout.startswith(
+        f" STOPPED   {number}  embedded: embedded at http://127.0.0.1:"
+    )
+    assert listed.startswith(f" READY   {number}  embedded: embedded at http://127.0.0.1:")
+    [server] = told["result"]["servers"]
+    assert (server["id"], server["state"], server["started_in"]) == (number, "ready", str(tmp_path))
+    assert f"  {tmp_path}  {server['log_dir']}\n" in listed, listed
+    assert serve_eval("serve", "--list", "-q").stdout.startswith(" NO SERVERS ")
 
 
 def test_of_the_settings_in_the_environment_those_of_the_launcher_count(
@@ -122,9 +134,10 @@ def test_one_thing_is_done_at_a_time(arguments: list[str]) -> None:
 
 
 def test_nothing_is_held_at_first() -> None:
-    assert serve_eval("serve", "--list").stdout == "no servers are running\n"
+    nothing = " NO SERVERS   this machine  no servers are running\n"
+    assert serve_eval("serve", "--list").stdout == nothing
     ended = serve_eval("serve", "--stop", "all")
-    assert (ended.returncode, ended.stderr) == (0, "no servers are running\n")
+    assert (ended.returncode, ended.stdout) == (0, nothing)
     unknown = serve_eval("serve", "--stop", "0a1b2c3d")
     assert unknown.returncode == 2
     assert "no servers 0a1b2c3d run on this machine; running: none" in unknown.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -82,39 +83,68 @@ def _show(*arguments: str | Path, code: int = 0, **environ: str) -> str:
     return done.stdout if code == 0 else done.stderr
 
 
+def _show_screen(*arguments: str | Path, **environ: str) -> str:
+    """Return the text that a terminal shows."""
+    drawn = _show(*arguments, FORCE_COLOR="1", TERM="xterm", **environ)
+    return re.sub(r"\x1b\[[0-9;]*m", "", drawn)
+
+
 def _json(*arguments: str | Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(_show(*arguments, "--json"))
+    found: dict[str, Any] = json.loads(_show(*arguments, "--json"))["result"]
     return found
 
 
 def _names(text: str) -> list[str]:
-    return re.findall(r"^(test-\d+) ", text, re.MULTILINE)
+    return re.findall(r"^ [a-z, →]+ +(test-\d+) ", text, re.MULTILINE)
 
 
 def test_the_list_begins_with_what_needs_attention(run: Path) -> None:
     listed = _show(run)
     rest = [sample.id for sample in SAMPLES[4:]]
     assert _names(listed) == [FAILED, UNREADABLE, WRONG, CUT_OFF, *rest]
-    assert re.search(rf"^{FAILED} +failed +- +HTTP 400: no", listed, re.MULTILINE)
-    assert re.search(rf"^{CUT_OFF} +right, cut off +\d+ +\d+$", listed, re.MULTILINE)
-    assert "more: --all" not in listed
+    assert listed.startswith(f" SAMPLES   {run}  {N} samples: 1 failed, 1 unreadable, 1 wrong, ")
+    assert re.search(rf"^ failed +{FAILED} +- +HTTP 400: no", listed, re.MULTILINE)
+    assert re.search(rf"^ right, cut off +{CUT_OFF} +\d+ +\d+$", listed, re.MULTILINE)
+    assert "more match" not in listed
     few = _show(run, "--n", "2")
     assert _names(few) == [FAILED, UNREADABLE]
-    assert f"… {N - 2} more: --all" in few
+    assert f"{N - 2} more match" in few
     assert f"serve-eval show {run} {FAILED}\n" in few
     assert _names(_show(run, "--n", "2", "--all")) == _names(listed)
+    assert _show(run, "-q") == listed.splitlines(keepends=True)[0]
+    assert "--n 0: expected 1 or more" in _show(run, "--n", "0", code=2)
+
+
+def test_the_first_screen_of_a_list_and_of_a_sample_is_short(run: Path, other: Path) -> None:
+    for asked in ((run,), (run, LONG), (run, WRONG), (run, "--wrong"), (other, "--against", run)):
+        shown = _show_screen(*asked)
+        assert len(shown.splitlines()) <= 22, shown
+
+
+def test_the_commands_that_come_next_can_be_run(run: Path, other: Path) -> None:
+    for asked in ((run,), (run, LONG), (other, "--against", run), (run, "--wrong")):
+        commands = json.loads(_show(*asked, "--json"))["commands"]
+        assert len(commands) == 1
+        for command in commands:
+            done = serve_eval(*shlex.split(command)[1:])
+            assert done.returncode == 0, done.stderr
 
 
 def test_a_sample_is_shown_with_everything_that_is_known(run: Path) -> None:
     text = _show(run, RETRIED)
     sample = next(one for one in SAMPLES if one.id == RETRIED)
-    assert text.startswith(f"{TASK}  {RETRIED}  right\n")
+    assert text.startswith(f" RIGHT   {TASK} {RETRIED}  answered ")
     assert " ".join(str(sample.prompt).split()[:8]) in text
     target = sample.target.rpartition("#### ")[2]
-    assert f"extracted   {target}\n            line " in text
-    assert "\nscore       1, " in text
-    assert re.search(r"attempts    1: HTTP 503 after .* s, sent 20.* UTC\n", text)
-    assert re.search(r"\n            2: answered after .* s, sent 20.* UTC\n", text)
+    assert f" extract  {target} (line " in text
+    assert "\n score    1, " in text
+    labels = re.findall(r"^ (\w+) ", text, re.MULTILINE)
+    assert labels == [
+        *("RIGHT", "prompt", "answer", "expected", "score", "extract", "end", "attempts", "next")
+    ]
+    text = _show(run, RETRIED, "-v")
+    assert re.search(r"attempts 1: HTTP 503 after .* s, sent 20.* UTC\n", text)
+    assert re.search(r"\n          2: answered after .* s, sent 20.* UTC\n", text)
     [told] = _json(run, RETRIED)["samples"]
     assert told["prompt"] == sample.prompt
     assert told["response"]["text"] == told["expected"] == sample.target
@@ -132,7 +162,7 @@ def test_the_place_of_what_was_extracted_is_shown(run: Path) -> None:
     assert "line 2 of 2, characters" in text
     assert "the last of 2 places" in text
     assert "finish reason stop; 20 prompt and 9 answer tokens" in text
-    assert "extracted   nothing" in _show(run, UNREADABLE)
+    assert " extract  nothing" in _show(run, UNREADABLE)
 
 
 def test_nothing_of_an_answer_or_an_error_reaches_the_terminal_as_it_is(run: Path) -> None:
@@ -153,21 +183,25 @@ def test_choices_filter_and_combine(run: Path) -> None:
     both = asked & {UNREADABLE, WRONG}
     assert set(_names(_show(run, "--grep", name, "--wrong", "--brief"))) == both
     assert f"none of {N} samples matches" in _show(run, "--grep", "no such text")
-    assert f"{TASK}  {UNREADABLE}  unreadable" in _show(run, "--wrong")
+    assert f" {TASK} {UNREADABLE}: UNREADABLE\n" in _show(run, "--wrong", "-v")
+    assert f" UNREADABLE   {TASK} {UNREADABLE}  answered nothing" in _show(
+        run, "--wrong", "--n", "1"
+    )
 
 
-def test_long_answers_are_cut_in_the_middle_and_words_are_not(run: Path) -> None:
-    text = _show(run, LONG)
-    assert "answer      step 0\n" in text
-    assert "lines left out: --whole" in text
+def test_of_a_long_answer_the_last_lines_are_kept_and_words_are_not_cut(run: Path) -> None:
+    text = _show_screen(run, LONG)
+    assert re.search(r"^ answer +\.\.\. ", text, re.MULTILINE)
+    assert "-v adds " in text
     assert "step 30" not in text
     assert "#### " in text
-    assert "step 30" in _show(run, LONG, "--whole")
+    assert "answer   step 0\n" in _show(run, LONG, "-v")
+    assert "step 30" in _show(run, LONG, "-v")
     for name in (LONG, RETRIED):
-        for line in _show(run, name).splitlines():
-            assert cell_len(line) <= 80 or len(line.split()) <= 2, line
+        for line in _show_screen(run, name).splitlines():
+            assert cell_len(line) <= 80 or "serve-eval" in line, line
     prompt = str(SAMPLES[4].prompt).split()
-    shown = _show(run, RETRIED, COLUMNS="40").partition("expected")[0].split()
+    shown = _show_screen(run, RETRIED, "-v", COLUMNS="40").partition(" answer ")[0].split()
     assert shown[-len(prompt) :] == prompt
 
 
@@ -188,14 +222,16 @@ def test_an_unknown_sample_or_task_is_told_with_what_is_close(run: Path) -> None
 def test_two_runs_are_compared_sample_by_sample(run: Path, other: Path) -> None:
     text = _show(other, "--against", run)
     assert f"from A to B: 1 scores fell, 0 rose ({N} samples)" in text
-    assert f"{TASK}  {RETRIED}  A right  B wrong" in text
-    assert "they part   at word" in text
-    assert text.rstrip().endswith("B goes on   1")
-    assert "A goes on   (it ends there)" in text
+    assert text.startswith(f" A RIGHT, B WRONG   {TASK} {RETRIED}\n")
+    assert "\n parts at word " in text
+    assert "\n then A   (it ends there)\n then B   1\n" in text
+    assert [
+        line.split()[:2] for line in text.splitlines() if line.startswith((" answer", " score"))
+    ] == [*(["answer", "A"], ["answer", "B"], ["score", "A"], ["score", "B"])]
     [pair] = _json(other, "--against", run)["pairs"]
     assert (pair["a"]["value"], pair["b"]["value"]) == (1.0, 0.0)
     brief = _show(other, "--against", run, "--brief")
-    assert re.search(rf"^{RETRIED} +right → wrong +\d+ +\d+ → \d+$", brief, re.MULTILINE)
+    assert re.search(rf"^ right → wrong +{RETRIED} +\d+ +\d+ → \d+$", brief, re.MULTILINE)
     assert _names(_show(other, WRONG, "--against", run, "--brief")) == [WRONG]
 
 
@@ -203,7 +239,7 @@ def test_a_comparison_shows_its_flips(run: Path, other: Path, tmp_path: Path) ->
     folder = tmp_path / "compared"
     done = serve_eval("compare", run, other, "-o", folder)
     assert done.returncode in (0, 1, 3), done.stderr
-    assert f"{TASK}  {RETRIED}  A right  B wrong" in _show(folder)
+    assert f" A RIGHT, B WRONG   {TASK} {RETRIED}\n" in _show(folder)
     named = tmp_path / "several"
     for name in ("one", "two"):
         shutil.copytree(run, named / "arms" / name)
@@ -229,9 +265,10 @@ def test_flips_from_the_reference_are_listed_with_its_scores(
     shown = tmp_path / "shown"
     _run(shown, Answers(whole=True, b=True), "--references-dir", str(refs), judged=True)
     told = _show(shown, "--flips")
-    assert f"from the reference's first run: 1 scores fell, 0 rose ({N} samples)" in told
-    assert f"{TASK}  {RETRIED}  wrong" in told
-    assert re.search(r"^score +0, .*, reference 1$", told, re.MULTILINE)
+    counted = f"from the reference's first run: 1 scores fell, 0 rose ({N} samples)"
+    assert counted in _show(shown, "--flips", "--brief")
+    assert told.startswith(f" WRONG   {TASK} {RETRIED}  ")
+    assert re.search(r"^ score +0, .*, reference 1$", told, re.MULTILINE)
     assert _json(shown, "--flips")["samples"][0]["reference"] == [1.0]
     assert f"none of {N} samples matches" in _show(shown, "--flips", "--grep", "no such text")
 
@@ -254,10 +291,10 @@ def test_of_a_case_the_expected_answer_is_shown_and_not_its_scorer(tmp_path: Pat
         done = serve_eval("run", *asked, "-o", tmp_path / "run")
     assert done.returncode == 3, done.stderr
     listed = _show(tmp_path / "run")
-    assert re.search(r'^france#\w+ +wrong +\{"answer":"Paris"\} +lyon$', listed, re.MULTILINE)
-    [command] = re.findall(r"^serve-eval show .*(?<=/run) '(france#\w+)'$", listed, re.MULTILINE)
+    assert re.search(r'^ wrong +france#\w+ +\{"answer":"Paris"\} +lyon$', listed, re.MULTILINE)
+    [command] = re.findall(r"serve-eval show .*(?<=/run) '(france#\w+)'$", listed, re.MULTILINE)
     shown = _show(tmp_path / "run", command)
-    assert re.search(r'^expected +\{"answer":"Paris"\}$', shown, re.MULTILINE)
+    assert re.search(r'^ expected +\{"answer":"Paris"\}$', shown, re.MULTILINE)
     assert "scorer" not in listed + shown
 
 
@@ -265,15 +302,15 @@ def test_without_prompts_the_rest_is_shown(tmp_path: Path) -> None:
     _run(tmp_path / "out", Answers(), "--no-prompts")
     assert (tmp_path / f"out/prompts/{TASK}.jsonl").read_bytes() == b""
     text = _show(tmp_path / "out", RETRIED)
-    assert "prompt      not kept in this run folder" in text
-    assert "extracted" in text
+    assert " prompt   not kept in this run folder" in text
+    assert " extract  " in text
 
 
 def test_a_folder_of_an_older_version_is_resumed_and_shown(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "old"
     shutil.copytree(run, out)
     shutil.rmtree(out / "prompts")
-    assert "prompt      not kept" in _show(out, WRONG)
+    assert " prompt   not kept" in _show(out, WRONG)
     assert _names(_show(out)) == _names(_show(run))
 
 
@@ -312,6 +349,7 @@ def test_latest_is_the_last_run_of_outputs(
     assert Path("outputs/latest").readlink() == Path("second")
     listed = _show("latest")
     assert f"serve-eval show outputs/second {FAILED}\n" in listed
+    assert _show() == listed
     assert serve_eval("verdict", "outputs/first").returncode == 3  # it asks nothing
     assert Path("outputs/latest").readlink() == Path("second")
     for command in ("verdict", "diagnose", "rescore"):

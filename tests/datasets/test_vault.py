@@ -233,7 +233,7 @@ def test_the_command_lists_fetches_verifies_and_says_where(
 ) -> None:
     monkeypatch.setitem(KNOWN, "toy", source)
     root, run = tmp_path / "root", CliRunner()
-    listed = run.invoke(app, ["list"]).output
+    listed = run.invoke(app, ["list", "-v"]).output
     assert all(f"{name}: " in listed for name in KNOWN)
     assert "gated" in listed
     done = run.invoke(app, ["fetch", "toy", "--to", str(root)])
@@ -245,9 +245,11 @@ def test_the_command_lists_fetches_verifies_and_says_where(
     monkeypatch.setenv("SERVE_EVAL_DATASET_ROOT", str(root))
     assert run.invoke(app, ["path"]).output == f"{root}\n"
     assert run.invoke(app, ["path", "toy"]).output == f"{root / 'toy'}\n"
-    assert run.invoke(app, ["verify"]).output.startswith("ok       toy")
+    sound = " ".join(run.invoke(app, ["verify"]).output.split())
+    assert sound == f"1 files in {root}, 0 changed {root}/toy/test.jsonl: ok, of toy"
     (root / "toy/test.jsonl").write_bytes(b"x")
     failed = run.invoke(app, ["verify", "toy"])
+    assert f"1 files in {root}, 1 changed" in failed.output
     assert isinstance(failed.exception, DatasetError)
     assert failed.exception.exit_code == 2
     assert "unknown data set 'toi'" in str(run.invoke(app, ["path", "toi"]).exception)

@@ -136,7 +136,7 @@ def test_servers_of_another_night_are_not_taken_for_those_of_this_one(images: Pa
             f" them: serve-eval serve --stop {number}; serve-eval serve --stop {second}"
         ), said
         assert not (images / "night/smoke").exists()
-        assert f"{number}  ready" in serve_eval(images, "serve", "--list").stdout
+        assert f"{number}  READY" in serve_eval(images, "serve", "--list", "-v").stdout
     finally:
         for one in (number, second):
             assert serve_eval(images, "serve", "--stop", one).returncode == 0
@@ -235,7 +235,7 @@ def test_a_night_that_is_interrupted_leaves_no_server(
     assert night.returncode == 130
     during = {"slow.yaml": "the start of new", "sound.yaml": "smoke"}[new]
     assert said == f"{new} against old.yaml: interrupted during {during} (night)\n"
-    assert serve_eval(images, "serve", "--list").stdout == "no servers are running\n"
+    assert serve_eval(images, "serve", "--list").stdout.startswith(" NO SERVERS ")
 
 
 def test_a_night_has_a_limit_of_time(images: Path) -> None:

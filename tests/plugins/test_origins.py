@@ -12,6 +12,7 @@ from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.plugins import extensions, registry
 from serve_eval.protocol.shared import build_task
+from serve_eval.report.document.listing import LINES
 from serve_eval.schema import Spec
 from tests.cli.command import serve_eval
 from tests.plugins.conftest import write_task
@@ -138,7 +139,10 @@ def test_a_file_that_is_no_task_is_an_error_with_its_line(bad: Path, name: str) 
 
 
 def test_the_list_tells_what_is_wrong_and_lists_the_others(bad: Path) -> None:
-    told = serve_eval("list", "tasks", "--include-path", bad)
+    few = serve_eval("list", "tasks", "--include-path", bad)
+    assert (few.returncode, len(few.stdout.splitlines()) <= LINES) == (2, True)
+    assert f"\n  absent: error: {bad}/tasks/absent.py:1: Mod" in few.stdout
+    told = serve_eval("list", "tasks", "--include-path", bad, "-v")
     assert told.returncode == 2
     assert "Traceback" not in told.stdout + told.stderr
     for name, (_, said) in BAD.items():

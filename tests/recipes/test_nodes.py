@@ -41,7 +41,7 @@ def test_the_nodes_that_a_plan_needs_are_named(
     )
     Path("recipe.yaml").write_text(f"engine: trtllm\nresources: {{{options}}}\nroles:\n{roles}")
     done = serve_eval("init", "--from", "recipe.yaml", "--model", "m")
-    assert said in done.stderr
+    assert said in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ def convert(name: str, *more: str) -> tuple[dict[str, Any], str]:
     """Return the plan of a recipe, which a dry run takes, and its text."""
     done = serve_eval("init", "--from", EXAMPLES / name, *more)
     assert done.returncode == 0, done.stderr
-    assert "would be refused" not in done.stderr
-    assert done.stdout.startswith("plan.yaml written. Next:")
+    assert "would be refused" not in done.stdout
+    assert done.stdout.startswith(" WRITTEN   plan.yaml")
     shown = serve_eval("run", "plan.yaml", "--dry-run")
     assert shown.returncode == 0, shown.stderr
     return _plan(), Path("plan.yaml").read_text()
@@ -89,6 +89,11 @@ def test_variants_become_plans_of_their_own() -> None:
     assert [one["tensor_parallel_size"] for one in sizes] == [1, 4]
     assert [one["max_batch_size"] for one in sizes] == [8, 8]
     assert not Path("p.yaml").exists()
+    assert done.stdout.startswith(" WRITTEN   3 plans: 3 WRITTEN\n")
+    assert len(done.stdout.splitlines()) <= 22
+    assert "\n fill in  p-small.yaml: launcher: the recipe gives 8 GPUs" in done.stdout
+    whole = serve_eval("init", "--from", EXAMPLES / "srt_variants.yaml", "--force", "-v").stdout
+    assert " left out plan-small.yaml and 2 more: the frontend and router of dynamo" in whole
 
 
 @pytest.mark.parametrize(
@@ -196,7 +201,7 @@ def test_keys_of_a_fleet_are_the_orchestrators(key: str, value: object, refused:
     done = serve_eval("init", "--from", "recipe.yaml", "--model", "m")
     assert done.returncode == 0, done.stderr
     assert _plan()["launcher"]["orchestrator"] == {key: value}
-    assert ("starts no coordinator elsewhere" in done.stderr) is refused
+    assert ("starts no coordinator elsewhere" in done.stdout) is refused
 
 
 def test_configs_next_to_an_orchestrators_file_are_taken() -> None:
@@ -267,7 +272,7 @@ def test_files_that_are_no_recipes_are_refused(text: str, words: str) -> None:
 @pytest.mark.parametrize("name", ["srt_alone.yaml", "llm_args.yaml", "separate/disagg_config.yaml"])
 def test_a_model_that_the_command_names_is_not_left_to_fill_in(name: str) -> None:
     found = serve_eval("init", "--from", EXAMPLES / name, "-o", "open.yaml")
-    assert "model: " in found.stderr
+    assert " fill in  model: " in found.stdout
     plan, text = convert(name, "--model", "org/mine")
     assert plan["model"] == "org/mine"
     assert "# * model:" not in text
@@ -280,7 +285,7 @@ def test_sides_with_models_of_their_own_keep_them() -> None:
         "generation_servers: {num_instances: 1}\n"
     )
     done = serve_eval("init", "--from", "recipe.yaml")
-    assert "model: the recipe has several: org/fp8, org/fp4" in done.stderr
+    assert " fill in  model: the recipe has several: org/fp8, org/fp4" in done.stdout
     launcher = _plan()["launcher"]
     sides = [launcher[f"{kind}_servers"]["model"] for kind in ("context", "generation")]
     assert sides == ["org/fp4", "org/fp8"]
@@ -303,4 +308,4 @@ def test_a_plan_that_a_run_would_refuse_says_so() -> None:
     )
     done = serve_eval("init", "--from", "recipe.yaml", "--model", "m")
     assert done.returncode == 0
-    assert "a run would be refused: launcher: the backend of cache_trans" in done.stderr
+    assert "a run would be refused: launcher: the backend of cache_trans" in done.stdout

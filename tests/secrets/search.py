@@ -129,7 +129,7 @@ def glance(root: Path) -> Search:
         )
         assert script.keys == {KEY}
         found.command("verdict --json", "verdict", root / "run", "--json")
-        found.command("show --wrong", "show", root / "run", "--wrong", "--failed", "--all")
+        found.command("show --wrong", "show", root / "run", "--wrong", "--failed", "--all", "-v")
         found.command("export", "export", root / "run")
         found.command(
             "smoke, failing", "smoke", failing, "-m", "m", "--junit", root / "failing.xml"

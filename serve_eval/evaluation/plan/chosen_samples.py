@@ -97,6 +97,8 @@ def _read_file(path: Path) -> list[str]:
 
 def _list_ids(found: Any, where: str) -> Iterator[str]:
     """Yield the ids of an object with an `id`, of a list, or of what `show --json` prints."""
+    if isinstance(found, Mapping) and isinstance(found.get("result"), Mapping):
+        found = found["result"]
     if isinstance(found, Mapping) and "id" not in found and "samples" in found:
         found = [*found.get("rows", ()), *found["samples"]]
     for one in found if isinstance(found, list) else [found]:

@@ -19,16 +19,18 @@ from serve_eval.schema import REHEARSED, ResultHeader
 
 OUTCOMES = (
     "FAIL", "ALARM", "ANOTHER MODEL, PRECISION OR CACHE", "FAULT OF SINGLE REQUESTS",
-    "OTHER SAMPLING DEFAULTS", "KILLED", "NOT SCORED", "ERROR", "INTERRUPTED", "INCONCLUSIVE",
-    "UNDECIDED", "UNSUPPORTED", "CHANGED", "NO REFERENCE", "SHARD", "INTEGRATION TEST", "BASELINE",
-    "FOUND", "PLAN", "PASS", "NO ALARM", "OTHER NUMERICS", "IDENTICAL", "UNCHANGED", "REGISTERED",
-    "WRITTEN",
+    "OTHER SAMPLING DEFAULTS", "PROBLEM", "KILLED", "FAILED", "NOT SCORED", "UNREADABLE", "EMPTY",
+    "ONLY REASONING", "REFUSED", "WRONG", "ENDED", "ERROR", "INTERRUPTED", "PARTLY RIGHT",
+    "INCONCLUSIVE", "UNDECIDED", "UNSUPPORTED", "CHANGED", "NO REFERENCE", "SHARD",
+    "INTEGRATION TEST", "BASELINE", "FOUND", "PLAN", "SAMPLES", "ABSENT", "NO SERVERS", "PASS",
+    "NO ALARM", "OTHER NUMERICS", "IDENTICAL", "UNCHANGED", "REGISTERED", "RIGHT", "READY", "OK",
+    "WRITTEN", "STOPPED",
 )  # fmt: skip
 """Outcomes, the worst first. One that stands in no story's list here comes before NO REFERENCE."""
 _UNKNOWN = OUTCOMES.index("NO REFERENCE")
 _BAD = OUTCOMES[: OUTCOMES.index("ERROR") + 1]
 _SOUND = OUTCOMES[OUTCOMES.index("PASS") :]
-_QUIET = ("NO REFERENCE", "BASELINE", "FOUND", "PLAN")
+_QUIET = ("NO REFERENCE", "BASELINE", "FOUND", "PLAN", "SAMPLES", "ABSENT", "NO SERVERS")
 """Outcomes without a colour: they must not outshine a FAIL."""
 
 
@@ -45,7 +47,8 @@ class Statement:
     """A fact in words below its label. `href` leads to a place or file next to the page.
 
     `keep`: it stands on the first screen even if its task passed among several, and in the summary
-    of CI however deep it is.
+    of CI however deep it is. `last`: the first screen shows this number of its last lines, in place
+    of the first ones. `mark` is the part that a terminal highlights.
     """
 
     label: str
@@ -54,14 +57,16 @@ class Statement:
     depth: Depth = Depth.FIRST
     state: State = "none"
     href: str = ""
+    last: int = 0
+    mark: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
     """A section of a page, and how deep a reader must look for it.
 
-    A terminal shows tables and lines of text, and leaves pictures to the page. The first table,
-    of the first screen if that has one, is also that of summary.md.
+    A terminal shows tables, facts and lines of text, and leaves pictures to the page. The first
+    table, of the first screen if that has one, is also that of summary.md.
     """
 
     section: Section

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rich.console import Console
 from rich.text import Text
@@ -17,7 +18,7 @@ from serve_eval.report.document.document import (
 from serve_eval.report.document.statements import list_statements, tabulate
 from serve_eval.report.document.table_lines import STYLES, lay_out_table
 from serve_eval.report.layout import wrap
-from serve_eval.report.page.content import DataTable, TextLines
+from serve_eval.report.page.content import DataTable, Facts, TextLines
 from serve_eval.report.summary.axis import (
     ASCII,
     UNICODE,
@@ -41,6 +42,8 @@ COMMANDS = 3
 """Next commands at most, on any face."""
 LABEL = 9
 """Width of the column of labels."""
+MARK = "bold reverse"
+"""The style of the part of a text that decides."""
 _LABELS = {"warning": "yellow", "error": "red", "why": "bold", "likely": "bold"}
 
 
@@ -140,7 +143,7 @@ class _Screen:
                 lines += [] if one.depth is Depth.PAGE else self._write_row(one)
                 continue
             cause = one.label in ("why", "likely")
-            written = self._write_row(one, most=CAUSE if cause else HEIGHT)
+            written = self._write_row(one, most=one.last or (CAUSE if cause else HEIGHT))
             fits = rows < ROWS and len(lines) + self._measure(written) <= room
             if one.depth is Depth.FIRST and fits:
                 lines, rows = lines + written, rows + 1
@@ -153,18 +156,19 @@ class _Screen:
         return sum(1 + line.cell_len // max(20, self._console.width) for line in lines)
 
     def _write_row(self, one: Statement, most: int | None = None) -> list[Text]:
-        """Return a statement in lines; anywhere but on a terminal it is one line."""
+        """Return a statement in lines; anywhere but on a terminal a line of it stays one."""
+        terminal = self._console.is_terminal
         width = max(20, self._console.width - LABEL - 1)
         style = _LABELS.get(one.label, "red" if one.state == "fail" else "")
         words = Text(self._mark(clean(one.text)), style=style)
-        parts = wrap(words, width)
+        if one.mark is not None:
+            words.stylize(MARK, *one.mark)
+        parts = wrap(words, width) if terminal or most is not None else list(words.split("\n"))
         if most is not None and len(parts) > most:
-            parts = parts[:most]
-            parts[-1].truncate(width - 4)
-            parts[-1].append(" ...")
+            parts = self._shorten(parts, most, width, from_end=bool(one.last))
             self._hidden += 1
-        if not self._console.is_terminal:
-            parts = [Text(" ").join(parts)] if most is not None else [words]
+        if not terminal and most is not None and not one.last:
+            parts = [Text(" ").join(parts)]
         lines = []
         for i, part in enumerate(parts):
             name = "" if i else one.label
@@ -175,13 +179,25 @@ class _Screen:
             lines.append(line)
         return lines
 
+    def _shorten(self, parts: list[Text], most: int, width: int, *, from_end: bool) -> list[Text]:
+        """Return at most `most` lines of a text, the first or the last, with a mark of the cut."""
+        if from_end:
+            kept = parts[len(parts) - most :]
+            kept[0] = Text("... ").append_text(kept[0])
+            kept[0].truncate(width)
+            return kept
+        kept = parts[:most]
+        kept[-1].truncate(width - 4)
+        kept[-1].append(" ...")
+        return kept
+
     def _list_blocks(self, document: Document) -> Iterator[list[Text]]:
         """Yield the lines of each block that this depth shows."""
         deepest = Depth.MORE if self._verbose else Depth.FIRST
         for block in document.blocks:
             if block.depth > deepest:
                 self._hidden += block.depth is Depth.MORE and isinstance(
-                    block.section, DataTable | TextLines
+                    block.section, DataTable | TextLines | Facts
                 )
             elif isinstance(block.section, DataTable) and block.section.rows:
                 yield self._lay_out_table(block.section)
@@ -189,8 +205,16 @@ class _Screen:
                 title = Text(f" {clean(block.section.title)}", style="bold")
                 yield [title, *(Text(f"   {clean(line)}") for line in block.section.lines)]
 
+            elif isinstance(block.section, Facts):
+                rows = [Statement(label=one.label, text=one.text) for one in block.section.rows]
+                title = Text(f" {clean(block.section.title)}", style="bold")
+                yield [title, *(line for row in rows for line in self._write_row(row))]
+
     def _lay_out_table(self, table: DataTable) -> list[Text]:
-        return lay_out_table(table, self._console, verbose=self._verbose)
+        """Return the lines of a table. Rows that no screen holds are only counted."""
+        seen = table if self._verbose else replace(table, rows=table.rows[:LINES])
+        lines = lay_out_table(seen, self._console, verbose=self._verbose)
+        return lines + [Text()] * (len(table.rows) - len(seen.rows))
 
     def _cut(self, lines: list[Text], room: int) -> list[Text]:
         """Return the lines of a table that fit into `room`, with the number of the others."""

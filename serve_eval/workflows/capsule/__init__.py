@@ -1,3 +1,3 @@
 """Pack one request of a run so that it can be sent again."""
 
-__all__ = ["capsule", "contents", "packed", "replay"]
+__all__ = ["capsule", "contents", "document", "packed", "replay"]

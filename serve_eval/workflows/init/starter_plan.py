@@ -13,13 +13,14 @@ from serve_eval.workflows.init.questions import EndpointFacts
 
 NO_MODEL = "MODEL"
 """Stands for the name of a model that is not known."""
-_WORDS = {
+WORDS = {
     Need.CHAT: "chat",
     Need.COMPLETIONS: "completions",
     Need.PROMPT_LOGPROBS: "prompt log-probabilities",
     Need.TOOLS: "tool calls",
     Need.IMAGES: "images",
 }
+"""Words for what an endpoint can do."""
 _CHARACTERS_OF_REASON = 70
 TASKS = """\
 tasks:
@@ -76,18 +77,18 @@ def describe_facts(facts: EndpointFacts, base_url: str) -> Iterator[str]:
     if is_stand_in(facts.version):
         yield REHEARSED
     if facts.problem:
-        yield f"The endpoint {base_url} could not be asked: {_shorten(facts.problem)}"
+        yield f"The endpoint {base_url} could not be asked: {shorten(facts.problem)}"
         yield "Correct base_url and model, or write the plan again with serve-eval init."
     known = " ".join(part for part in (facts.server, facts.version) if part)
     if not facts.problem or known or facts.models:
         context = f"{facts.context_tokens} tokens" if facts.context_tokens else "not told"
-        yield _row("server", _shorten(known) or "not told")
-        yield _row("models", _shorten(", ".join(facts.models)) or "none listed")
+        yield _row("server", shorten(known) or "not told")
+        yield _row("models", shorten(", ".join(facts.models)) or "none listed")
         yield _row("context", context)
     for one in facts.abilities:
-        word = _WORDS.get(Need(one.need), one.need)
+        word = WORDS.get(Need(one.need), one.need)
         state = {True: "yes", False: "no", None: "unknown"}[one.works]
-        reason = "" if one.works else f": {_shorten(one.seen)}"
+        reason = "" if one.works else f": {shorten(one.seen)}"
         yield _row(word, f"{state}{reason}")
 
 
@@ -138,7 +139,7 @@ def _quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str) -> str:
     """Return the beginning of a text, on one line without control characters."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= _CHARACTERS_OF_REASON else f"{line[: _CHARACTERS_OF_REASON - 3]}..."

@@ -1,3 +1,3 @@
 """Keep servers running for several runs."""
 
-__all__ = ["daemon", "held_servers", "identity", "reuse"]
+__all__ = ["daemon", "document", "held_servers", "identity", "reuse"]

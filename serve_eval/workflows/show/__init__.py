@@ -1,3 +1,3 @@
 """Show samples of a run: what was asked, answered, extracted and expected."""
 
-__all__ = ["flips", "folders", "story", "text"]
+__all__ = ["document", "flips", "folders", "story"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +33,8 @@ from serve_eval.workflows.show.flips import (
 from serve_eval.workflows.show.folders import ChosenRun, find_runs
 
 SCHEMA_VERSION = 1
-MOST_ROWS, MOST_SAMPLES = 20, 3
-"""Samples that are shown by default, as one line each and in full."""
+MOST_SAMPLES = 3
+"""Samples that are read in full by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,8 @@ class Selection:
     """The samples to show.
 
     `wrong` and `failed` add up; all other conditions must hold as well. `most` is the number of
-    samples to show (None: the default); `everything` has no limit. `brief`: one line per sample.
+    samples to show (None: all as rows, and a few in full); `everything` has no limit. `brief`: none
+    is read in full.
     """
 
     ids: tuple[str, ...] = ()
@@ -59,12 +61,17 @@ class Selection:
         """True if it chooses some of the samples."""
         return bool(self.ids or self.wrong or self.failed or self.flips or self.grep is not None)
 
-    def limit(self, found: int, *, brief: bool) -> int:
-        """Return how many of the found samples to show."""
-        if self.everything or (self.ids and self.most is None):
-            return found
-        usual = MOST_ROWS if brief else MOST_SAMPLES
-        return min(found, usual if self.most is None else self.most)
+    def choose_rows(self, rows: list[SampleRow]) -> list[SampleRow]:
+        """Return the rows to show of those that were found."""
+        return rows if self.everything or self.most is None else rows[: self.most]
+
+    def choose_whole(self, rows: list[SampleRow]) -> list[SampleRow]:
+        """Return the rows of the samples to read in full."""
+        if self.brief:
+            return []
+        if self.everything or self.most is not None or self.ids:
+            return self.choose_rows(rows)
+        return rows[:MOST_SAMPLES]
 
     def takes(self, row: SampleRow, source: SampleSource, matches: set[str] | None) -> bool:
         """Return True for a sample that meets every condition but `flips`."""
@@ -82,9 +89,9 @@ class Selection:
 class ShownRun:
     """The chosen samples of a run folder, the most important ones first.
 
-    `found` samples were chosen, of `asked` ones. There are `rows` or `samples`, or `pairs` if two
-    runs are compared: `a` is then the other one. `fell` and `rose` count the flips (None: not
-    compared). `brief`: one line is wanted for each.
+    `found` samples were chosen, of `asked` ones, and `outcomes` counts them. Each has a row; some
+    are whole, as `samples`, or as `pairs` if two runs are compared: `a` is then the other run, and
+    `rows_of_a` its rows. `fell` and `rose` count the flips (None: not compared).
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -92,10 +99,11 @@ class ShownRun:
     a: str | None = None
     asked: int
     found: int
+    outcomes: Mapping[str, int]
     fell: int | None = None
     rose: int | None = None
-    brief: bool
     rows: tuple[SampleRow, ...] = ()
+    rows_of_a: tuple[SampleRow, ...] = ()
     samples: tuple[ShownSample, ...] = ()
     pairs: tuple[FlippedPair, ...] = ()
 
@@ -142,17 +150,15 @@ def show(
             for name in (*fell, *rose):
                 before[source.task, name] = reference.scores[source.base(name)]
     asked, rows = _choose(sources, selection, flips)
-    brief = selection.brief or not selection.any
-    shown = rows[: selection.limit(len(rows), brief=brief)]
-    samples = () if brief else _read(sources, shown)
+    samples = _read(sources, selection.choose_whole(rows)) if selection.any else []
     return ShownRun(
         run=str(run.folder),
         asked=asked,
         found=len(rows),
+        outcomes=_count(rows),
         fell=None if flips is None else flips.fell,
         rose=None if flips is None else flips.rose,
-        brief=brief,
-        rows=tuple(shown) if brief else (),
+        rows=tuple(selection.choose_rows(rows)),
         samples=tuple(
             msgspec.structs.replace(one, reference=before.get((one.task, one.id), ()))
             for one in samples
@@ -170,9 +176,10 @@ def _show_pairs(a: ChosenRun, b: ChosenRun, selection: Selection) -> ShownRun:
         flips.add(source.task, *list_flips(of_a[source.task], source))
     alone = not (selection.ids or selection.wrong or selection.failed or selection.grep is not None)
     asked, rows = _choose(sources, selection, flips if alone or selection.flips else None)
-    shown = rows[: selection.limit(len(rows), brief=selection.brief)]
-    before = {(one.task, one.id): one for one in _read(list(of_a.values()), shown)}
-    pairs = tuple(pair_samples(before[one.task, one.id], one) for one in _read(sources, shown))
+    whole, shown = selection.choose_whole(rows), selection.choose_rows(rows)
+    before = {(one.task, one.id): one for one in _read(list(of_a.values()), whole)}
+    pairs = tuple(pair_samples(before[one.task, one.id], one) for one in _read(sources, whole))
+    rows_of_a = {(row.task, row.id): row for one in of_a.values() for row in list_rows(one)}
     return ShownRun(
         run=str(b.folder),
         a=str(a.folder),
@@ -180,9 +187,20 @@ def _show_pairs(a: ChosenRun, b: ChosenRun, selection: Selection) -> ShownRun:
         found=len(rows),
         fell=flips.fell,
         rose=flips.rose,
-        brief=selection.brief,
+        outcomes=_count(rows),
+        rows=tuple(shown),
+        rows_of_a=tuple(
+            rows_of_a.get((row.task, row.id)) or SampleRow(task=row.task, id=row.id, outcome=FAILED)
+            for row in shown
+        ),
         pairs=pairs,
     )
+
+
+def _count(rows: Sequence[SampleRow]) -> dict[str, int]:
+    """Return how many rows have which outcome, in their order."""
+    words = (f"{row.outcome} and cut off" if row.cut_off else row.outcome for row in rows)
+    return dict(Counter(words))
 
 
 def _choose(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement, print_document
-from serve_eval.report.page.content import DataCell, DataColumn, DataTable
+from serve_eval.report.page.content import DataCell, DataColumn, DataTable, Fact, Facts
 from serve_eval.report.pictures.picture import Ruler, RulerRow
 from serve_eval.schema import ResultHeader
 
@@ -169,3 +169,38 @@ def test_a_brief_result_is_its_whole_verdict_on_one_line(notice: str) -> None:
     ).splitlines()
     assert before == [notice] * bool(notice)
     assert line == f" FAIL   gsm8k  {one.figures}"
+
+
+def test_the_last_lines_of_a_text_are_kept_on_the_first_screen() -> None:
+    text = "\n".join(f"line {i}" for i in range(30))
+    document = _make(statements=[Statement(label="prompt", text=text, last=3, mark=(0, 4))])
+    for terminal in (True, False):
+        shown = _print(document, terminal=terminal).splitlines()
+        assert shown[1] == " prompt   ... line 27"
+        assert [line.strip() for line in shown[2:4]] == ["line 28", "line 29"]
+        assert shown[-1] == " more     -v adds 1 more fact"
+        whole = _print(document, terminal=terminal, verbose=True)
+        assert [line.split()[-1] for line in whole.splitlines()[1:]] == list(map(str, range(30)))
+
+
+def test_facts_of_a_block_come_with_v() -> None:
+    facts = Facts(title="one of them", rows=[Fact(label="answer", text="a\nb")])
+    document = _make(blocks=[Block(section=facts)])
+    assert _print(document).endswith("-v adds 1 more fact\n")
+    assert " one of them\n answer   a\n          b\n" in _print(document, verbose=True)
+
+
+def test_a_long_table_is_counted_as_a_whole() -> None:
+    shown = _print(_make(blocks=[Block(section=_tabulate(5000), depth=Depth.FIRST)]))
+    assert len(shown.splitlines()) <= 22
+    [count] = re.findall(r"and (\d+) more rows with -v", shown)
+    assert f"row {5000 - int(count) - 1} " in shown
+
+
+def test_the_part_of_a_text_that_decides_is_highlighted() -> None:
+    document = _make(statements=[Statement(label="answer", text="so it is 42.", mark=(9, 11))])
+    out = io.StringIO()
+    print_document(
+        document, Console(file=out, width=80, force_terminal=True, color_system="standard")
+    )
+    assert "so it is \x1b[1;7m42\x1b[0m." in out.getvalue()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -46,12 +49,38 @@ def test_every_extra_and_only_real_launchers_are_named() -> None:
             assert (ROOT / "launchers" / f"{launcher}.py").exists(), launcher
 
 
-def test_the_command_says_first_whether_runs_work() -> None:
+def test_the_command_says_first_whether_runs_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     done = serve_eval("doctor", COLUMNS="80", OPENAI_API_KEY="sk-never-printed")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(" READY   runs against endpoints work; ")
-    assert all(len(line) <= 80 or "/" in line for line in done.stdout.splitlines())
-    found = json.loads(serve_eval("doctor", "--json", OPENAI_API_KEY="sk-never-printed").stdout)
+    assert re.match(r" READY   \d+ parts: \d+ ABSENT, \d+ OK\n", done.stdout)
+    assert "\n works    runs against endpoints\n" in done.stdout
+    assert len(done.stdout.splitlines()) <= 22
+    told = json.loads(serve_eval("doctor", "--json", OPENAI_API_KEY="sk-never-printed").stdout)
+    found = told["result"]
     states = {one["name"]: one["state"] for one in found["findings"]}
     assert (states["serve-eval"], states["key"]) == ("ok", "ok")
-    assert "sk-never-printed" not in json.dumps(found) + done.stdout
+    assert "sk-never-printed" not in json.dumps(told) + done.stdout
+    whole = " ".join(serve_eval("doctor", "-v", COLUMNS="80").stdout.split())
+    for one in found["findings"]:
+        assert one["name"] in done.stdout
+        assert " ".join(one["fix"].split()) in whole
+    [command] = told["commands"]
+    ran = serve_eval(*shlex.split(command)[1:], HOME=str(tmp_path))
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_too_few_open_files_come_first_with_their_fix_and_fail_in_ci(tmp_path: Path) -> None:
+    junit = tmp_path / "junit.xml"
+    doctor = [sys.executable, "-m", "serve_eval", "doctor", "--junit", str(junit)]
+    limited = ["bash", "-c", f"ulimit -n 1000 && {shlex.join(doctor)}"]
+    done = subprocess.run(limited, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(" PROBLEM   ")
+    assert lines[2].split() == ["PROBLEM", "1", "open", "files"]
+    assert any(line.startswith(" why      open files: at most 1,000: a run has") for line in lines)
+    assert any(line.startswith(" fix      open files: ulimit -Hn 4096") for line in lines)
+    assert 'failures="1"' in junit.read_text()

@@ -1,0 +1,18 @@
+"""Documents of one capsule, and of many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from serve_eval.report.document import Document
+from serve_eval.workflows.capsule.document import make_document
+
+
+def make_documents(text: str = "some text") -> Mapping[str, Document]:
+    """Return the documents; `text` is that of a folder."""
+    folders = [Path("out", f"{text.replace('/', '')}-{i}") for i in range(40)]
+    return {
+        "one": make_document(Path("out"), folders[:1]),
+        "many": make_document(Path("out"), folders),
+    }
