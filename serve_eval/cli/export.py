@@ -22,7 +22,24 @@ if TYPE_CHECKING:
 FILES, TABLES = ("lm-eval", "biochatter"), ("table", "csv", "markdown", "latex", "svg")
 
 
-@command()
+USUAL = (
+    "to_format",
+    "output",
+    "each",
+    "differences",
+    "baseline",
+    "add",
+    "verdict",
+    "references_dir",
+    "reference_model",
+    "no_reference",
+    "verbose",
+    "quiet",
+    "as_json",
+)
+
+
+@command(usual=USUAL)
 def export(
     judged: JudgedAgainOptions,
     faces: FaceOptions,

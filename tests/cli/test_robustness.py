@@ -128,7 +128,7 @@ def test_a_model_name_with_markup_and_control_characters_is_printed_as_it_is_or_
 ) -> None:
     done = serve_eval(*_simulated(data_root, tmp_path / "out", "--model", "[red]x[/red]\x1b[2J"))
     assert done.returncode == 3, done.stderr
-    assert ": [red]x[/red]," in done.stdout
+    assert ": [red]x[/red]," in serve_eval("verdict", tmp_path / "out", "-v").stdout
     assert "\x1b" not in done.stdout + done.stderr
 
 

@@ -215,15 +215,15 @@ def test_next_is_the_worst_drop_and_rules_disagree_in_words(made: Path) -> None:
 def test_a_rule_that_the_user_named_is_not_called_the_default(made: Path, tmp_path: Path) -> None:
     flags = ("--launcher", "simulated", "-m", MODEL, "--references-dir", made / "refs")
     size = ("-t", "word_problems", "--set=word_problems.num_samples=60")
-    plain = serve_eval("run", *flags, *size, "-o", tmp_path / "plain")
-    named = serve_eval("run", *flags, *size, "-o", tmp_path / "named", "--verdict", "classic")
+    plain = serve_eval("run", "-v", *flags, *size, "-o", tmp_path / "plain")
+    named = serve_eval("run", "-v", *flags, *size, "-o", tmp_path / "named", "--verdict", "classic")
     assert "by paired, the default; classic says" in plain.stdout
     assert "by classic, as chosen; paired says" in named.stdout
-    again = serve_eval("verdict", tmp_path / "named")
+    again = serve_eval("verdict", tmp_path / "named", "-v")
     assert "by classic, as chosen; paired says" in again.stdout
-    now = serve_eval("verdict", tmp_path / "plain", "--verdict", "classic")
+    now = serve_eval("verdict", tmp_path / "plain", "--verdict", "classic", "-v")
     assert "by classic, as chosen; paired says" in now.stdout
-    assert "the default; classic" in serve_eval("verdict", tmp_path / "plain").stdout
+    assert "the default; classic" in serve_eval("verdict", tmp_path / "plain", "-v").stdout
     dry = serve_eval("run", *flags, *size, "--verdict", "classic", "--dry-run")
     assert "classic, as chosen" in dry.stdout
 
