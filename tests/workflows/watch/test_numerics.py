@@ -109,8 +109,8 @@ def test_a_cycle_asks_each_probe_once_in_an_order_of_its_own(
 @pytest.mark.parametrize(
     ("beyond", "may"),
     [
-        (20, f"20 of 20 probes beyond 0.6 nat ({ALLOWED:.0%} may)"),
-        (0, f"0 of 20 probes beyond 0.6 nat ({ALLOWED_FAR:.0%} may)"),
+        (20, f"20 of 20 probes are beyond 0.6 nat, where {ALLOWED:.0%} are allowed"),
+        (0, f"0 of 20 probes are beyond 0.6 nat, where {ALLOWED_FAR:.0%} are allowed"),
     ],
 )
 def test_the_share_that_may_be_beyond_is_that_of_the_floor_which_was_passed(
@@ -149,7 +149,7 @@ def test_a_strong_fault_alarms_in_its_first_round_at_any_time() -> None:
         state.probes.rounds, state.probes.cycles = rounds, rounds // 10
         asked = choose_probes(state, 20)
         (alarm,) = _play(state, asked, [BEYOND] * 14 + [NEAR] * 6)
-        assert "14 of 20 probes beyond 0.1 nat" in alarm.told
+        assert "14 of 20 probes are beyond 0.1 nat" in alarm.told
         assert alarm.kind == NUMERICS
 
 
