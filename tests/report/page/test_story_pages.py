@@ -23,7 +23,7 @@ FIRST = {
     ),
     "smoke": ("fail", "FAIL", "1 failed (json), 1 passed, 1 known, 1 unsupported"),
     "watch": ("fail", "ALARM", "accuracy"),
-    "tools": ("fail", "FAIL", "30 of 40 answers sound"),
+    "tools": ("fail", "FAIL", "30 of 40 answers have no error"),
     "drift": ("warn", "ALARM", "1 of 1 series decline; 20 runs"),
 }
 FIGURES = {
