@@ -74,8 +74,8 @@ def test_a_sound_endpoint_passes(flags: list[str], tmp_path: Path) -> None:
     assert first.startswith(" PASS   gsm8k  ")
     assert drawn.count("●") == 1
     assert " asked    300 samples: 0 failed, 0 repaired, 0 cut off" in rows
-    assert any(row.startswith(f" run      {tmp_path / 'out'}: simulated, default,") for row in rows)
     verbose = serve_eval("verdict", tmp_path / "out", "--verbose").stdout
+    assert f"\n run      {tmp_path / 'out'}: simulated, default," in verbose
     assert {"theta", "alpha", "beta", "sigma"} <= set(verbose.split())
     assert "gsm8k: 300/300 done, 0 failed" in done.stderr
     report = _report(tmp_path)
@@ -135,7 +135,7 @@ def test_both_tasks_are_judged_and_mmlu_names_both_numbers(
 ) -> None:
     done = _run("--tasks", "mmlu", *flags, "--json")  # the flags name gsm8k: both lists count
     assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    report = json.loads(done.stdout)["result"]
     mmlu = report["tasks"][0]
     assert (mmlu["result"]["planned"], mmlu["verdict"]["num_samples"]) == (4104, 4096)
     assert len(mmlu["result"]["breakdown"]["subject"]) == 57
