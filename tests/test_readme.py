@@ -198,6 +198,6 @@ def test_the_quick_start_prints_what_the_readme_shows(
     assert ran == 4
     # A terminal wraps rows; the page leaves some of them out.
     rows = re.sub(r"\n {10}(?=[\w])(?!\d+ ┴)", " ", summary).splitlines()
-    assert len(rows) == 9
+    assert len(rows) == 8
     for row in rows:
         assert row in printed.splitlines(), row

@@ -311,8 +311,10 @@ def _draw(
         return dataset, *_hold_n(hypothesis, planned)
     rng = random.Random(f"{plan.seed}:{task.control_of or task.name}")
     chosen = sorted(rng.sample(range(planned), limit))
-    judged = "not judged" if plan.integration_test else f"judged with n = {limit}"
-    note = f"a random subset of {limit} of {planned} samples (seed {plan.seed}), {judged}"
+    judged = "; nothing is judged" if plan.integration_test else ""
+    note = (
+        f"only {limit} of {planned} samples are asked, drawn at random (seed {plan.seed}){judged}"
+    )
     samples = [dataset.samples[i] for i in chosen]
     return replace(dataset, samples=samples), replace(hypothesis, num_samples=limit), (note,)
 
@@ -325,7 +327,10 @@ def _hold_n(hypothesis: Hypothesis, planned: int) -> tuple[Hypothesis, tuple[str
     n = hypothesis.num_samples or planned
     if n <= planned:
         return hypothesis, ()
-    note = f"num_samples is {n:,}, but the data has {planned:,} samples: judged with n = {planned}"
+    note = (
+        f"num_samples is {n:,}, but the data has only {planned:,} samples; the verdict uses"
+        f" n = {planned}"
+    )
     return replace(hypothesis, num_samples=planned), (note,)
 
 

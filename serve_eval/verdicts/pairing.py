@@ -48,8 +48,8 @@ def on_these_prompts(
         return reference, None
     value = task.metric.scale * found
     note = (
-        f"reference {value:.2f} is for these {asked} prompts ({reference.value:.2f} for all"
-        f" {runs.n})"
+        f"the reference has {value:.2f} on these {asked} prompts, and {reference.value:.2f} on all"
+        f" {runs.n}"
     )
     return replace(reference, value=value), note
 

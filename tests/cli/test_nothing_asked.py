@@ -20,8 +20,8 @@ RUN = ("run", "--launcher", "simulated", "--tasks", "word_problems", "--limit", 
 
 def test_a_finished_run_says_that_nothing_was_asked(tmp_path: Path) -> None:
     how = (*RUN, "--no-reference", "-o", tmp_path / "out")
-    told = r"nothing was asked: .* since \d{4}-\d\d-\d\d \d\d:\d\d UTC; .*--run-all"
-    first, again = serve_eval(*how), serve_eval(*how)
+    told = r"nothing was asked: .* at \d{4}-\d\d-\d\d \d\d:\d\d UTC; .*--run-all"
+    first, again = serve_eval(*how), serve_eval(*how, "-v")
     assert not re.search("nothing was asked", first.stdout)
     assert re.search(told, again.stdout)
     assert re.search(told, (tmp_path / "out/summary.md").read_text().replace("\\", ""))
@@ -32,7 +32,7 @@ def test_every_line_of_a_finished_run_says_that_nothing_was_asked(tmp_path: Path
     serve_eval(*how)
     line = ("--notify-text", "-", "--junit", tmp_path / "j.xml", "-q")
     again = serve_eval(*how, *line, GITHUB_ACTIONS="true")
-    told = r"nothing was asked: the last answer is of \d{4}-\d\d-\d\d \d\d:\d\d UTC"
+    told = r"nothing was asked: the last answer came at \d{4}-\d\d-\d\d \d\d:\d\d UTC"
     *_, quiet, verdict, notify = again.stdout.splitlines()
     assert re.fullmatch(told, quiet), again.stdout
     assert "NO REFERENCE" in verdict
@@ -55,11 +55,11 @@ def test_every_line_of_a_finished_comparison_says_so(tmp_path: Path) -> None:
     how = ("compare", tmp_path / "a.yaml", tmp_path / "b.yaml", "-o", tmp_path / "out")
     first = serve_eval(*how, "--notify-text", "-")
     assert (first.returncode, "nothing was asked" in first.stdout) == (0, False), first
-    again = serve_eval(*how)
-    assert re.search(f"nothing was asked: .* since {TIME}; to ask again, name", again.stdout)
+    again = serve_eval(*how, "-v")
+    assert re.search(f"nothing was asked: .* at {TIME}; to ask again, name", again.stdout)
     line = ("--notify-text", "-", "-q")
     quiet = serve_eval(*how, *line, GITHUB_ACTIONS="true")
-    told = f"nothing was asked: the last answer is of {TIME}"
+    told = f"nothing was asked: the last answer came at {TIME}"
     start, *_, notify = quiet.stdout.splitlines()
     assert re.fullmatch(told, start), quiet.stdout
     assert re.match(f"{told}: PASS word_problems", notify), quiet.stdout
@@ -75,9 +75,9 @@ def test_every_line_of_a_finished_comparison_at_several_loads_says_so(tmp_path: 
     how = ("compare", tmp_path / "a.yaml", tmp_path / "b.yaml", "-o", out)
     first = serve_eval(*how, "--concurrency", "1,4")
     assert (first.returncode, "nothing was asked" in first.stdout) == (0, False), first
-    again = serve_eval(*how, "--concurrency", "1,4")
-    assert re.search(f"warning +nothing was asked: .* since {TIME}; to ask again", again.stdout)
-    told = f"nothing was asked: the last answer is of {TIME}"
+    again = serve_eval(*how, "--concurrency", "1,4", "-v")
+    assert re.search(f"warning +nothing was asked: .* at {TIME}; to ask again", again.stdout)
+    told = f"nothing was asked: the last answer came at {TIME}"
     line = ("--concurrency", "1,4", "--notify-text", "-", "-q")
     quiet = serve_eval(*how, *line, GITHUB_ACTIONS="true")
     start, *_, notify = quiet.stdout.splitlines()
@@ -87,7 +87,7 @@ def test_every_line_of_a_finished_comparison_at_several_loads_says_so(tmp_path: 
     assert re.match(f"{told}: PASS", (out / "summary.md").read_text().replace("\\", ""))
     assert re.match(f"::warning title=serve-eval::{told}", quiet.stderr), quiet.stderr
     grown = serve_eval(*how, "--concurrency", "1,2,4")
-    said = rf"at (\d) in flight nothing was asked: the last answer is of {TIME}"
+    said = rf"at (\d) in flight nothing was asked: the last answer came at {TIME}"
     assert re.findall(said, grown.stdout) == ["1", "4"], grown.stdout
 
 
@@ -103,8 +103,8 @@ def test_every_line_of_a_finished_suite_says_so(tmp_path: Path) -> None:
     how = ("suite", _write_suite(tmp_path, "one", "two"), "-o", out, "--notify-text", "-")
     first = serve_eval(*how)
     assert "asked" not in first.stdout, first.stdout
-    told = f"nothing was asked: the last answer is of {TIME}"
-    assert re.search(rf"warning +{told}; to ask again, name", serve_eval(*how).stdout)
+    told = f"nothing was asked: the last answer came at {TIME}"
+    assert re.search("older +these answers are earlier ones; to ask again", serve_eval(*how).stdout)
     quiet = serve_eval(*how, "-q", GITHUB_ACTIONS="true")
     start, *_, notify = quiet.stdout.splitlines()
     assert re.fullmatch(told, start), quiet.stdout

@@ -83,7 +83,7 @@ def test_a_proven_drop_that_passes_is_seen_wherever_the_suite_is_shown(suite: Pa
     told = "fp8/word_problems: a drop is proven: drop "
     assert told in flat
     assert "small_drop" not in printed
-    assert "one-sided p" not in flat
+    assert "by one-sided p" not in flat
     assert "a drop of the margin, 60.0 points, is excluded" in flat
     summary = (suite / "out/summary.md").read_text()
     assert "| **PASS (drop)** | fp8 | " in summary
@@ -198,12 +198,12 @@ def test_a_comparison_that_passes_prints_the_difference_and_p_of_each_task(
     bf16, fp8 = (suite / "out/runs" / name for name in ("bf16", "fp8"))
     same = serve_eval("compare", bf16, bf16, "-o", tmp_path / "same", "--self", "0")
     assert same.returncode == 0, same.stderr
-    assert same.stdout.count("one by one)") == len(SIZES), same.stdout
+    assert same.stdout.count("% interval over ") == len(SIZES), same.stdout
     assert same.stdout.count(" change ") >= len(SIZES)
     moved = serve_eval("compare", bf16, fp8, "-o", tmp_path / "moved", "--margin", "60")
     assert moved.returncode == 0, moved.stdout
-    assert moved.stdout.count("one by one)") == len(SIZES)
-    assert "p 0.0002" in moved.stdout
+    assert moved.stdout.count("% interval over ") == len(SIZES)
+    assert "one-sided p = 0.0002" in moved.stdout
     assert sorted(_rows(tmp_path / "moved")) == ["bf16", "fp8"]
 
 

@@ -111,7 +111,7 @@ def test_without_losses_the_server_fails(folder: Path) -> None:
     with serve(lossy=range(0)) as url:
         done = serve_eval("run", *flags(folder, url), "-o", folder / "out")
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "100: 0 failed, 0 repaired, " in done.stdout
+    assert "100 samples: 0 failed, 0 repaired, " in done.stdout
 
 
 @pytest.mark.parametrize("name", LOST)
@@ -134,7 +134,7 @@ def test_what_errors_hide_makes_a_pass_undecided_and_every_face_says_so(
     assert task["verdict"]["outcome"] == "INCONCLUSIVE"
     assert (task["result"]["repaired"], task["result"]["failed"]) == (20, 0)
     assert task["result"]["doubted_bounds"] == [50.0, 70.0]
-    assert "100: 0 failed, 20 repaired, " in done.stdout
+    assert "100 samples: 0 failed, 20 repaired, " in done.stdout
     told = "the first answers to 20 of 100 samples are unknown"
     why = [line for line in done.stdout.splitlines() if line.startswith(" why")]
     assert told in why[0]
@@ -281,7 +281,7 @@ def test_a_comparison_is_undecided_when_either_side_lost_answers(folder: Path, r
             done = serve_eval("compare", one, other, *cases, *more, "-o", out)
         assert done.returncode == 3, done.stdout + done.stderr
         assert "samples are unknown" in done.stdout
-        assert ("A: 100: 0 failed, 40 repaired" in done.stdout) == bool(a)
+        assert ("A: 100 samples: 0 failed, 40 repaired" in done.stdout) == bool(a)
 
 
 def test_what_was_in_flight_when_the_server_ended_the_run_is_counted_apart(folder: Path) -> None:

@@ -73,9 +73,9 @@ def test_a_sound_endpoint_passes(flags: list[str], tmp_path: Path) -> None:
     first, drawn, *rows = done.stdout.splitlines()
     assert first.startswith(" PASS   gsm8k  ")
     assert drawn.count("●") == 1
-    assert " asked    300: 0 failed, 0 repaired, 0 cut off" in rows
-    assert any(row.startswith(f" run      {tmp_path / 'out'}: simulated, default,") for row in rows)
+    assert " asked    300 samples: 0 failed, 0 repaired, 0 cut off" in rows
     verbose = serve_eval("verdict", tmp_path / "out", "--verbose").stdout
+    assert f"\n run      {tmp_path / 'out'}: simulated, default," in verbose
     assert {"theta", "alpha", "beta", "sigma"} <= set(verbose.split())
     assert "gsm8k: 300/300 done, 0 failed" in done.stderr
     report = _report(tmp_path)
@@ -135,7 +135,7 @@ def test_both_tasks_are_judged_and_mmlu_names_both_numbers(
 ) -> None:
     done = _run("--tasks", "mmlu", *flags, "--json")  # the flags name gsm8k: both lists count
     assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    report = json.loads(done.stdout)["result"]
     mmlu = report["tasks"][0]
     assert (mmlu["result"]["planned"], mmlu["verdict"]["num_samples"]) == (4104, 4096)
     assert len(mmlu["result"]["breakdown"]["subject"]) == 57
@@ -325,7 +325,7 @@ def test_a_limit_is_a_seeded_random_subset_judged_with_its_own_n(
     flags: list[str], tmp_path: Path
 ) -> None:
     done = _run(*flags, "--limit", "40", "--seed", "7")
-    assert "a random subset of 40 of 300 samples (seed 7), judged with n = 40" in done.stdout
+    assert "only 40 of 300 samples are asked, drawn at random (seed 7)" in done.stdout
     (task,) = _report(tmp_path)["tasks"]
     assert task["verdict"]["num_samples"] == task["result"]["planned"] == 40
     again = [str(tmp_path / "two") if x == str(tmp_path / "out") else x for x in flags]

@@ -100,7 +100,7 @@ def test_a_plan_names_samples_of_each_task_and_a_limit_draws_from_them() -> None
     assert done.returncode == 3, done.stderr
     assert len(_ids("r")) == 2
     assert _ids("r") < {"1", "2", "3", "4"}
-    assert "a random subset of 2 of 4 samples (seed 0)" in done.stdout
+    assert "only 2 of 4 samples are asked, drawn at random (seed 0)" in done.stdout
     assert serve_eval("run", "--resume", "r").returncode == 3
     other = serve_eval("run", "plan.yaml", "--samples", "1,2", "-o", "r")
     assert (other.returncode, "holds another run" in other.stderr) == (2, True)
@@ -132,7 +132,7 @@ def test_scores_of_single_samples_judge_named_ones_and_make_no_reference() -> No
     assert taken.returncode == 0, taken.stderr
     run = ("run", *asked, "--set", "launcher.accuracy=0.7", "--references-dir", "refs")
     named = serve_eval(*run, "--samples", "1,2,3,4", "-o", "named")
-    assert "is for these 4 prompts" in named.stdout, named.stdout + named.stderr
+    assert "on these 4 prompts" in named.stdout, named.stdout + named.stderr
     refused = serve_eval("references", "register", "named", "--references-dir", "other")
     assert (refused.returncode, "asked a subset" in refused.stderr) == (2, True)
     folder = ("references", "take", *asked, "--samples", "1", "--references-dir", "x")
@@ -167,7 +167,10 @@ def test_a_data_file_with_fewer_rows_is_a_warning_with_allow_mismatch_dataset(
     done = serve_eval("run", *asked, "--no-reference", "--allow-mismatch", "dataset", "-o", "r")
     assert done.returncode == 3, done.stderr
     assert len(Path("r/samples/gsm8k.jsonl").read_text().splitlines()) == 5
-    assert "num_samples is 1,319, but the data has 5 samples: judged with n = 5" in done.stdout
+    assert (
+        "num_samples is 1,319, but the data has only 5 samples; the verdict uses n = 5"
+        in done.stdout
+    )
     assert serve_eval("rescore", "r").returncode == 0
     assert serve_eval("run", "--resume", "r").returncode == 3
 

@@ -112,11 +112,11 @@ def test_the_file_names_the_model_and_the_kind_of_server(tmp_path: Path) -> None
         done = _smoke("--known", file, quirks=("unhealthy",), owner=owner)
         assert done.returncode == 1
         told = " ".join(done.stdout.split())
-        assert f"was written of model m on vLLM, and this is model m on {said}" in told
+        assert f"was written for model m on vLLM, and this is model m on {said}" in told
         assert "nothing in it counts" in told
     file.write_text(file.read_text().replace('"m"', '"other"'))
     done = _smoke("--known", file, quirks=("unhealthy",), owner="vllm")
-    assert (done.returncode, "was written of model other on vLLM" in done.stdout) == (1, True)
+    assert (done.returncode, "was written for model other on vLLM" in done.stdout) == (1, True)
 
 
 def test_checks_that_are_missing_or_have_another_name_are_said(known: Path) -> None:
@@ -238,7 +238,7 @@ def test_what_is_unsupported_is_no_warning_where_all_passed(tmp_path: Path) -> N
 def test_a_dead_port_is_no_other_model(known: Path) -> None:
     done = serve_eval("smoke", "127.0.0.1:9", "--known", known)
     assert done.returncode == 4
-    assert "was written of" not in done.stdout
+    assert "was written for" not in done.stdout
     assert "mended" not in done.stdout
 
 

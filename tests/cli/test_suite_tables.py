@@ -154,7 +154,9 @@ def test_a_table_has_the_verdicts_of_the_rule_that_was_asked_for(made: Path) -> 
     wide = ("--verdict", "paired", "--margin", "60")
     text = serve_eval("export", made / "out", "--format", "table", *wide).stdout
     assert _marks(text) == {"bf16": "P", "fp8": "P d", "nvfp4": "F"}
-    assert "judged again, by paired margin 60: the runs themselves" in " ".join(text.split())
+    assert "these verdicts are by paired margin 60: the reports of the runs" in " ".join(
+        text.split()
+    )
     plain = serve_eval("export", made / "out", "--format", "table").stdout
     assert _marks(plain) == {"bf16": "P", "fp8": "F", "nvfp4": "F"}
     assert "judged again" not in plain
@@ -215,15 +217,15 @@ def test_next_is_the_worst_drop_and_rules_disagree_in_words(made: Path) -> None:
 def test_a_rule_that_the_user_named_is_not_called_the_default(made: Path, tmp_path: Path) -> None:
     flags = ("--launcher", "simulated", "-m", MODEL, "--references-dir", made / "refs")
     size = ("-t", "word_problems", "--set=word_problems.num_samples=60")
-    plain = serve_eval("run", "-v", *flags, *size, "-o", tmp_path / "plain")
-    named = serve_eval("run", "-v", *flags, *size, "-o", tmp_path / "named", "--verdict", "classic")
-    assert "by paired, the default; classic says" in plain.stdout
-    assert "by classic, as chosen; paired says" in named.stdout
+    plain = serve_eval("run", *flags, *size, "-o", tmp_path / "plain", "-v")
+    named = serve_eval("run", *flags, *size, "-o", tmp_path / "named", "--verdict", "classic", "-v")
+    assert "paired (default); classic would say" in plain.stdout
+    assert "classic (chosen); paired would say" in named.stdout
     again = serve_eval("verdict", tmp_path / "named", "-v")
-    assert "by classic, as chosen; paired says" in again.stdout
+    assert "classic (chosen); paired would say" in again.stdout
     now = serve_eval("verdict", tmp_path / "plain", "--verdict", "classic", "-v")
-    assert "by classic, as chosen; paired says" in now.stdout
-    assert "the default; classic" in serve_eval("verdict", tmp_path / "plain", "-v").stdout
+    assert "classic (chosen); paired would say" in now.stdout
+    assert "(default); classic" in serve_eval("verdict", tmp_path / "plain", "-v").stdout
     dry = serve_eval("run", *flags, *size, "--verdict", "classic", "--dry-run")
     assert "classic, as chosen" in dry.stdout
 

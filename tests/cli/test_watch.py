@@ -25,12 +25,12 @@ def test_it_says_beforehand_what_it_costs_and_sends_nothing(tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     assert re.search(
-        r"^per round: \d+ questions .* and a smoke test; at most 16000 tokens$",
+        r"^each round asks \d+ questions .*, with a smoke test, and takes at most 16000 tokens$",
         done.stdout,
         re.MULTILINE,
     )
     assert "per day: 144 rounds, at most 2,304,000 tokens" in done.stdout
-    assert "baseline: 200 prompts 8 times" in done.stdout
+    assert "the baseline asks 200 prompts 8 times" in done.stdout
     assert not (tmp_path / "o").exists()
     done = serve_eval("watch", "127.0.0.1:9", "--budget-tokens", "8000", "--dry-run")
     assert "a smoke test every 2 rounds" in done.stdout
@@ -189,9 +189,9 @@ def test_probes_of_a_reference_cost_tokens_and_need_no_baseline(tmp_path: Path) 
     done = serve_eval(*command)
     assert done.returncode == 0, done.stderr
     cost = re.search(
-        r"^probes: 20 per round, at most ([\d,]+) of these tokens, ([\d,]+) per day; all 40 are"
-        r" asked once in 2 rounds\. They need no baseline: an alarm that the model is another one"
-        r" is possible from the first round on$",
+        r"^each round asks 20 probes with at most ([\d,]+) of these tokens, ([\d,]+) per day;"
+        r" all 40 are asked once in 2 rounds\. They need no baseline: an alarm that the model is"
+        r" another one is possible from the first round on$",
         done.stdout,
         re.MULTILINE,
     )
@@ -201,7 +201,7 @@ def test_probes_of_a_reference_cost_tokens_and_need_no_baseline(tmp_path: Path) 
     assert 20 * 130 < tokens < 20 * 500
     assert "at most 16000 tokens" in done.stdout
     few = serve_eval(*command, "--probes-per-round", "4").stdout
-    assert "probes: 4 per round" in few
+    assert "each round asks 4 probes" in few
     assert "once in 10 rounds" in few
     assert "probes" not in serve_eval("watch", "127.0.0.1:9", "--dry-run").stdout
     for more, told in (

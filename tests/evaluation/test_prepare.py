@@ -168,8 +168,8 @@ def _cases(tmp_path: Path, entry: str, **more: object) -> Plan:
 @pytest.mark.parametrize(
     ("limit", "n", "note"),
     [
-        (None, 5, "num_samples is 1,319, but the data has 5 samples: judged with n = 5"),
-        (3, 3, "a random subset of 3 of 5 samples (seed 0), judged with n = 3"),
+        (None, 5, "num_samples is 1,319, but the data has only 5 samples; the verdict uses n = 5"),
+        (3, 3, "only 3 of 5 samples are asked, drawn at random (seed 0)"),
     ],
 )
 def test_an_n_above_the_data_is_said_and_not_used(

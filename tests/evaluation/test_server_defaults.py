@@ -268,7 +268,7 @@ def test_verify_calls_no_server_identical_that_adds_a_penalty(
     assert (side.outcome, found.exit_code) == (expected, 1 if adds else 0)
     assert (f"{DIFFER}: b adds repetition_penalty" in side.why) == bool(adds)
     assert known.sampling_defaults is not None
-    assert any("may add top_k" in line for line in found.warnings) == (not adds)
+    assert any("adds top_k to requests" in line for line in found.warnings) == (not adds)
 
 
 def test_a_temperature_that_the_plan_leaves_out_is_named_with_the_way_to_set_it(

@@ -75,7 +75,7 @@ def test_a_pass_that_nothing_could_fail_does_not_decide_and_the_power_is_a_prope
     assert "1 failed, 2 passed" in done.stdout.splitlines()[-1], done.stdout
     assert "does not decide: word_problems: no value could FAIL: ask more samples" in done.stdout
     assert "FAILED test_it.py::TestSmall::test_one - does not decide" in done.stdout
-    assert done.stdout.count(" asked    1: 0 failed") == 1  # the summary stands once
+    assert done.stdout.count(" asked    1 sample: 0 failed") == 1  # the summary stands once
     detects = {}
     for case in next(iter(JUnitXml.fromfile(str(tmp_path / "j.xml")))):
         figures = {one.get("name"): one.get("value") for one in case._elem.iter("property")}

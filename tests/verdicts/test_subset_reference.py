@@ -98,7 +98,9 @@ def test_every_command_judges_a_subset_by_the_reference_on_its_prompts(
     value, registered = _on(plan, p.dataset), _registered(plan).value
     assert abs(value - registered) > 1.0
     threshold = classic_test(ASKED, value, 50.0, 0.05, 0.2, True).threshold
-    note = f"reference {value:.2f} is for these {ASKED} prompts ({registered:.2f} for all {ALL})"
+    note = (
+        f"the reference has {value:.2f} on these {ASKED} prompts, and {registered:.2f} on all {ALL}"
+    )
 
     shown = facts(p, 1)
     assert (shown["reference"], shown["threshold"]) == (
@@ -128,7 +130,7 @@ def test_every_command_judges_a_subset_by_the_reference_on_its_prompts(
 def test_all_of_the_prompts_are_judged_by_the_registered_value(plan: Plan, tmp_path: Path) -> None:
     verdict = _run(replace(plan, limit=None), tmp_path / "out", 3).tasks[0].verdict
     assert verdict.reference == _registered(plan).value
-    assert not [line for line in verdict.warnings if "is for these" in line]
+    assert not [line for line in verdict.warnings if "on these" in line]
 
 
 def test_an_explicit_threshold_is_never_moved(plan: Plan, tmp_path: Path) -> None:
@@ -143,7 +145,7 @@ def test_an_explicit_threshold_is_never_moved(plan: Plan, tmp_path: Path) -> Non
     assert p.reference is not None
     assert (p.reference.value, p.reference.threshold) == (_registered(plan).value, 41.5)
     assert facts(p, 1)["threshold"] == 41.5
-    assert not [line for line in p.notes if "is for these" in line]
+    assert not [line for line in p.notes if "on these" in line]
 
 
 @pytest.mark.parametrize(

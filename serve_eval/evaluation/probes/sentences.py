@@ -69,7 +69,7 @@ def _tell_alone(found: ProbeEvidence) -> str:
 
 def _explain_fault(found: ProbeEvidence) -> str:
     again = len(found.returned)
-    returns = f", {again} of them again each time" if again else ""
+    returns = f", and {again} of them did so each time they were asked again" if again else ""
     if found.found:
         return f"{_tell_alone(found)}{returns}: a fault of single requests"
     if found.limits.known and found.limits.measured:
@@ -140,8 +140,9 @@ def _explain_undecided(found: ProbeEvidence) -> str:
         )
     if limits.known and found.is_odd:
         return (
-            f"one of {found.asked} probes differs by {max(found.returned):.3g} nat, again each"
-            " time, as healthy servers do not: a second one would show a fault of single requests"
+            f"one of {found.asked} probes differs by {max(found.returned):.3g} nat each"
+            " time it is asked, which healthy servers do not do: a second one would show a fault of"
+            " single requests"
         )
     if limits.measured and found.paired.larger:
         pairs = found.paired

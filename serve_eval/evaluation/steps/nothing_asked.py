@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from serve_eval.evaluation.run_session import RunSession
 
-_WARNING = re.compile(r"nothing was asked: .*, the last one since (?P<at>[-\d]+ [:\d]+ UTC);")
+_WARNING = re.compile(
+    r"nothing was asked: .*, the last one (?:since|at) (?P<at>[-\d]+ [:\d]+ UTC);"
+)
 
 
 def warn_of_old_answers(session: RunSession) -> None:
@@ -34,7 +36,7 @@ def write_warning(at: str, to_ask: str) -> str:
     `to_ask` says how to ask again. `describe_old_answers` finds the warning.
     """
     return (
-        "nothing was asked: every answer was already in the folder, the last one since"
+        "nothing was asked: every answer was already in the folder, the last one at"
         f" {at}; to ask again, {to_ask}"
     )
 
@@ -53,4 +55,4 @@ def find_stated_time(warnings: Sequence[str]) -> str:
 
 def write_notice(at: str) -> str:
     """Return the notice that comes before a result whose last answer is of the time `at`."""
-    return f"nothing was asked: the last answer is of {at}"
+    return f"nothing was asked: the last answer came at {at}"

@@ -35,8 +35,8 @@ DEEPER = ("rule", "margin", "speed", "run", "A", "B", "folder")
 """Labels that no first screen needs."""
 KEPT = ("repeats", "spread", "cut")
 """Labels that are shown of a task that passed among several, too."""
-_SCORES = re.compile(r": -?[\d.e+-]+ -> -?[\d.e+-]+$")
-"""The scores of both sides that follow the id of a flip."""
+_ANSWER = re.compile(r": (?:A )?answered ")
+"""Stands between the id of a sample and its answer, or the answers of both sides."""
 _NUMBERS = ("value", "95 %", "reference", "change", "A", "B")
 _SPARE = ("change",)
 """The column that a narrow terminal leaves out: value and reference show the same."""
@@ -97,8 +97,7 @@ def _rank(label: str) -> int:
 def _find_place(label: str, text: str, task: str) -> str:
     """Return the link to the samples that a row is about, or "" if it is about none."""
     if label == "e.g.":
-        name = text.partition(": answered ")[0] if ": answered " in text else text
-        name = _SCORES.sub("", name)  # of a flip, the scores of both sides follow its id
+        name = _ANSWER.split(text, maxsplit=1)[0]
         return f"#{urlencode({'sample': f'{task}/{name}'})}"
     return f"#{urlencode({'task': task, 'flip': 'changed'})}" if label in CHANGES else ""
 

@@ -10,8 +10,8 @@ from serve_eval.verdicts import cut_answers
 
 POINTS = 100.0
 """Scale of a metric whose values are points out of 100."""
-ONE_SIDED = " one-sided"
-"""Ends a p, since the interval next to it has two sides."""
+ONE_SIDED = "one-sided "
+"""Stands before a p, since the interval next to it has two sides."""
 
 
 def in_points(metric: Metric) -> bool:
@@ -41,11 +41,11 @@ def span(ends: tuple[float, float], metric: Metric) -> str:
 
 
 def p_in_words(p: float) -> str:
-    """Return the p-value of a drop, in words if it is too small to be read.
+    """Return the p-value of a drop with its kind, or its bound if it is too small to be read.
 
     It is one-sided, unlike the interval next to it.
     """
-    return f"{'p below one in 10,000' if p < 0.0001 else f'p {p:.4f}'}{ONE_SIDED}"
+    return f"{ONE_SIDED}{'p < 0.0001' if p < 0.0001 else f'p = {p:.4f}'}"
 
 
 def count(n: int, one: str, more: str | None = None) -> str:

@@ -137,9 +137,9 @@ def _uncertainty(task: SummaryTask) -> Iterator[Row]:
         yield label, f"{said}{_explain_zero(task.verdict)}"
     elif result.interval is not None:
         ends = figures.span(result.interval, result.metric)
-        kind = "" if result.aggregation == "mean" else f"{result.aggregation} of "
+        kind = "" if result.aggregation == "mean" else f"of {result.aggregation} "
         prompts = result.planned // (1 if result.stability is None else result.stability.repeats)
-        yield "value", f"{ends} (95 %, {kind}{figures.count(prompts, 'prompt')})"
+        yield "value", f"{ends} (95 % interval {kind}over {figures.count(prompts, 'prompt')})"
 
 
 def _explain_zero(verdict: Verdict) -> str:
@@ -168,9 +168,9 @@ def describe_change(verdict: Verdict, metric: Metric) -> Row:
         shown = f"{figures.add_sign(low, metric)} to {figures.add_sign(high, metric)}{unit}"
     prompts, runs = figures.count(paired.pairs, "prompt"), paired.reference_runs
     repeated = min(runs, paired.candidate_runs) > 1
-    units = "one by one" if paired.groups is None else f"in {paired.groups} groups"
+    groups = "" if paired.groups is None else f" in {paired.groups} groups"
     answers = f"on these {prompts}, {runs} and {paired.candidate_runs} answers to each"
-    said = [f"{shown} (95 %, {answers if repeated else f'{prompts} {units}'})"]
+    said = [f"{shown} (95 % interval {answers if repeated else f'over {prompts}{groups}'})"]
     if paired.down is not None and paired.up is not None:
         said.append(repeats.count_turned(paired))
     if paired.p is not None:
@@ -179,7 +179,7 @@ def describe_change(verdict: Verdict, metric: Metric) -> Row:
     if paired.inflation > 1.0:
         said.append(f"errors times {paired.inflation:.2f}, since the runs of one side differ")
     if verdict.p_holm is not None and verdict.tests is not None:
-        holm = figures.p_in_words(verdict.p_holm).removesuffix(figures.ONE_SIDED)
+        holm = figures.p_in_words(verdict.p_holm).removeprefix(figures.ONE_SIDED)
         said.append(f"{holm} by Holm for {figures.count(verdict.tests, 'test')}")
     return label, "; ".join(said)
 
@@ -189,10 +189,10 @@ def describe_rules(task: SummaryTask) -> str:
     verdict = task.verdict
     assert verdict.other is not None
     usual = task.default_rule in (None, verdict.rule) and not verdict.rule_named
-    why = "the default" if usual else "as chosen"
+    why = "default" if usual else "chosen"
     figure = partial(figures.figure, metric=task.result.metric)
     other, found = verdict.other, two_rules.describe(verdict, figure, brief=True)
-    return f"by {verdict.rule}, {why}; {other.rule} says {other.outcome.value}: {found}"
+    return f"{verdict.rule} ({why}); {other.rule} would say {other.outcome.value}: {found}"
 
 
 def describe_answers(result: TaskResult) -> str:
@@ -208,7 +208,9 @@ def describe_answers(result: TaskResult) -> str:
     said += [f"{n} {word}" for kind, word in _WORDS.items() if (n := result.outcomes.get(kind, 0))]
     spared = f", {result.spared:,} not needed" if result.spared else ""
     asked = (
-        f"{result.planned - unasked:,} of {result.planned:,}" if unasked else f"{result.planned:,}"
+        f"{result.planned - unasked:,} of {figures.count(result.planned, 'sample')}"
+        if unasked
+        else figures.count(result.planned, "sample")
     )
     return f"{asked}: {', '.join(said)}{spared}"
 

@@ -53,7 +53,9 @@ async def ask_runs(
         except NoRoomError as error:
             if len(groups) < 2:
                 raise
-            session.notify(f"asking one after the other, since both do not fit: {error}")
+            session.notify(
+                f"A and B are asked one after the other, since both do not fit at once: {error}"
+            )
     for group in groups:
         if not all(run.done for run in group):
             async with _endpoints([group], session) as endpoints:

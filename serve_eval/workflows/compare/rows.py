@@ -227,14 +227,13 @@ def _itself(told: SelfFlips, agreed: Agreement) -> str:
 def describe_flip(task: str, flip: Flip) -> list[Row]:
     """Return the scores, the answers and the first difference of a flip."""
     before, after = flip.scores
-    answers = " -> ".join(
-        "nothing readable" if answer is None else brief(answer) for answer in flip.answers
-    )
+    of_a, of_b = ("nothing readable" if one is None else brief(one) for one in flip.answers)
+    expected = brief(name_expected(task, flip.target))
     rows = [
         (
             "e.g.",
-            f"{flip.id}: {before:g} -> {after:g}: answered {answers}, expected"
-            f" {brief(name_expected(task, flip.target))}",
+            f"{flip.id}: A answered {of_a}, B answered {of_b}, expected {expected}"
+            f" (scores {before:g} and {after:g})",
         )
     ]
     if (place := flip.first_difference) is not None:

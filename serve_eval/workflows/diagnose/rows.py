@@ -149,7 +149,7 @@ def _describe_unexplained(told: ExplainedTask, task: DiagnosedTask) -> Iterator[
     if told.causes or told.others or told.ended is not None:
         return
     red = task.breakdown is not None
-    text = "no rule explains the lost samples" if red else "nothing to explain"
+    text = "no rule explains the lost samples" if red else "there is no loss to explain"
     yield Statement(label="note", text=text)
 
 

@@ -62,7 +62,7 @@ def why_not_tested(use: CacheUse) -> str | None:
     """Return why equal answers say nothing about the cache; None if they do."""
     if use.cached is None or use.base_cached is None:
         return (
-            "not known whether prompts were cached: the server reports no cached tokens"
+            "it is not known whether prompts were cached: the server reports no cached tokens"
             f" ({SHOW_COUNTS})"
         )
     if use.tested >= SHARE * use.prompts:

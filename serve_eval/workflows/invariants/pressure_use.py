@@ -97,8 +97,8 @@ def why_not_pressed(use: PressureUse) -> str | None:
     """Return why equal answers say nothing about eviction or reload; None if they do."""
     if use.before is None or use.after is None:
         return (
-            "not known whether old prompts left the cache: the server reports no cached tokens"
-            f" ({SHOW_COUNTS})"
+            "it is not known whether old prompts left the cache: the server reports no cached"
+            f" tokens ({SHOW_COUNTS})"
         )
     if use.before < SHARE * use.prompt_tokens and use.fate != "evicted":
         return f"little was cached: {use.before:,} of {use.prompt_tokens:,} prompt tokens before"

@@ -201,8 +201,8 @@ def _describe_task(task: LoadTask) -> Iterator[Statement]:
     if task.words == NOTHING and known and not is_inconclusive(task):
         yield Statement(
             label="so",
-            text=f"{NOTHING}; a loss of {max(known):.1f} points or more is excluded at each load"
-            " (95 % each)",
+            text=f"no loss was found; a loss of {max(known):.1f} points or more is excluded at each"
+            " load, with 95 % confidence for each",
         )
     if task.words == NOTHING and task.q_p is not None and task.q_p <= ALPHA:
         text = "the loads may differ, but none is proved to: ask more prompts with --limit"
@@ -231,7 +231,7 @@ def name_edge(bracket: LoadBracket) -> str:
     """Return the loads between which a bisection found the answers to break."""
     good, bad = bracket.good, bracket.bad
     if abs(good - bad) > 1:
-        return f"sound at {good}, broken at {bad}, not known between"
+        return f"sound at {good}, broken at {bad}; the loads between them are not known"
     edge = f"broken from {bad} on" if good < bad else f"broken up to {bad}"
     return f"{edge}, sound at {good}"
 

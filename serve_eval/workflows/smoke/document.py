@@ -11,6 +11,7 @@ from serve_eval.evaluation.storage.story_files import SMOKE
 from serve_eval.report.ci import CiCase, CiState, CiSuite
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, State, TextLines
+from serve_eval.report.summary.figures import count
 from serve_eval.schema import ResultHeader
 from serve_eval.workflows.smoke.smoke import Smoke
 
@@ -101,7 +102,8 @@ def _list_before(done: Smoke) -> Collection[str]:
 
 
 def _say_cost(done: Smoke) -> str:
-    return f"{done.requests} requests, {done.generated} generated tokens, {done.seconds:.1f} s"
+    requests = count(done.requests, "request")
+    return f"{requests}, {done.generated} generated tokens, {done.seconds:.1f} s"
 
 
 def _explain(done: Smoke, first: CheckRow | None) -> str:

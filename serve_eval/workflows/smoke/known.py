@@ -100,7 +100,7 @@ def find_other(known: KnownChecks, here: Deployment) -> str:
     if known.model == here.model and not differs:
         return ""
     return (
-        f"was written of {_describe(known.model, known.server)}, and this is"
+        f"was written for {_describe(known.model, known.server)}, and this is"
         f" {_describe(here.model, here.server)}"
     )
 

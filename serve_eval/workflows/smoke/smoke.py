@@ -47,9 +47,9 @@ def cost(checks: Sequence[Check]) -> str:
     requests, tokens = sum(one.requests for one in checks), sum(one.tokens for one in checks)
     read = sum(one.prompt_tokens for one in checks)
     line = (
-        f"{len(checks)} checks: at most {requests} requests, {tokens} generated tokens, about"
-        f" {read} prompt tokens; one more short request after each failed check; more tokens for"
-        " thoughts"
+        f"{len(checks)} checks send at most {requests} requests with {tokens} generated tokens and"
+        f" about {read} prompt tokens, one more short request after each failed check, and use more"
+        " tokens if the model thinks"
     )
     full = any(one.name == "long_prompt" for one in checks)
     return (

@@ -201,12 +201,12 @@ def _list_statements(
             yield Statement(label="rule", text=text, depth=Depth.MORE)
     if sum(row.p_holm is not None and row.rule in GATES for row in report.rows) > 1:
         text = (
-            f"{report.alpha:g} or less proves a drop; any false alarm has at most that probability;"
-            " q: for triage only"
+            f"{report.alpha:g} or less proves a drop; the probability of any false alarm is at most"
+            f" {report.alpha:g}; q is for triage only"
         )
         yield Statement(label="p holm", text=text)
     if old:
-        text = "to ask again, name another folder or give --run-all"
+        text = "these answers are earlier ones; to ask again, name another folder or give --run-all"
         yield Statement(label="older", text=text)
     if not report.rehearsal and _list_lacking(rows):
         yield Statement(label="note", text=HOW_TO_TAKE)

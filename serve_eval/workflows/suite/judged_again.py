@@ -92,7 +92,7 @@ def judge_measured(
                 suites[place] = ended, report_on(suite, ended, clock)
         except ServeEvalError as error:
             errors.append(error)
-            notes.append(f"left out: {run.folder}: cannot be judged so: {error}")
+            notes.append(f"{run.folder} is left out, since this rule cannot judge it: {error}")
             continue
         ended, report = suites[place]
         rows = {row.task: row for row in report.rows if row.run == run.folder.name}
@@ -110,7 +110,7 @@ def _explain_errors(
 ) -> RunFolderError:
     """Return the error for suites of which no run can be judged, with the first reason."""
     why = next(one.error for ended, _ in suites.values() for one in ended if one.error)
-    return RunFolderError(f"no run can be judged so: {why.message}", hint=why.hint)
+    return RunFolderError(f"this rule can judge no run: {why.message}", hint=why.hint)
 
 
 def describe_rules(runs: Sequence[MeasuredRun]) -> str:
@@ -130,7 +130,7 @@ def describe_rules(runs: Sequence[MeasuredRun]) -> str:
         )
         for one in (*named, *usual)
     )
-    return f"judged again, by {'; '.join(told)}: the runs themselves may have other verdicts"
+    return f"these verdicts are by {'; '.join(told)}: the reports of the runs may have others"
 
 
 def _write(value: object) -> str:

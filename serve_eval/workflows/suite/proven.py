@@ -34,7 +34,7 @@ def describe_proven(row: SuiteRow) -> str:
     p = row.p if row.proven == "drop" else row.p_rise
     tests = "" if p is None else f", {p_in_words(p)}"
     if row.proven_p is not None:
-        tests += f", Holm {p_in_words(row.proven_p).removeprefix('p ').removesuffix(ONE_SIDED)}"
+        tests += f", Holm {p_in_words(row.proven_p).removeprefix(ONE_SIDED)}"
     return f"a {row.proven} is proven: {moved}{around}{values}{tests}{_say_why(row)}"
 
 

@@ -41,7 +41,7 @@ def make_document(found: ToolCheck, out_dir: Path) -> Document:
     conclusion = Conclusion(
         name="tool calls",
         outcome=_OUTCOMES[UNDECIDED if withheld else found.exit_code],
-        figures=f"{sound:,} of {scored:,} answers sound" if scored else "no answer",
+        figures=f"{sound:,} of {scored:,} answers have no error" if scored else "no answer",
         counts=f"{scored + failed:,} requests, {failed:,} without an answer",
         cause="" if found.exit_code == PASS else _conclude(found) + point,
         sure=False,

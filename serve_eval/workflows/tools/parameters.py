@@ -58,7 +58,9 @@ async def find_kinds(
         else:
             found.append(kind)
     if not found:
-        raise EndpointError(f"no kind of request is answered: {refused[0].said}")
+        raise EndpointError(
+            f"the endpoint answers no kind of request of this check: {refused[0].said}"
+        )
     return tuple(found), tuple(refused)
 
 

@@ -19,7 +19,7 @@ def list_remarks(
 ) -> Iterator[str]:
     """Yield the remarks, the most important first."""
     for name in lacking:
-        yield f"required, but not so: {name}"
+        yield f"the server does not meet --require {name}"
     for one in passes:
         if one.failed:
             yield f"{one.name}: {one.failed} requests failed; they count as neither right nor wrong"

@@ -69,7 +69,9 @@ def warn_of_unseen(known: VerificationReference, sides: Sequence[VerifiedSide]) 
     for name, one in (("the reference", known.sampling_defaults), *_list_known(wholes)):
         if fields := [field.sent_as for field in one.possible]:
             why = f" ({one.unknown})" if one.unknown else ""
-            found.append(f"{name} may add {', '.join(fields)} to requests: not known{why}")
+            found.append(
+                f"it is not known whether {name} adds {', '.join(fields)} to requests{why}"
+            )
     return found
 
 

@@ -104,15 +104,15 @@ def make_registered(
     again = f"{quote_word(address)}{_name_model(model)} --reference {quote_path(file)}"
     count = max((len(probe.healthy) for probe in made.probes), default=0)
     siblings = f" of {count} siblings" if count > 1 else ""
-    floor = "unknown: verify needs --floor, or a --sibling here"
+    floor = "floor unknown: register it again with --sibling HOST, or give verify --floor NATS"
     if made.floor is not None:
-        floor = f"{write_nats(made.floor)} nat{siblings}"
+        floor = f"floor {write_nats(made.floor)} nat{siblings}"
     conclusion = Conclusion(
         name=f"reference of {made.model} at {made.source}",
         outcome="REGISTERED",
         counts=f"{len(made.probes)} probes",
         statements=[
-            Statement(label="noise", text=f"{write_nats(made.noise)} nat, floor {floor}"),
+            Statement(label="noise", text=f"{write_nats(made.noise)} nat, {floor}"),
             Statement(label="written", text=str(file)),
         ],
     )
@@ -150,8 +150,8 @@ def _conclude(found: Verification, side: VerifiedSide) -> Conclusion:
     return Conclusion(
         name=name,
         outcome=side.outcome.value,
-        figures=f"{beyond} of {side.asked} probes beyond the {kind} of {write_nats(limit)} nat,"
-        f" median {write_nats(side.median)}",
+        figures=f"{beyond} of {side.asked} probes are beyond the {kind} of {write_nats(limit)} nat,"
+        f" median distance {write_nats(side.median)} nat",
         counts=f"{side.asked} probes of {low} to {high} tokens, {side.unanswered} unanswered",
         cause=causes[0] if causes else "",
         statements=[
@@ -212,7 +212,7 @@ def _tell_share(found: Verification, side: VerifiedSide) -> str:
     least = limits.beyond_noise if identical else limits.beyond_floors
     return (
         f"a fault of more than {write_nats(least)} nat in {side.excluded_share:.1%} of the requests"
-        f" or more would have been seen ({1 - ALPHA:.0%})"
+        f" or more would have been seen, with {1 - ALPHA:.0%} confidence"
     )
 
 
@@ -259,11 +259,13 @@ def _describe_all(found: Verification, addresses: Mapping[str, str]) -> Iterator
         if shares := [one.excluded_share for one in sound if one.excluded_share is not None]:
             text = (
                 f"on a server that passed, a fault in {max(shares):.1%} of the requests or more"
-                f" would have been seen ({1 - ALPHA:.0%}, each)"
+                f" would have been seen, with {1 - ALPHA:.0%} confidence for each"
             )
             yield Statement(label="sure", text=text)
     groups = [
-        f"{len(one)} answer alike: {list_names(one)}" if len(one) > 1 else f"alone: {one[0]}"
+        f"{len(one)} servers answer alike: {list_names(one)}"
+        if len(one) > 1
+        else f"one answers like no other: {one[0]}"
         for one in found.groups
     ]
     if groups:

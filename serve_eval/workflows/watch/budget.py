@@ -107,8 +107,8 @@ def describe_budget(
     day = 86400.0 / every_s if every_s else 0.0
     plain = min(prompts, one.questions(smoke=False))
     mixed = min(prompts, one.questions(smoke=True))
-    smoke = {0: "no smoke test", 1: "a smoke test"}.get(
-        one.smoke_every, f"a smoke test every {one.smoke_every} rounds"
+    smoke = {0: "with no smoke test", 1: "with a smoke test"}.get(
+        one.smoke_every, f"with a smoke test every {one.smoke_every} rounds"
     )
     asked = (
         f"{mixed}"
@@ -118,24 +118,24 @@ def describe_budget(
         else f"{plain}"
     )
     yield (
-        f"per round: {asked} questions (at most {one.question} tokens each) and {smoke}; at most"
-        f" {one.tokens} tokens"
+        f"each round asks {asked} questions (at most {one.question} tokens each), {smoke},"
+        f" and takes at most {one.tokens} tokens"
     )
     if day:
         yield f"per day: {day:.0f} rounds, at most {day * one.tokens:,.0f} tokens"
     cost = describe_cost(one, every_s=every_s, prompts=prompts, passes=passes)
     yield (
-        f"baseline: {prompts} prompts {passes} times: {cost}. Until it is complete, no alarm about"
-        " accuracy or usable answers is possible"
+        f"the baseline asks {prompts} prompts {passes} times: {cost}. Until it is complete, no"
+        " alarm about accuracy or usable answers is possible"
     )
     least = least_fall(prompts, passes, tolerance)
     if learnt and passes > SHORT_PASSES:
         cost = describe_cost(one, every_s=every_s, prompts=prompts, passes=SHORT_PASSES)
         short = least_fall(prompts, SHORT_PASSES, tolerance)
         yield (
-            f"shorter, with the same error rate: --passes {SHORT_PASSES}: {cost}. At best it"
-            f" notices falls of more than {short:.1%} of the answers, this one of more than"
-            f" {least:.1%}"
+            f"--passes {SHORT_PASSES} gives a shorter baseline with the same error rate: {cost}. At"
+            f" best, it notices falls of more than {short:.1%} of the answers; the longer one"
+            f" notices falls of more than {least:.1%}"
         )
 
 
@@ -144,9 +144,9 @@ def describe_probes(per_round: int, count: int, tokens: int, *, every_s: float) 
     asked, rounds = min(per_round, count), math.ceil(count / per_round)
     day = f", {86400.0 / every_s * tokens:,.0f} per day" if every_s else ""
     return (
-        f"probes: {asked} per round, at most {tokens:,} of these tokens{day}; all {count} are asked"
-        f" once in {rounds} round{'s' if rounds > 1 else ''}. They need no baseline: an alarm that"
-        " the model is another one is possible from the first round on"
+        f"each round asks {asked} probes with at most {tokens:,} of these tokens{day}; all {count}"
+        f" are asked once in {rounds} round{'s' if rounds > 1 else ''}. They need no baseline: an"
+        " alarm that the model is another one is possible from the first round on"
     )
 
 

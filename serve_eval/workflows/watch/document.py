@@ -91,7 +91,7 @@ def _count(state: State, rounds: Sequence[Seen]) -> str:
     failures = sum(sum(seen.failures.values()) for seen in rounds)
     asked = sum(len(seen.asked) for seen in rounds)
     several = "" if state.rounds == 1 else "s"
-    return f"{state.rounds} round{several}, {asked:,} asked, {failures} failed"
+    return f"{state.rounds} round{several} with {asked:,} questions, {failures} failed"
 
 
 def _describe_alarm(alarm: WatchAlarm, counts: str) -> Conclusion:

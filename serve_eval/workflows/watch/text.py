@@ -34,7 +34,7 @@ def _answers(seen: Seen) -> list[str]:
     if not seen.asked:
         return []
     values = [value for value in seen.values if value is not None]
-    mean = f", {sum(values) / len(values):.1%}" if values else ""
+    mean = f", accuracy {sum(values) / len(values):.1%}" if values else ""
     failed = f" of {len(seen.asked)}" if len(values) < len(seen.asked) else ""
     return [f"{len(values)}{failed} answered{mean}"]
 
@@ -60,7 +60,7 @@ def describe_probes(state: State, seen: Seen) -> list[str]:
     if found is None:
         return []
     if not found.asked:
-        return ["probes not asked"]
+        return ["no probes were asked"]
     came = len(found.measured)
     missing = f", {len(found.asked) - came} without an answer" if came < len(found.asked) else ""
     if not came:
@@ -70,7 +70,7 @@ def describe_probes(state: State, seen: Seen) -> list[str]:
     if state.probes is not None and state.probes.in_cycle.beyond:
         most = 1 / bets.levels(state)[bets.NUMERICS]
         weight = f" (evidence {_wealth(bets.evidence(state, bets.NUMERICS))} of {most:.0f})"
-    return [f"probes {came - found.beyond} of {came} as the reference{missing}{weight}"]
+    return [f"{came - found.beyond} of {came} probes are like the reference{missing}{weight}"]
 
 
 def say_gap(state: State, rules: WatchRules) -> str | None:

@@ -77,8 +77,8 @@ def test_hits_that_no_numerics_explain_are_a_fault_without_a_floor(
 def test_the_reason_of_a_fault_has_its_figures() -> None:
     told = explain_outcome(_judge([0.0] * 57 + [1.2, 0.9, 0.8], floor=None))
     assert told == (
-        "3 of 60 probes differ by up to 1.2 nat, which no numerics explain, 3 of them again each"
-        " time: a fault of single requests"
+        "3 of 60 probes differ by up to 1.2 nat, which no numerics explain, and 3 of them did so"
+        " each time they were asked again: a fault of single requests"
     )
 
 

@@ -176,7 +176,9 @@ def test_hits_that_no_sibling_has_are_a_fault() -> None:
     assert found.conclude() is Outcome.FAULT
     told = explain_outcome(found)
     assert told.startswith("3 of 200 probes differ by up to 6.89 nat, as none of ")
-    assert "3 of them again each time: a fault of single requests" in told
+    assert (
+        "and 3 of them did so each time they were asked again: a fault of single requests" in told
+    )
     assert _judge(_with_hits(1, 0.9), _draw(2, SD)).conclude() is Outcome.FAULT
     few = _judge(_with_hits(2, 1.0), _draw(2, SD), clean=CLEAN - 1)
     assert few.conclude() is Outcome.UNDECIDED

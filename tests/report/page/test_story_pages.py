@@ -26,7 +26,7 @@ FIRST = {
     ),
     "smoke": ("fail", "FAIL", "1 failed (json), 1 passed, 1 known, 1 unsupported"),
     "watch": ("fail", "ALARM", "accuracy"),
-    "tools": ("fail", "FAIL", "30 of 40 answers sound"),
+    "tools": ("fail", "FAIL", "30 of 40 answers have no error"),
     "view": ("fail", "FAIL", "3 series and checks: 2 failed, 1 passed; 1 ended without a result"),
     "drift": ("fail", "ALARM", "after 20 runs of 1319 samples; S "),
 }

@@ -416,7 +416,10 @@ def test_servers_that_do_not_fit_together_are_asked_one_after_the_other(
         for task in map(_only_task, (tmp_path / "out" / "a", tmp_path / "out" / "b"))
     ] == [N, N]
     assert any(
-        line.startswith("asking one after the other, since both do not fit: GPU 0") for line in said
+        line.startswith(
+            "A and B are asked one after the other, since both do not fit at once: GPU 0"
+        )
+        for line in said
     )
     assert found.tasks[0].itself is not None
 
@@ -625,5 +628,5 @@ def test_several_tasks_say_each_what_a_single_one_says(tmp_path: Path) -> None:
     assert "reference" not in done.stdout.splitlines()[1]
     for section in done.stdout.split("\nword_problems\n")[1].split("\npasskey_short\n"):
         assert "\n drop     " in f"\n{section}"
-        assert "prompts one by one); " in section
-        assert "\n rule     by paired, the default; classic says" in section
+        assert " prompts); " in section
+        assert "\n rule     paired (default); classic would say" in section

@@ -77,7 +77,7 @@ def test_every_lost_sample_has_a_kind(tmp_path: Path) -> None:
 def test_a_green_task_has_no_breakdown(tmp_path: Path) -> None:
     found, said = _break_down(lambda asked: Said(text=asked.target), tmp_path)
     assert found is None
-    assert "nothing to explain" in [row.text for row in said.conclusions[0].statements]
+    assert "there is no loss to explain" in [row.text for row in said.conclusions[0].statements]
     assert not said.commands
 
 

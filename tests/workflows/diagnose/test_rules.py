@@ -399,7 +399,11 @@ def test_a_loss_without_a_sign_is_called_even_and_a_sound_run_has_no_finding(
     diagnosis = diagnose(tmp_path / "out")
     assert names(diagnosis.runs[0]) == ([] if outcome == "PASS" else ["even_loss"])
     document = make_document_of(tmp_path / "out")
-    said = "note: nothing to explain" if outcome == "PASS" else "for: even_loss: the loss is even"
+    said = (
+        "note: there is no loss to explain"
+        if outcome == "PASS"
+        else "for: even_loss: the loss is even"
+    )
     assert any(line.startswith(said) for line in list_lines(tmp_path / "out"))
     cause = "" if outcome == "PASS" else "weights, precision, chat template or sampling ("
     assert document.conclusions[0].cause.startswith(cause)

@@ -195,8 +195,12 @@ def test_without_a_salt_only_a_server_that_knows_no_prompt_is_cold(
     ("caches", "counts", "told"),
     [
         (False, "all", "nothing was cached: 0 of "),
-        (False, "above 0", "not known whether prompts were cached: the server reports no cached"),
-        (True, "none", "not known whether prompts were cached: the server reports no cached"),
+        (
+            False,
+            "above 0",
+            "it is not known whether prompts were cached: the server reports no cached",
+        ),
+        (True, "none", "it is not known whether prompts were cached: the server reports no cached"),
     ],
 )
 def test_a_server_whose_cache_is_off_or_unknown_is_not_said_to_hold(
@@ -282,7 +286,7 @@ def _use(tested: int, cached: int | None, base: int | None) -> CacheUse:
         (_use(19, 0, 499), "little was cached: 499 of 1,000 prompt tokens in base"),
         (_use(0, 0, 0), "nothing was cached: 0 of 1,000 prompt tokens"),
         (_use(0, 900, 960), "not cold: 900 of 1,000 prompt tokens came from the cache"),
-        (_use(0, None, None), "not known whether prompts were cached"),
+        (_use(0, None, None), "it is not known whether prompts were cached"),
     ],
 )
 def test_half_of_the_prompts_must_compare_computed_with_cached_data(

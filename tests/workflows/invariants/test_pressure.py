@@ -108,7 +108,9 @@ def test_without_counts_one_filling_takes_all_tokens_and_a_fault_is_found(tmp_pa
     assert (one.broken, found.exit_code, use.foreign) == (True, FAIL, one.changed.other)
     assert f"{use.foreign} are word for word the answer to another prompt" in _said(found)
     assert (use.fate, use.before) == ("unknown", None)
-    assert (why_not_pressed(use) or "").startswith("not known whether old prompts left the cache")
+    assert (why_not_pressed(use) or "").startswith(
+        "it is not known whether old prompts left the cache"
+    )
     assert [level.wanted for level in read_pressure(tmp_path).levels] == [2000]
 
 

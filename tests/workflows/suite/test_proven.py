@@ -36,17 +36,18 @@ SHARES: dict[str, Any] = {"in_points": False, "difference": -0.5, "difference_in
     [
         (
             {},
-            "a drop is proven: drop 1.0 (0.6 to 1.4, 95 %), 70.0 against 71.0, p 0.0100 one-sided,"
-            " Holm 0.0200; it passes because classic fails only values below 69.0",
+            "a drop is proven: drop 1.0 (0.6 to 1.4, 95 %), 70.0 against 71.0,"
+            " one-sided p = 0.0100, Holm p = 0.0200; it passes because classic fails only values"
+            " below 69.0",
         ),
         ({"higher_is_better": False, "p": None, "proven_p": None}, "fails only values above 69.0"),
-        ({"threshold": None}, "Holm 0.0200"),
+        ({"threshold": None}, "Holm p = 0.0200"),
         (PAIRED, "because a drop of the margin, 1.5 points, is excluded"),
         (PAIRED | {"default_margin": True}, "margin, 1.5 points (the default), is excluded"),
-        (PAIRED | {"margin": None}, "Holm 0.0200"),
+        (PAIRED | {"margin": None}, "Holm p = 0.0200"),
         (PAIRED | SHARES, "of the margin, 1.500, is excluded"),
-        ({"outcome": VerdictOutcome.INCONCLUSIVE}, "Holm 0.0200"),
-        ({"proven": "rise", "difference": 1.0, "p_rise": None}, "Holm 0.0200"),
+        ({"outcome": VerdictOutcome.INCONCLUSIVE}, "Holm p = 0.0200"),
+        ({"proven": "rise", "difference": 1.0, "p_rise": None}, "Holm p = 0.0200"),
     ],
 )
 def test_a_proven_change_comes_with_its_figures_and_why_it_passes(
@@ -59,12 +60,12 @@ def test_a_proven_change_comes_with_its_figures_and_why_it_passes(
 @pytest.mark.parametrize(
     ("fields", "begins"),
     [
-        (SHARES, "a drop is proven: worse by 0.5000, 70.00 against 71.00, p 0.0100 one-sided"),
+        (SHARES, "a drop is proven: worse by 0.5000, 70.00 against 71.00, one-sided p = 0.0100"),
         (
             {"proven": "rise", "difference": 1.0, "difference_interval": (0.6, 1.4)},
-            "a rise is proven: gain 1.0 (0.6 to 1.4, 95 %), 70.0 against 71.0, p 0.0300 one-sided,",
+            "a rise is proven: gain 1.0 (0.6 to 1.4, 95 %), 70.0 against 71.0, one-sided p = 0.03",
         ),
-        ({"evaluated": None}, "a drop is proven: drop 1.0 (0.6 to 1.4, 95 %), p 0.01"),
+        ({"evaluated": None}, "a drop is proven: drop 1.0 (0.6 to 1.4, 95 %), one-sided p = 0.01"),
     ],
 )
 def test_its_unit_is_that_of_the_row(fields: dict[str, Any], begins: str) -> None:

@@ -138,7 +138,7 @@ def test_a_fault_of_single_requests_is_red_everywhere(sibling: bool, tmp_path: P
     found = _read(tmp_path)
     [side] = found["sides"]
     assert (side["outcome"], found["exit_code"]) == ("FAULT OF SINGLE REQUESTS", 1)
-    assert "of them again each time: a fault of single requests" in told
+    assert "of them did so each time they were asked again: a fault of single requests" in told
     assert line.read_text().startswith("FAULT OF SINGLE REQUESTS")
     [case] = ElementTree.parse(tmp_path / "junit.xml").iter("testcase")
     assert case.find("failure") is not None
@@ -167,7 +167,7 @@ def test_unlike_types_of_a_fleet_are_groups_and_not_accused(tmp_path: Path) -> N
     assert found["groups"] == [urls[:3], urls[3:]]
     assert {one["outcome"] for one in found["sides"]} == {"IDENTICAL", "UNDECIDED"}
     told = " ".join(ran.stdout.split())
-    assert f"groups 3 answer alike: {', '.join(urls[:3])}; 2 answer alike: " in told
-    assert f"2 answer alike: {', '.join(urls[3:])}" in (
+    assert f"groups 3 servers answer alike: {', '.join(urls[:3])}; 2 servers answer alike: " in told
+    assert f"2 servers answer alike: {', '.join(urls[3:])}" in (
         tmp_path / "summary.md"
     ).read_text().replace("\\", "")

@@ -53,19 +53,19 @@ def _describe(tokens: int, **more: Any) -> list[str]:
 def test_what_it_costs_is_told() -> None:
     assert _describe(6000) == [
         (
-            "per round: 10 or 30 questions (at most 200 tokens each) and a smoke test"
-            " every 2 rounds;"
-            " at most 6000 tokens"
+            "each round asks 10 or 30 questions (at most 200 tokens each), with a smoke"
+            " test every 2 rounds, and takes at most 6000 tokens"
         ),
         "per day: 144 rounds, at most 864,000 tokens",
         (
-            "baseline: 200 prompts 8 times: about 81 rounds, 13.5 hours, at most 484,000 tokens."
-            " Until it is complete, no alarm about accuracy or usable answers is possible"
+            "the baseline asks 200 prompts 8 times: about 81 rounds, 13.5 hours, at most"
+            " 484,000 tokens. Until it is complete, no alarm about accuracy or usable"
+            " answers is possible"
         ),
         (
-            "shorter, with the same error rate: --passes 4: about 41 rounds, 6.8 hours, at most"
-            " 244,000 tokens. At best it notices falls of more than 2.4% of the answers, this one"
-            " of more than 1.6%"
+            "--passes 4 gives a shorter baseline with the same error rate: about 41 rounds, 6.8"
+            " hours, at most 244,000 tokens. At best, it notices falls of more than 2.4% of"
+            " the answers; the longer one notices falls of more than 1.6%"
         ),
     ]
     assert "about 81 rounds, 13.5 minutes, " in _describe(6000, every_s=10.0)[2]
@@ -74,12 +74,12 @@ def test_what_it_costs_is_told() -> None:
 
 @pytest.mark.parametrize("more", [{"passes": 4}, {"passes": 8, "learnt": False}])
 def test_a_baseline_that_is_short_or_not_learnt_names_no_shorter_one(more: dict[str, Any]) -> None:
-    assert _describe(6000, **more)[-1].startswith("baseline: ")
+    assert _describe(6000, **more)[-1].startswith("the baseline asks ")
 
 
 def test_no_round_asks_a_prompt_twice() -> None:
     first, _, last, _ = _describe(16_000, prompts=20)
-    assert first.startswith("per round: 20 questions")
+    assert first.startswith("each round asks 20 questions")
     assert "about 9 rounds" in last
 
 

@@ -153,7 +153,7 @@ def test_a_healthy_endpoint_with_its_own_noise_is_not_accused(
     assert all(len(one) == PROBES and set(one) == ids for one in cycles)
     assert len({tuple(one) for one in cycles}) == len(cycles)
     assert all(one["tokens"] <= BUDGET for one in rounds)
-    assert "; probes 10 of 10 as the reference; " in watched.lines[-1]
+    assert "; 10 of 10 probes are like the reference; " in watched.lines[-1]
     assert not list(watched.list_warnings())
     assert watched.state["probes"]["rounds"] == 60
     assert watched.state["probes"]["cycles"] == 15
@@ -182,7 +182,7 @@ def test_requantised_weights_alarm_in_the_first_round_without_a_baseline(
     assert (figures["probes"], figures["beyond_nats"], figures["alpha"]) == (10, FLOOR, 0.002)
     assert figures["largest_nats"] == max(one["probes"]["nats"])
     assert figures["evidence_nats"] >= figures["limit_nats"] == pytest.approx(6.2146, abs=1e-4)
-    line = f"; probes {10 - beyond} of 10 as the reference (evidence "
+    line = f"; {10 - beyond} of 10 probes are like the reference (evidence "
     assert any(line in printed and "of 500)" in printed for printed in watched.lines)
     assert watched.run(5) == 1
     assert len(watched.rounds) == 1
@@ -253,10 +253,10 @@ def test_an_endpoint_that_the_reference_does_not_fit_is_warned_of_once(
     assert told in warning
     assert "The other sensors go on, and each round tries again" in warning
     assert watched.state["accuracy"] is not None
-    assert watched.lines[-1].count("; probes not asked; ") == 1
+    assert watched.lines[-1].count("; no probes were asked; ") == 1
     watched.endpoint.model = _model()
     watched.run(1)
-    assert "; probes 10 of 10 as the reference; " in watched.lines[-1]
+    assert "; 10 of 10 probes are like the reference; " in watched.lines[-1]
 
 
 def test_log_probabilities_that_end_are_found_out(reference: Path, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def describe_defaults(found: SamplingDefaults | None) -> list[str]:
             lines.append(f"{obedience} by the server: {', '.join(names)}")
     if unknown := [one.sent_as for one in found.possible]:
         why = f" ({found.unknown})" if found.unknown else ""
-        lines.append(f"the server may add {', '.join(unknown)}: not known{why}")
+        lines.append(f"it is not known whether the server adds {', '.join(unknown)}{why}")
     if found.log:
         lines.append(f"its log: {found.log}")
     return lines
