@@ -231,13 +231,11 @@ def test_a_suite_is_readable_at_eighty_columns(suite: Path, tmp_path: Path) -> N
     # One table, not blocks of columns, and no column without a figure.
     assert header.split()[:3] == ["verdict", "run", "task"]
     assert "p holm" not in header
-    table = lines[: lines.index("")]
+    table = lines[:10]
     assert all(len(line) <= 80 for line in (header, *table))
-    assert sum(line.startswith("FAIL") for line in table) >= 1
-    grid = [line for line in lines if line.startswith(("bf16 ", "fp8-", "nvfp4-", "lost "))]
-    assert len(grid) == 5
-    assert all(len(line) <= 80 for line in grid)
-    assert sum(line.count("[") for line in grid) == 8
+    outcomes = [line.split()[0] for line in table]
+    assert outcomes == ["FAIL", "FAIL", "ERROR", "ERROR", *["PASS"] * 6]
+    assert lines[10].startswith(" likely ")
     summary = (tmp_path / "out/summary.md").read_text()
     assert "| nvfp4-mlp-only |" in summary
     assert "F: FAIL" in summary

@@ -101,7 +101,7 @@ def test_task_launcher_and_verdict_rule_make_a_run_together(
         *asked, *judged, "--tasks", "sums", "--json", "-o", tmp_path / "out", PYTHONPATH=path
     )
     assert done.returncode == code, done.stderr
-    report = json.loads(done.stdout)
+    report = json.loads(done.stdout)["result"]
     [task] = report["tasks"]
     assert (task["result"]["value"], task["verdict"]["outcome"]) == (
         100.0 * (wrong_by == 0),
@@ -140,7 +140,7 @@ def test_the_simulated_endpoint_knows_its_task_and_our_rules_judge_it(
     ]
     done = serve_eval(*asked, "--references-dir", references, "--json", "-o", tmp_path / "out")
     assert done.returncode == 1, done.stderr
-    [task] = json.loads(done.stdout)["tasks"]
+    [task] = json.loads(done.stdout)["result"]["tasks"]
     assert task["verdict"]["outcome"] == "FAIL"
     assert 0 < task["result"]["value"] < 70
 

@@ -185,7 +185,9 @@ def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(
     (own / "tasks/odd.py").write_text(MENDED)
     _forget()
     rescored = serve_eval("rescore", str(out), "--include-path", str(own))
-    assert " samples  6 of 8 changed outcome\n" in rescored.stdout, rescored.stdout
+    assert " samples  6 of 8 changed outcome: 6 not scored -> correct\n" in rescored.stdout, (
+        rescored.stdout
+    )
     _forget()
     judged = serve_eval("verdict", str(out), "--include-path", str(own), "--json")
     assert json.loads(judged.stdout)["result"]["tasks"][0]["result"]["value"] == 100.0

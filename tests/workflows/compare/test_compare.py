@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -30,7 +31,7 @@ from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.compare import asking
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.document import make_document
-from serve_eval.workflows.compare.rows import describe_task, summarise_compared
+from serve_eval.workflows.compare.rows import describe_agreement_of, summarise_compared
 from serve_eval.workflows.compare.verdict import compare_folders
 from tests.cli.command import serve_eval
 from tests.scripted_server import ScriptedServer, answer
@@ -339,7 +340,7 @@ def test_repeats_tell_what_second_answers_would(
     assert min(asked) >= 80
     told = [
         text.partition(": ")[0]
-        for label, text in (*rows_of(summarise_compared(task)), *describe_task(task))
+        for label, text in (*rows_of(summarise_compared(task)), *describe_agreement_of(task))
         if label == "repeats"
     ]
     assert told == ["B", "A"]
@@ -432,7 +433,9 @@ def test_the_command_compares_finished_runs(
     damaged: tuple[Comparison, Path], tmp_path: Path
 ) -> None:
     _, out = damaged
-    said = serve_eval("compare", out / "a", out / "b", "-o", tmp_path / "again", "--margin", "2")
+    said = serve_eval(
+        "compare", out / "a", out / "b", "-o", tmp_path / "again", "--margin", "2", "-v"
+    )
     assert said.returncode == FAIL, said.stderr
     assert "a drop of 2.000 points is not excluded" in said.stdout
     assert "turned wrong" in said.stdout
@@ -441,7 +444,7 @@ def test_the_command_compares_finished_runs(
     assert told["rule"] == {"name": "paired", "options": {"margin": 2.0}}
     swapped = serve_eval("compare", out / "b", out / "a", "-o", tmp_path / "swapped", "--json")
     assert swapped.returncode == PASS, swapped.stderr
-    assert json.loads(swapped.stdout)["tasks"][0]["worse"] == told["tasks"][0]["better"]
+    assert json.loads(swapped.stdout)["result"]["tasks"][0]["worse"] == told["tasks"][0]["better"]
 
 
 def test_the_command_asks_an_endpoint_what_the_other_side_was_asked(
@@ -621,12 +624,10 @@ def test_several_tasks_say_each_what_a_single_one_says(tmp_path: Path) -> None:
             "-o", tmp_path / name,
         )  # fmt: skip
         assert done.returncode == 3, done.stderr
-    done = serve_eval("compare", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "c")
+    done = serve_eval("compare", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "c", "-v")
     assert done.returncode == FAIL, done.stderr
-    heads = done.stdout.splitlines()[1].split()
+    heads = done.stdout.splitlines()[2].split()
     assert heads == ["verdict", "task", "B", "95", "%", "A", "change", "fails"]
-    assert "reference" not in done.stdout.splitlines()[1]
-    for section in done.stdout.split("\nword_problems\n")[1].split("\npasskey_short\n"):
-        assert "\n drop     " in f"\n{section}"
-        assert " prompts); " in section
-        assert "\n rule     paired (default); classic would say" in section
+    for task in ("word_problems", "passkey_short"):
+        assert re.search(rf"^ drop     {task}: .* prompts\); ", done.stdout, re.MULTILINE)
+        assert f"\n rule     {task}: paired (default); classic would say" in done.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -179,7 +180,7 @@ def test_the_command_prints_what_was_not_tested_and_its_json(tmp_path: Path) -> 
     assert said.returncode == UNDECIDED, said.stderr
     assert said.stdout.startswith(" INCONCLUSIVE   word_problems  ")
     assert " why      too few answers to conclude anything" in said.stdout
-    assert "load 32: at most 8 requests were in flight" in said.stdout
+    assert re.search(r"load 32: at most \d+ requests were in flight", said.stdout), said.stdout
     table = said.stdout.partition("load  value")[2]
     assert all(len(line) <= 80 for line in table.splitlines())
     shown = json.loads(parsed.stdout)

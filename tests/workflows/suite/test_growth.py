@@ -157,7 +157,7 @@ def test_a_task_without_pairs_has_its_own_reason_and_a_server_that_does_not_star
         "  - {name: nostart, launcher: {name: llama_cpp, command: /nonexistent}}\n"
     )
     done = serve_eval("suite", "s.yaml", "-o", "out", "--json")
-    rows = {(row["run"], row["task"]): row for row in json.loads(done.stdout)["rows"]}
+    rows = {(row["run"], row["task"]): row for row in json.loads(done.stdout)["result"]["rows"]}
     assert rows["good", "passkey_short"]["outcome"] == "PASS"
     unbounded = "scores without bounds cannot be paired, as 'paired' does: use classic for it"
     [why] = rows["good", "word_problems_perplexity"]["reasons"]
