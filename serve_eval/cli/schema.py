@@ -8,7 +8,7 @@ import typer
 
 from serve_eval.cli._options import command
 
-KINDS = ("plan", "suite", "report", "journal", "events", "document")
+KINDS = ("plan", "suite", "report", "journal", "events", "document", "listing")
 EXAMPLES = (
     ("Let an editor check plans:", "serve-eval schema plan > plan.schema.json"),
     ("See what a program finds in report.json:", "serve-eval schema report"),
@@ -40,6 +40,7 @@ def format_schema(kind: str) -> str:
     from serve_eval.evaluation.storage.json_schemas import describe_journal, describe_report_file
     from serve_eval.plugins.registry import nearest
     from serve_eval.report.document import describe_document_form
+    from serve_eval.report.document.listing import describe_listing_form
     from serve_eval.workflows.events import describe_events
     from serve_eval.workflows.suite.suite_schema import describe_suite
 
@@ -50,6 +51,7 @@ def format_schema(kind: str) -> str:
         describe_journal,
         describe_events,
         describe_document_form,
+        describe_listing_form,
     )
     known = dict(zip(KINDS, functions, strict=True))
     if kind not in known:

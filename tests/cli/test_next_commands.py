@@ -1,4 +1,4 @@
-"""Each command that run, verdict, compare and diagnose name next runs as it was printed."""
+"""Each command that run, verdict, compare, suite and diagnose name next runs as it was printed."""
 
 from __future__ import annotations
 
@@ -191,3 +191,20 @@ def test_what_ended_early_goes_on_as_its_diagnosis_says(
     for folder, commands in expected.items():
         assert _list_next("diagnose", folder) == commands
         assert [code for _, code in _run_each(commands)] == [4], "nothing listens there"
+
+
+def test_what_a_suite_and_its_diagnosis_name_next_runs(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folders["PASS"].parent)
+    plans = [
+        {"name": name, "launcher": {"simulated": {"accuracy": accuracy}}}
+        for name, accuracy in (("good", 1.0), ("bad", 0.3))
+    ]
+    task = {"word_problems": {"num_samples": SAMPLES}}
+    defaults = {"model": "simulated", "references_dir": "refs", "tasks": [task]}
+    Path("s.yaml").write_text(json.dumps({"defaults": defaults, "plans": plans}))
+    told = json.loads(serve_eval("suite", "s.yaml", "-o", "s", "--json").stdout)
+    assert told["outcome"] == "FAIL"
+    assert told["commands"]
+    _check_looks([*told["commands"], *_list_next("diagnose", "s")])

@@ -9,6 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from serve_eval.json_schema import Schema, describe_type, name_schema
 from serve_eval.report.layout import wrap
 from serve_eval.report.text import clean
 
@@ -50,6 +51,20 @@ class Listing:
     result: bytes = b""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonListing:
+    """The names of one kind, as `--json` prints them.
+
+    `result` holds all that is known, if the entries do not.
+    """
+
+    schema_version: int
+    title: str
+    entries: Sequence[ListEntry]
+    notes: Sequence[str]
+    result: object
+
+
 def print_listing(
     listing: Listing, console: Console, *, verbose: bool = False, brief: bool = False
 ) -> None:
@@ -67,14 +82,21 @@ def print_listing(
 
 def write_listing(listing: Listing) -> str:
     """Return the JSON of a list: its entries, and under `result` all that is known."""
-    fields = {
-        "schema_version": LISTING_SCHEMA,
-        "title": listing.title,
-        "entries": listing.entries,
-        "notes": listing.notes,
-        "result": msgspec.Raw(listing.result) if listing.result else None,
-    }
-    return msgspec.json.encode(fields).decode() + "\n"
+    form = JsonListing(
+        schema_version=LISTING_SCHEMA,
+        title=listing.title,
+        entries=listing.entries,
+        notes=listing.notes,
+        result=msgspec.Raw(listing.result) if listing.result else None,
+    )
+    return msgspec.json.encode(form).decode() + "\n"
+
+
+def describe_listing_form() -> Schema:
+    """Return the schema of `--json` of a list. Readers must accept keys that it does not list."""
+    return name_schema(
+        describe_type(JsonListing), "listing", LISTING_SCHEMA, "What --json prints of any list"
+    )
 
 
 def _lay_out(listing: Listing, console: Console, *, verbose: bool) -> Iterator[Text]:

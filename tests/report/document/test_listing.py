@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import io
+import json
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 from rich.console import Console
 
-from serve_eval.report.document.listing import LINES, ListEntry, Listing, print_listing
+from serve_eval.report.document.listing import (
+    LINES,
+    ListEntry,
+    Listing,
+    describe_listing_form,
+    print_listing,
+    write_listing,
+)
 
 WORDS = st.lists(st.text("abc \x1b[1m", max_size=30), max_size=8).map(" ".join)
 ENTRIES = st.lists(
@@ -51,3 +60,13 @@ def test_names_that_cannot_be_used_come_before_a_row_of_names() -> None:
     assert shown[1] == "  x: bad"
     assert "name39" in shown[-2]
     assert shown[-1] == "  all of it: -v; names alone: -q; as JSON: --json"
+
+
+def test_the_json_of_a_list_fits_its_schema() -> None:
+    entries = [ListEntry(name="a", text="b", more=["c"]), ListEntry(name="x", wrong=True)]
+    for result in (b"", b'{"known": 1}'):
+        listing = Listing(title="2", entries=entries, notes=["n"], next="go", result=result)
+        form = json.loads(write_listing(listing))
+        Draft202012Validator(describe_listing_form()).validate(form)
+        assert [one["name"] for one in form["entries"]] == ["a", "x"]
+        assert form["result"] == (json.loads(result) if result else None)
