@@ -134,11 +134,12 @@ def test_an_even_loss_names_the_likeliest_causes_and_what_is_next(tmp_path: Path
     out, printed = fail_evenly(tmp_path)
     cause = "weights, precision, chat template or sampling"
     assert any("likely" in line and cause in line for line in printed.splitlines())
-    told = serve_eval("diagnose", out).stdout
-    assert " even_loss: the loss is even: nothing here shows more of it in" in told
+    told = serve_eval("diagnose", out, "-v").stdout
+    assert " even_loss: the loss is even: no part of the prompts, servers or answers is" in told
     assert cause in told
     assert "serve-eval serve simulated --set launcher." in told
     assert "--detach; then, with the URL that it prints: serve-eval verify GOOD URL" in told
+    assert "GOOD" not in serve_eval("diagnose", out).stdout, "it cannot be pasted"
     assert "no rule explains" not in told
 
 

@@ -73,9 +73,9 @@ def test_the_words_and_figures_are_those_of_the_comparison(runs: MadeRuns, open_
     assert f"A {task.a.value:.1f}" in text
     paired = task.verdict.paired
     assert paired is not None
-    assert f"a drop of {paired.margin:.3f} points" in text
     agreed = task.agreement
     folded = page.locator("main").text_content() or ""
+    assert f"a drop of {paired.margin:.3f} points" in folded
     assert f"{agreed.identical} of {agreed.prompts} identical" in folded
     page.select_option("label:has-text('A to B') select", "fell")
     assert count_shown(page) == task.worse

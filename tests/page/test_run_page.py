@@ -44,7 +44,7 @@ def test_every_figure_of_the_page_is_that_of_the_report(runs: MadeRuns, open_pag
     ]
     facts = list_facts(page, ".verdict")
     assert f"{paired.down} turned wrong, {paired.up} turned right" in facts["drop"]
-    assert facts["asked"].startswith(f"{result.planned}: {result.failed} failed")
+    assert facts["asked"].startswith(f"{result.planned} samples: {result.failed} failed")
     slices: Any = result.breakdown["steps"]
     before: Any = task.reference_breakdown["steps"]
     rows = {row[0]: row[1:] for row in list_rows(page, "By steps")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -40,7 +41,7 @@ def make_page(document: Document) -> PageContent:
         headline=words,
         ruler=None if alone is None else alone.ruler,
         rows=_make_facts(shown),
-        sections=tuple(_list_sections(document)),
+        sections=tuple(_tell_apart(_list_sections(document))),
         foot=", ".join(filter(None, (f"serve-eval {__version__}", document.header.started_at))),
     )
 
@@ -59,6 +60,18 @@ def _make_facts(rows: Iterable[Statement]) -> list[Fact]:
 def _fold(section: Section) -> Section:
     """Return a section that a reader opens; its title says what it holds."""
     return section if isinstance(section, ScriptData) else replace(section, closed=True)
+
+
+def _tell_apart(sections: Iterable[Section]) -> Iterator[Section]:
+    """Yield sections with a number behind a title that another one has: each is a landmark."""
+    seen = Counter[str]()
+    for one in sections:
+        if isinstance(one, ScriptData):
+            yield one
+            continue
+        seen[one.title] += 1
+        count = seen[one.title]
+        yield one if count == 1 else replace(one, title=f"{one.title} ({count})")
 
 
 def _list_sections(document: Document) -> Iterator[Section]:

@@ -49,8 +49,8 @@ def _describe(run: Evidence, task: TaskEvidence, data: Data, differs: bool) -> I
     yield Finding(
         rule=RULE,
         told=(
-            "the loss is even: nothing here shows more of it in some prompts, servers or answers"
-            f" than in others; likeliest are {likeliest}" + (f"; {OTHER_MODEL}" if another else "")
+            "the loss is even: no part of the prompts, servers or answers is proven to lose more"
+            f" than the others; likeliest are {likeliest}" + (f"; {OTHER_MODEL}" if another else "")
         ),
         change=(*again, describe_verify(run)),
         count=len(task.lost),

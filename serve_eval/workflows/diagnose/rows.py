@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Sequence
 from urllib.parse import urlencode
 
 from serve_eval.report.document import Depth, Statement
-from serve_eval.workflows.diagnose.advice import is_command
 from serve_eval.workflows.diagnose.breakdown import Breakdown, describe_kinds, describe_misses
 from serve_eval.workflows.diagnose.explained_task import ExplainedTask
 from serve_eval.workflows.diagnose.finding import Finding
@@ -90,17 +89,22 @@ def _weigh(one: Finding) -> str:
 def _list_advice(one: Finding, *, first: bool) -> Iterator[Statement]:
     """Yield what to change, the ids of samples and lines of logs.
 
-    Words of advice come first: a command is on the first screen only among those that come next.
+    Words of advice come first: a command is on the first screen only among those that come next,
+    and one with a name to replace only with -v.
     """
-    advice = sorted(one.change, key=is_command)
+    advice = sorted(one.change, key=_is_line_to_type)
     for i, words in enumerate(advice):
-        shown = first and i == 0 and not is_command(words)
+        shown = first and i == 0 and not _is_line_to_type(words)
         depth = Depth.FIRST if shown else Depth.MORE
         yield Statement(label="or" if i else "change", text=words, depth=depth)
     if one.samples:
         yield Statement(label="samples", text=", ".join(one.samples), depth=Depth.MORE)
     for line in one.log:
         yield Statement(label="log", text=line, depth=Depth.FIRST if first else Depth.MORE)
+
+
+def _is_line_to_type(words: str) -> bool:
+    return words.startswith("serve-eval ")
 
 
 def _describe_other(one: Finding, label: str) -> Iterator[Statement]:

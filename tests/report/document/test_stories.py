@@ -21,6 +21,7 @@ from serve_eval.report.document import (
     print_document,
     write_document,
 )
+from serve_eval.report.page.content import ScriptData
 from serve_eval.report.page.writer import render_page
 from serve_eval.report.text import clean
 from tests.report.document.stories import PACKAGE, STORIES, WORKFLOWS, find_stories, make_documents
@@ -108,7 +109,10 @@ def test_the_first_screen_holds_the_verdict_and_what_comes_next(name: str) -> No
 def test_every_face_is_filled(name: str) -> None:
     document = DOCUMENTS[name]
     result = make_ci_result(document)
-    assert document.verdict in render_page(make_page(document))
+    page = make_page(document)
+    assert document.verdict in render_page(page)
+    titles = [one.title for one in page.sections if not isinstance(one, ScriptData)]
+    assert len(set(titles)) == len(titles), "sections are landmarks, which need names of their own"
     assert document.verdict in write_markdown(result)
     suites = ElementTree.fromstring(write_junit(result))
     assert int(suites.get("tests", "0")) >= 1
