@@ -1,14 +1,16 @@
 """Run the command line and note what the run does, for bench/gate.py.
 
-`python bench/gate_run.py page NOTES run ...` notes the CPU seconds of the page, and `counted`
-the calls of functions, and how often the run opens its own files for reading. NOTES is the file of
-the notes, as JSON.
+`python bench/gate_run.py page NOTES run ...` notes the CPU seconds of the page and the peak memory
+of the process itself, since that of the process which draws varies by 5 MB. `counted` notes the
+calls of functions, and how often the run opens its own files for reading. NOTES is the file of the
+notes, as JSON.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 from collections import Counter
 from cProfile import Profile
@@ -23,6 +25,11 @@ def _cpu_s() -> float:
     return spent.user + spent.system + spent.children_user + spent.children_system
 
 
+def _peak_mb() -> float:
+    unit = 1024**2 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
 def note_page(notes: Path) -> None:
     """Note the CPU seconds of the page; without the function that writes it, note nothing."""
     from serve_eval.cli import _ending
@@ -34,7 +41,8 @@ def note_page(notes: Path) -> None:
     def measured(*given: Any, **named: Any) -> None:
         began = _cpu_s()
         save(*given, **named)
-        notes.write_text(json.dumps({"page_cpu_s": _cpu_s() - began}), "ascii")
+        told = {"page_cpu_s": _cpu_s() - began, "peak_mb": _peak_mb()}
+        notes.write_text(json.dumps(told), "ascii")
 
     _ending.save_document_page = measured
 
