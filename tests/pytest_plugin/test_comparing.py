@@ -50,7 +50,6 @@ def test_the_example_of_the_page_fails_and_leaves_everything(tmp_path: Path) -> 
     [folder] = (tmp_path / "runs/test_it.py/TestQuantised/test_int3_is_as_good").iterdir()
     assert (folder / "comparison.json").exists()
     here = folder.relative_to(tmp_path)
-    assert f" folder   {here}\n" in done.stdout
     assert f" next     serve-eval diagnose {here}\n" in done.stdout
     assert (tmp_path / "line.txt").read_text().startswith("FAIL word_problems m (test_it.py::")
     junit = (tmp_path / "j.xml").read_text()
