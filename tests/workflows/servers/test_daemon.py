@@ -21,6 +21,7 @@ import httpx
 import pytest
 
 from serve_eval.cli import serve
+from serve_eval.cli._common_options import ScreenOptions
 from serve_eval.errors import EndpointError, LaunchError, PlanError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.resolve import resolve_launcher
@@ -320,7 +321,10 @@ def plan(data_root: Path) -> Plan:
 
 
 def test_held_servers_are_used_by_runs_and_ended_on_demand(
-    registry: Path, plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    registry: Path,
+    plan: Plan,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     entry, said = start(), []
     servers = of_launch(entry)
@@ -358,11 +362,10 @@ def test_held_servers_are_used_by_runs_and_ended_on_demand(
     patient = replace(plan, limits=Limits(sample_timeout_s=9999))
     with pytest.raises(LaunchError, match="allow 3600 s per sample, but this run waits for 9999 s"):
         run(patient, tmp_path / "patient")
-    shown = serve._table()
-    assert re.search(
-        rf"^{entry.id}  ready +trtllm  {MODEL}  {entry.endpoint.base_url}  process {entry.pid} ",
-        shown,
-    )
+    capsys.readouterr()
+    serve._show([entry], ScreenOptions(as_json=True))
+    [listed] = json.loads(capsys.readouterr().out)["result"]["servers"]
+    assert (listed["id"], listed["state"]) == (entry.id, "ready")
     files = [file for file in registry.rglob("*") if file.is_file()]
     assert {file.name for file in files} >= {
         f"{entry.id}.json",
@@ -372,11 +375,11 @@ def test_held_servers_are_used_by_runs_and_ended_on_demand(
         "commands.sh",
     }
     assert not [file for file in files if SECRET in file.read_text()]
-    assert serve._stop(entry.id) == 0
+    assert serve._stop(entry.id, ScreenOptions()) == 0
     wait_gone({entry.pid, *servers})
     assert held_servers.entries(registry) == []
     with pytest.raises(PlanError, match=f"no servers {entry.id} run on this machine"):
-        serve._stop(entry.id)
+        serve._stop(entry.id, ScreenOptions())
 
 
 def test_a_holder_that_fails_says_why(registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,7 +391,7 @@ def test_a_holder_that_fails_says_why(registry: Path, monkeypatch: pytest.Monkey
     assert "nvidia-smi lists the GPUs" in caught.value.hint
     [entry] = held_servers.entries(registry)
     assert (entry.state, entry.error) == ("ended", str(caught.value))
-    assert serve._stop("all") == 0
+    assert serve._stop("all", ScreenOptions()) == 0
     assert held_servers.entries(registry) == []
 
 
