@@ -399,7 +399,7 @@ def test_a_holder_that_fails_says_why(registry: Path, monkeypatch: pytest.Monkey
 def test_servers_that_end_end_the_run_that_uses_them(
     registry: Path, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STANDIN_FAULTS", json.dumps({"crash_after": 9}))
+    monkeypatch.setenv("STANDIN_FAULTS", json.dumps({"crash_after": 30}))
     entry = start()
     servers = of_launch(entry)
     with pytest.raises(LaunchError, match="trtllm ended with") as caught:
