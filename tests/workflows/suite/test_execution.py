@@ -407,7 +407,7 @@ class Ending(Servers):
         self.events.append("start")
         async with endpoints.launch(plan, prepared, folder) as endpoint:
             if first:
-                asyncio.get_running_loop().call_later(0.3, task.cancel)
+                asyncio.get_running_loop().call_later(1.8, task.cancel)
             try:
                 yield endpoint
             except asyncio.CancelledError:
