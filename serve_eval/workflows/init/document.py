@@ -32,7 +32,7 @@ class RecipePlan:
 
 
 def make_document(facts: EndpointFacts, base_url: str, model: str | None, file: Path) -> Document:
-    """Return the document of a starter plan: what the endpoint told, and the commands after it."""
+    """Return the document of a starter plan: the endpoint, and the next commands."""
     chosen = model or next(iter(facts.models), NO_MODEL)
     plan = quote_path(file)
     commands = [f"serve-eval run {plan} --dry-run", f"serve-eval run {plan}"]
