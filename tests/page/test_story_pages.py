@@ -44,6 +44,12 @@ def test_a_narrow_screen_shows_it_without_moving_sideways(
     assert page.evaluate("document.documentElement.scrollWidth") == NARROW
     pictures = page.locator("figure svg[role=img]")
     assert pictures.count() == page.locator("figure").count()
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    page.wait_for_function(
+        """() => [...document.querySelectorAll(".scroll")].every((one) =>
+            (one.scrollWidth > one.clientWidth + 1) ===
+            (getComputedStyle(one, "::before").content.includes("Scrolls sideways")))"""
+    )
 
 
 def test_the_map_of_nights_begins_at_the_newest_on_a_narrow_screen(

@@ -1,4 +1,4 @@
-/* Sort a table by the column whose heading is clicked. */
+/* Sort a table by the column whose heading is clicked, and mark those wider than the screen. */
 
 {
   const keyOf = (row, place) => {
@@ -27,6 +27,12 @@
         table.tBodies[0].append(...(up ? rows : rows.reverse()));
       });
     });
+  }
+
+  for (const frame of document.querySelectorAll(".scroll")) {
+    new ResizeObserver(() => {
+      frame.toggleAttribute("data-wide", frame.scrollWidth > frame.clientWidth + 1);
+    }).observe(frame);
   }
 
   // The newest marks are at the end of the row.
