@@ -1,4 +1,4 @@
-"""What one process spends on each kind of requests, over several rounds of measurements."""
+"""Measure the cost of each kind of requests for one process, over several rounds."""
 
 from __future__ import annotations
 

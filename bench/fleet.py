@@ -58,7 +58,7 @@ MODELS = (Model("Llama 3.3 70B", 6_920, 1_362), Model("GPT-OSS 20B", 53_812, 11_
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """What the simulation assumes of servers.
+    """The assumptions of the simulation about servers.
 
     A server of `server_gpus` GPUs makes a step every `step_s`. A request is in flight for
     `first_s` and a step per token. `given` replaces rates per GPU, by kind.

@@ -99,7 +99,7 @@ WRITTEN = {
     "docs/tasks.md",
     "tests/tasks/golden_prompts.json",
 }
-"""What `make task-pages` changes for the task of the page."""
+"""The files that `make task-pages` changes for the task of the page."""
 TESTS = [
     *("tests/tasks/test_contract.py", "tests/tasks/test_golden_prompts.py"),
     *("tests/tasks/test_end_to_end.py", "tests/tasks/test_task_pages.py"),

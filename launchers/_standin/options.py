@@ -18,7 +18,7 @@ BEFORE_MAIN: tuple[Flavour, ...] = ("old", "v12")
 V12: tuple[Flavour, ...] = ("v12",)
 MAIN: tuple[Flavour, ...] = ("main",)
 VERSIONS: dict[Flavour, str] = {"old": "1.1.0", "v12": "1.2.1", "main": "1.3.0rc25"}
-"""What GET /version reports."""
+"""The versions that GET /version reports."""
 
 
 def version_of(flavour: Flavour) -> str:

@@ -17,7 +17,7 @@ from serve_eval.plugins import registry
 
 TASKS = "serve_eval.tasks"
 _DECLARES = re.compile(r"^SOURCE\b[^=\n]*=\s*Source\(", re.MULTILINE)
-"""What is sought before a file is imported, since most tasks take long to import."""
+"""The line that a file must have to be imported, since most tasks take long to import."""
 
 
 def find_sources() -> dict[str, Source]:

@@ -162,7 +162,7 @@ LAUNCHER_FUNCTIONS: Mapping[str, Check] = {
     "expects": TEXTS,
     "lint": TEXTS,
 }
-"""What the functions next to `launch` must return."""
+"""The checks of the results of functions next to `launch`."""
 SCORER: Mapping[str, Check] = {
     "version": WHOLE,
     "score": FUNCTION,
@@ -209,7 +209,7 @@ TASK: Mapping[str, Check] = {
 PLAIN = ("metric", "hypothesis", "sampling")
 """The fields of a Task that hold plain data, whose own fields are checked too."""
 BEFORE: Mapping[str, Check] = {"answers": _TWO_TEXTS, "problems": TEXTS}
-"""What functions of a Scorer or a Task must return before anything is asked."""
+"""The checks of the results of a Scorer's or a Task's functions before anything is asked."""
 AFTER: Mapping[str, Check] = {
     "program": or_none(noun("Program")),
     "questions": many("Question"),
@@ -217,7 +217,7 @@ AFTER: Mapping[str, Check] = {
     "breakdown": TABLES,
     "secondary": NUMBERS,
 }
-"""What they must return of answers."""
+"""The checks of the results of their functions that read answers."""
 SAMPLE: Mapping[str, Check] = {
     "id": TEXT,
     "target": TEXT,

@@ -24,7 +24,7 @@ from serve_eval.plugins.scores import check_score
 OUTCOMES = ("PASS", "FAIL", "INCONCLUSIVE", "ERROR")
 """The outcomes that a verdict rule may return; the others are of tasks that no rule judges."""
 _ONCE = tuple(f"generator didn't {end}" for end in ("yield", "stop", "stop after athrow()"))
-"""What Python says of an @asynccontextmanager that yields nothing, or twice."""
+"""The errors of Python for an @asynccontextmanager that yields nothing, or twice."""
 
 
 def check_returned(

@@ -22,14 +22,15 @@ _LIMITS = {
 """Characters of each part at most. The longest counts fit: they are never shortened."""
 _MOST_OF_PLACE = 120
 _LEAST = {"about": 50, "place": 40, "figures": 40, "notice": 40}
-"""What is shortened if the line is too long without a cause, in this order, and to what."""
+"""The least length of each part that is shortened, in this order, if the line is too long without
+a cause."""
 _UNSEEN = re.compile(r"[\u00ad\u200b-\u200d\u2060-\u2064\ufeff\ufff9-\ufffb\ud800-\udfff]")
 """Characters without width, and halves of pairs, which no chat system takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneLine:
-    """What is said of one test: its outcome, what it is about, and why.
+    """The parts of the line about one test: its outcome, its subject, and the reason.
 
     `figures` are its value with the reference, `counts` the samples, `cause` is the likeliest one
     (empty: none is known or needed), or if `sure` the reason itself, `others` counts the outcomes

@@ -12,7 +12,7 @@ from serve_eval.schema.result_header import ResultHeader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheUse:
-    """What the server reports of its prefix cache, for an arm that must find nothing there.
+    """The server's figures of its prefix cache, for an arm that must find nothing there.
 
     Of the compared `prompts`, with `prompt_tokens` in all, `cached` tokens came from the cache in
     the arm and `base_cached` in `base` (None: not reported). `tested` prompts took at least half of

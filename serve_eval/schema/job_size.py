@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSize:
-    """What a plan's job needs: nodes, and GPUs and tasks on each of them.
+    """The size of a plan's job: nodes, and GPUs and tasks on each of them.
 
     `whole_nodes`: nobody else may use the nodes. `sbatch_args` are the user's own options in the
     plan, `notes` lines that a reader of the job script should see.

@@ -38,7 +38,7 @@ _NEEDS: Mapping[MediaKind, Need] = {
     "video": Need.VIDEO,
 }
 MEDIA_NEEDS = frozenset(_NEEDS.values())
-"""What endpoints need for prompts with media, any of which has one of these."""
+"""The needs of prompts with media; each of these prompts has at least one of them."""
 _BY_URL: Mapping[MediaForm, Callable[[str], SentPart]] = {
     "image_url": lambda url: ImagePart(image_url=ImageUrl(url=url)),
     "audio_url": lambda url: AudioUrlPart(audio_url=AudioUrl(url=url)),

@@ -29,7 +29,7 @@ from serve_eval.verdicts.rules._classic import margin
 from serve_eval.verdicts.validity import CHOSEN_SAMPLES
 
 NO_PAIRS = (UNPAIRED, "no_pairs: ")
-"""How remarks of a verdict begin that say why there are no pairs."""
+"""The beginnings of a verdict's remarks that say why there are no pairs."""
 
 
 def make_cell(task: TaskReport, run: MeasuredRun, row: SuiteRow | None) -> ResultCell:

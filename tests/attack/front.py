@@ -29,7 +29,7 @@ MODELS = {"object": "list", "data": [{"id": "m", "object": "model", "owned_by": 
 
 @dataclass(slots=True)
 class Counts:
-    """What the proxy did: `asked` completions, `checks`, `copies` and `deaths`."""
+    """Counts of the proxy: `asked` completions, `checks`, `copies` and `deaths`."""
 
     asked: int = 0
     checks: int = 0

@@ -1,4 +1,4 @@
-"""What cases share: by a field, an input, a pattern or one by one; and a warning if nobody says."""
+"""Groups of cases: by a field, an input, a pattern or one by one; a warning if none is declared."""
 
 from __future__ import annotations
 

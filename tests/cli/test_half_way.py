@@ -11,7 +11,7 @@ from serve_eval.schema import FailureKind
 
 
 class Shown:
-    """What was passed on."""
+    """A receiver that keeps the events passed on to it."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[object, ...]] = []

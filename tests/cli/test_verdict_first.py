@@ -31,7 +31,7 @@ NO_PICTURES, PICTURES = ({"SERVE_EVAL_NO_PICTURES": one} for one in ("1", ""))
 
 @dataclass(frozen=True)
 class Made:
-    """What the commands work on: two finished runs, a suite, and the addresses of two servers."""
+    """The inputs of the commands: two finished runs, a suite, and the addresses of two servers."""
 
     folder: Path
     pair: tuple[str, str]

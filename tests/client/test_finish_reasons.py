@@ -1,4 +1,4 @@
-"""What each finish_reason means, whole and streamed, and where its servers differ."""
+"""The meaning of each finish_reason, whole and streamed, and the differences between servers."""
 
 from __future__ import annotations
 

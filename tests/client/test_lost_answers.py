@@ -38,7 +38,7 @@ BAD_WRAP = b"{\"detail\": \"400, message='Bad Request', url='http://localhost:1/
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """How a server makes an event happen to the last of `requests`, and the limits for it."""
+    """A script that makes an event happen to the last of `requests`, and the limits for it."""
 
     script: Callable[[], Script]
     limits: Mapping[str, Any] = field(default_factory=dict)

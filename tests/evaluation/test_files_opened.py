@@ -27,7 +27,7 @@ finally:
     print("opened:", json.dumps(opened), file=sys.stderr)
 """
 Opened = Counter[tuple[str, bool]]
-"""How often each file was opened, by its name and whether it was read."""
+"""The number of times that each file was opened, by its name and whether it was read."""
 
 
 async def _run(url: str, folder: Path, data_root: Path) -> tuple[int | None, Opened]:

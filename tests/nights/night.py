@@ -19,7 +19,7 @@ PROGRAMS = Path(sys.executable).parent
 
 @dataclass(frozen=True)
 class Night:
-    """What a night left: its exit code, what it sent, a line for each alert, and its folder."""
+    """The result of a night: exit code, the text sent, a line for each alert, and folder."""
 
     code: int
     sent: str

@@ -1,4 +1,4 @@
-"""What a file of the user returns in a wrong type is an error that names the file, not ours."""
+"""A wrong type that a file of the user returns is an error that names the file, not ours."""
 
 from __future__ import annotations
 

@@ -14,6 +14,10 @@ from tests.prose.source import OTHERS, PACKAGES, Prose
 LONGEST = 100
 _JOINTS = re.compile(r"""(?:\\[nrt]|\b[fFrRbB]{1,2}(?=['"])|[\s#"\\]|(?<!\w)'|'(?!\w))+""")
 _OPENED = re.compile(r"""^ *r?['"]{3}\s*([^\s]+)""", re.MULTILINE)
+_HEADING = re.compile(r"^#+ .*$", re.MULTILINE)
+_CLAUSE = re.compile(
+    r"(?:^|[.:;!?|] |\* |- |\*\*)\**((?:What|Whether|Which|How|Why) [a-z`][^.:;!?|]*)[.:;!|]"
+)
 TOOL = Path(__file__).parent
 """This package names the phrases that it looks for."""
 
@@ -33,6 +37,9 @@ def figures(root: Path) -> Mapping[str, str]:
             len(list(long_page_lines(root)))
         ),
         "listed phrases in docstrings, comments and messages": str(len(list(listed_in_code(root)))),
+        "sentences of the pages that open with a question word": str(
+            len(list(asking_sentences(source.pages(root))))
+        ),
         "listed phrases in the pages": str(len(list(listed(source.pages(root))))),
         "README, words": str(len(readme.split())),
         "README, lines": str(len(readme.splitlines())),
@@ -73,6 +80,16 @@ def opens_with_question(text: str) -> bool:
     """Say whether the first word of a text is a question word."""
     words = text.split(maxsplit=1)
     return bool(words) and words[0].strip(".,:;'\"`").lower() in QUESTION_WORDS
+
+
+def asking_sentences(proses: Iterable[Prose]) -> Iterator[tuple[Prose, str]]:
+    """Yield the sentences of pages that begin with a clause such as "What it is" and ask nothing.
+
+    Headings and questions may begin so.
+    """
+    for prose in proses:
+        for found in _CLAUSE.finditer(" ".join(_HEADING.sub("", prose.text).split())):
+            yield prose, found[1].strip()
 
 
 def listed(proses: Iterable[Prose]) -> Iterator[tuple[Prose, str]]:

@@ -33,7 +33,7 @@ from tests.scorers.offered import REFUSED, TAKEN, Tried, list_accepted
 
 NAMES = registry.names(registry.SCORERS)
 ACCEPTED = {name: found for name in NAMES if (found := list_accepted(name))}
-"""What each scorer accepts; `test_every_scorer_is_tried` names the scorers that are missing."""
+"""The forms that each scorer accepts; `test_every_scorer_is_tried` names the missing scorers."""
 NONSENSE: list[Any] = [
     None,
     {},

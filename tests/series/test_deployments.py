@@ -1,4 +1,4 @@
-"""What tells deployments apart: names of folders, attributes, and names of models."""
+"""Deployments are distinguished by names of folders, attributes, and names of models."""
 
 from __future__ import annotations
 

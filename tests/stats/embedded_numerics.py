@@ -35,7 +35,7 @@ FIRST = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arithmetic:
-    """How a model computes.
+    """The arithmetic of a model.
 
     `fused`: the results of a product become bfloat16; False: its inputs too; None: neither.
     `keys` rounds the keys and values of the layers in `layers` (None: of all).

@@ -60,7 +60,7 @@ class Tried(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> bool:
-        """Whether it ended with a verdict against B, or with servers that it accuses."""
+        """True if it ended with a verdict against B, or with servers that it accuses."""
         return self.code == 1
 
 

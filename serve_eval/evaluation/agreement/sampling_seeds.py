@@ -19,7 +19,7 @@ UNMEASURED = (
     " with equal seeds; to measure it, compare two endpoints, which asks each some prompts again"
     " with the same seeds (--self)"
 )
-"""Why nothing is known of the nondeterminism of two runs with repeats and equal seeds."""
+"""The reason why two runs with repeats and equal seeds do not show their nondeterminism."""
 
 
 def find_seed(answers: TaskAnswers) -> str | None:

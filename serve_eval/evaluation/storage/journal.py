@@ -51,7 +51,7 @@ class ScannedAttempt(msgspec.Struct, frozen=True, gc=False):
 
 
 class ScannedResult(msgspec.Struct, frozen=True, gc=False):
-    """What `scan` reads of a response or of a failure, which has no text and no times."""
+    """The fields that `scan` reads of a response, or of a failure, which has no text and times."""
 
     text: str = ""
     reasoning: str | None = None

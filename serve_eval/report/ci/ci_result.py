@@ -47,7 +47,7 @@ class CiCase:
 
     @property
     def said(self) -> str:
-        """What is said of it in one line."""
+        """The text of `line`, or `message` if it has none."""
         return self.message if self.line is None else write_line(self.line)
 
 

@@ -20,7 +20,7 @@ SAME, FELL, ROSE = 1, 2, 3
 """Codes of the change of a score; 0: it is not known on both sides."""
 WRONG, MISSING = "wrong", "missing"
 SIDES = (RIGHT, WRONG, MISSING)
-"""What the first answer of an arm is."""
+"""The states that the first answer of an arm can have."""
 _FLIP_RANK = np.array([3, 2, 0, 1])
 """The place of each change in the order in which changes are shown."""
 _SIDE_OF = np.array(

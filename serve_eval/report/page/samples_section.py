@@ -21,7 +21,7 @@ SOME = (
     "Each outcome has a share of the places, what went wrong the largest; within an outcome, chance"
     " decided. serve-eval show prints the others, and --page-samples N puts more of them here."
 )
-"""What a reader of a page with some of the samples must know."""
+"""The caption of the table on a page with only some of the samples."""
 MOST_BYTES, MOST_UNPACKED = 10_000_000, 100_000_000
 """Compressed and whole size of the data from which texts are shortened, in bytes."""
 SCRIPTS = (

@@ -1,4 +1,4 @@
-"""What the specifications of all pictures share: colours, axes and the form of their data.
+"""The parts that the specifications of all pictures share: colours, axes and the form of data.
 
 Names of colours are CSS variables, which the page defines for light and dark. Data and labels of a
 specification are values only: a text from elsewhere must never become a field name or an

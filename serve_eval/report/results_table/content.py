@@ -82,7 +82,7 @@ class ResultsTable:
 
     @property
     def caption(self) -> str:
-        """What the figures are."""
+        """The caption: values or differences, their model, and the level of their intervals."""
         [*units] = dict.fromkeys(column.unit for column in self.columns)
         what = "Differences" if self.against else "Values"
         said = f"{what} in points" if units == ["points"] else what

@@ -16,7 +16,7 @@ MOST_DRAWN = 20_000
 """Answers of a task that pictures draw."""
 OUTCOMES = list(Outcome)
 WITHDRAWN, LOST, ANSWERED = -1, 0, 1
-"""What a line of a journal counts as: nothing, a failure, an answer."""
+"""The codes of a line of a journal that counts as nothing, as a failure, as an answer."""
 
 Keys = NDArray[np.int64]
 

@@ -39,7 +39,7 @@ from serve_eval.report.samples.samples import (
 
 CUT = "right, but cut off"
 CATEGORIES = (*RANKS, "partly right", CUT, RIGHT)
-"""What a sample is shown as, in the order in which samples are shown."""
+"""The categories of samples, in the order in which samples are shown."""
 _CATEGORY_OF = np.array(
     [
         CATEGORIES.index(CUT if cut and word == RIGHT else word)

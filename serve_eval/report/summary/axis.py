@@ -39,7 +39,7 @@ def choose_marks(console: Console) -> Marks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisPoints:
-    """What the line shows, in points: a value with its interval, and what it is compared with."""
+    """The marks on the line, in points: a value with its interval, a threshold and a reference."""
 
     value: float
     interval: tuple[float, float] | None = None

@@ -17,7 +17,7 @@ from serve_eval.workflows.attribute.answers import PhaseAnswers
 TRANSFER = "transfer"
 """The role of a pair that is compared with its two servers alone."""
 Bad = dict[tuple[str, ...], dict[str, bool]]
-"""Whether the answer to each prompt is bad, by the servers that took part."""
+"""True for each prompt with a bad answer, else False, by the servers that took part."""
 
 
 def judge_transfer(

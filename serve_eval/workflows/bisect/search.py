@@ -27,9 +27,9 @@ FOUND, BUDGET, EXHAUSTED, UNCONFIRMED, WEAK = (
     "unconfirmed",
     "weak",
 )
-"""Why a search ends. Exhausted: no further configuration would tell enough. Unconfirmed: the bad
-configuration is neither worse than the good one nor the same. Weak: the latest tests decided
-nothing."""
+"""The reasons for the end of a search. Exhausted: no further configuration would tell enough.
+Unconfirmed: the bad configuration is neither worse than the good one nor the same. Weak: the
+latest tests decided nothing."""
 MOST_UNDECIDED = 3
 """Number of tests in a row that may decide nothing: the drop is then too small for the prompts."""
 _CULPRITS = ("together", "either", "from")

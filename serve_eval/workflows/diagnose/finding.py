@@ -91,7 +91,7 @@ MIXED = "mixed_servers"
 FIRST = (DEFAULTS, MIXED, OVERRULED, PLACE)
 """Rules whose findings lead, in their order."""
 WEIGHTS = "weights, precision or cache"
-"""What a loss that no slice explains points to."""
+"""The likely causes of a loss that no slice explains."""
 OTHER_MODEL = "it may be another model, since many wrong answers turned right too"
 """The remark about losses whose place is no lead."""
 

@@ -57,7 +57,7 @@ class LoadData:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """How many prompts changed in either direction, and the exact two-sided p of that.
+    """The numbers of prompts that changed in each direction, and their exact two-sided p.
 
     Prompts that share a group, such as a passage, count as one change, in the direction of most of
     them.

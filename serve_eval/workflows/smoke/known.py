@@ -30,7 +30,7 @@ _UNTESTED = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownFailures:
-    """What a file of known failures says, and its name for messages."""
+    """The content of a file of known failures, and its name for messages."""
 
     file: str
     checks: KnownChecks

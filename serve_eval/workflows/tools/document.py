@@ -20,7 +20,7 @@ SHOWN, MOST = 44, 160
 TINY = 1e-12
 """Smallest p-value that is shown."""
 SHORT = "w1: whole at 1 in flight; s8: streamed at 8"
-"""What the names of columns mean."""
+"""The meaning of the names of columns."""
 _OUTCOMES = {FAIL: "FAIL", PASS: "PASS", UNDECIDED: "INCONCLUSIVE", NOTHING_SCORED: "ERROR"}
 _PROBES: dict[str, tuple[str, State, CiState]] = {
     "PASS": ("fields", "pass", CiState.PASSED),

@@ -35,7 +35,7 @@ class Trend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundFolder:
-    """The content of a folder of results.
+    """The content of a folder.
 
     `ends` are its series, comparisons and checks, the worst first, and `early` counts the commands
     without a result among them. `trends` are those of the series of runs, the longest first, and

@@ -1,4 +1,4 @@
-"""How often the engine does something for each sample, counted."""
+"""The engine looks each sample up once, and updates the progress by time, not by answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command prints that names a fault rightly."""
+"""Patterns of the lines in which each command names a fault rightly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happens to servers in the middle of a run."""
+"""Disturb servers in the middle of a run."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Fault:
 
     open: Open
     one_trial_per_start: bool = False
-    """Whether each trial needs new servers, since the fault happens once."""
+    """True if each trial needs new servers, since the fault happens once."""
 
 
 @contextmanager

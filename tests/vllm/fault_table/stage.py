@@ -1,4 +1,4 @@
-"""What the systems of the table share: running servers, weights, and ports."""
+"""The parts that the systems of the table share: running servers, weights, and ports."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SEEN = {
     media_sha256(number()): "seven",
     media_sha256(dot()): "Right.",
 }
-"""What each of the small media shows."""
+"""The right reply about each of the small media."""
 
 
 def split(body: Mapping[str, Any]) -> tuple[list[MediaPart], dict[str, Any]]:

@@ -49,7 +49,7 @@ class ScoreRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ScannedScore(msgspec.Struct, gc=False):
-    """What `scan_scores` reads of a record."""
+    """The fields that `scan_scores` reads of a record."""
 
     id: str
     outcome: Outcome
