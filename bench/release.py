@@ -1,4 +1,4 @@
-"""When the benchmark server sends an answer."""
+"""The time at which the benchmark server sends an answer."""
 
 from __future__ import annotations
 
