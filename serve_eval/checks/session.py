@@ -80,7 +80,8 @@ class CheckSession:
 
     `base_path` is the path up to /v1 and `model` the name that is sent; the first check sets both.
     `chat` and `text` say which kinds of requests are answered. `openai` makes the client of the
-    official package for a base URL. `allow` limits what may be sent from then on.
+    official package for a base URL. `allow` limits what may be sent from then on. `listens` waits
+    for `settle_s` first, since a server may close connections before it stops listening.
     """
 
     def __init__(
@@ -91,8 +92,10 @@ class CheckSession:
         openai: Callable[[str], AsyncOpenAI],
         timeout_s: float = TIMEOUT_S,
         context_tokens: int | None = None,
+        settle_s: float = SETTLE_S,
     ) -> None:
         self.client, self.model, self.timeout_s, self._openai = client, model, timeout_s, openai
+        self._settle_s = settle_s
         parts = urlsplit(client.endpoint.base_url)
         self._origin = urlunsplit((parts.scheme, parts.netloc, "", "", ""))
         self.base_path = parts.path
@@ -237,7 +240,7 @@ class CheckSession:
         transport = self.client.transport
         if transport.proxy is not None:
             return True
-        await asyncio.sleep(SETTLE_S)
+        await asyncio.sleep(self._settle_s)
         return await listens(transport.address.host, transport.address.port)
 
     def sdk(self, body: Mapping[str, Any]) -> AsyncOpenAI:

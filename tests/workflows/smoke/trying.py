@@ -49,7 +49,12 @@ async def smoke_at(
     async with connect(plan, Endpoint(base_url=base_url), environ) as client:
         package = partial(openai_client, plan, environ=environ, timeout_s=timeout_s)
         session = CheckSession(
-            client, model=model, openai=package, timeout_s=timeout_s, context_tokens=context_tokens
+            client,
+            model=model,
+            openai=package,
+            timeout_s=timeout_s,
+            context_tokens=context_tokens,
+            settle_s=0.0,
         )
         sent_again = partial(curl, connection=Connection(), variables=environ)
         return await smoke.smoke(session, checks, needed=needed, curl=sent_again)
