@@ -15,7 +15,6 @@ from typer.core import TyperGroup
 import serve_eval
 from serve_eval import pace
 from serve_eval.cli._clear_values import convert_clear_values
-from serve_eval.cli._examples import find_examples, format_examples
 from serve_eval.cli._streams import LongSteps, emit, prepare_streams, reserve_stdout, say
 from serve_eval.errors import ServeEvalError
 
@@ -82,6 +81,8 @@ class _Group(TyperGroup):
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the examples."""
+        from serve_eval.cli._examples import find_examples, format_examples
+
         if examples := find_examples(ctx):
             formatter.write(f"\n{format_examples(examples)}\n")
 
