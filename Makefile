@@ -7,7 +7,7 @@ PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraint
 .PHONY: conformance demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-chosen test-peer test-peers test-recipes test-vllm verify-trials pair-trials thinking-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-gate bench-gate-check bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages mutants mutants-named clean
 
 demo: $(VENV)/.demo
-	$(BIN)/serve-eval demo
+	$(BIN)/serve-eval setup demo
 
 # Bytecode is cached even if the environment disables it; otherwise each process that a test starts would compile the
 # modules again. Workers take neighbouring tests, which share module fixtures. There is one worker more than there are

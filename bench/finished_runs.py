@@ -32,8 +32,8 @@ def commands(a: Path, b: Path) -> Mapping[str, Sequence[str]]:
     return {
         "compare": ("compare", str(a), str(b), *INCLUDE, "-o", compared),
         "diagnose": ("diagnose", str(a)),
-        "rescore": ("rescore", str(a), *INCLUDE, "-o", rescored),
-        "export": ("export", str(a), *INCLUDE, "-o", exported),
+        "rescore": ("judge", "--rescore", str(a), *INCLUDE, "-o", rescored),
+        "export": ("runs", "export", str(a), *INCLUDE, "-o", exported),
     }
 
 

@@ -105,7 +105,7 @@ def measure(
         command += ["--tasks", "answers_of_kind", "--set", f"answers_of_kind.num_samples={n}"]
         command += ["--set", f"answers_of_kind.kind={kind.task}", "--base-url", server.base_url]
         command += ["--model", "m", "--no-reference", "--concurrency", str(in_flight)]
-        command += ["--stream"] if kind.streamed else []
+        command += ["--set", "limits.stream=true"] if kind.streamed else []
         done = run(
             [sys.executable, "-c", _MAIN, *command, "-o", str(folder)],
             limit_s=LIMIT_S,

@@ -150,7 +150,7 @@ def test_a_file_a_line_and_a_command_are_all_that_a_task_takes(copy: Path) -> No
     again = _python(copy, "-m", "tests.tasks.task_pages", seconds=120)
     assert (again.returncode, again.stdout) == (0, ""), again.stderr
 
-    known = _python(copy, "-m", "serve_eval", "datasets", "list", "-v", seconds=60)
+    known = _python(copy, "-m", "serve_eval", "data", "list", "datasets", "-v", seconds=60)
     assert "capitals: Capitals, 40 test; licence: CC0" in known.stdout
     tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "not slow")
     tried = _python(copy, *tests, "-k", CONCERNED, *TESTS, seconds=600)
@@ -297,7 +297,7 @@ def test_a_scorer_and_a_rule_take_a_file_and_a_line_each(copy: Path) -> None:
     assert done.returncode == 0, done.stderr
     changed = {line.partition(":")[0] for line in done.stdout.splitlines()}
     assert changed == {"docs/schemas/plan.json", "docs/schemas/suite.json"}
-    known = _python(copy, "-m", "serve_eval", "list", "-v", seconds=60).stdout
+    known = _python(copy, "-m", "serve_eval", "data", "list", "-v", seconds=60).stdout
     assert "The answer ends with the expected text." in known
     assert "Within: passes a value" in known
     tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-m", "not slow")

@@ -10,8 +10,10 @@ import pytest
 
 from serve_eval.datasets.declared import find_sources
 from serve_eval.errors import PlanError
+from serve_eval.evaluation.plan.options import IN_A_PLAN, ProtocolOptions
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.plugins import registry
+from serve_eval.plugins.setting import list_declared
 from serve_eval.protocol.shared import usual_task
 from serve_eval.schema import Spec
 from serve_eval.workflows.suite.file import read as read_suite
@@ -28,6 +30,8 @@ PAGES = README + "".join(
     (DOCS / f"{page}.md").read_text()
     for page in ("run", "run-folder", "references", "drift", "method", "cases", "tasks")
 )
+NO_FLAGS = re.search(r"^## Keys without a flag$.*", (DOCS / "run.md").read_text(), re.M | re.S)
+"""The section that names flags of earlier versions."""
 LINKING = ["README.md", "CONTRIBUTING.md", "SECURITY.md"]
 LINKING += sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))
 TO_DO = "run make task-pages, which adds what a new task lacks"
@@ -56,24 +60,37 @@ def test_every_flag_that_is_named_exists() -> None:
             ["run"],
             ["show"],
             ["serve"],
-            ["suite"],
+            ["run"],
             ["smoke"],
             ["watch"],
             ["compare"],
-            ["invariants"],
-            ["load"],
-            ["attribute"],
-            ["power"],
-            ["rescore"],
-            ["export"],
-            ["drift"],
-            *(["cases", name] for name in ("expand", "import-results")),
+            ["check", "invariants"],
+            ["check", "load"],
+            ["check", "workers"],
+            ["references", "power"],
+            ["judge", "--rescore"],
+            ["runs", "export"],
+            ["runs", "trend"],
+            *(["data", "cases", name] for name in ("expand", "import-results")),
             *(["references", name] for name in ("import", "register", "show", "take")),
-            ["datasets", "fetch"],
+            ["data", "fetch"],
         )
     )
-    for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", PAGES)):
+    assert NO_FLAGS is not None
+    pages = PAGES.replace(NO_FLAGS[0], "")
+    for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", pages)):
         assert re.search(rf"{flag}\b", known), f"a page names {flag}, which no help has"
+
+
+def test_the_table_of_keys_without_a_flag_has_all_of_them() -> None:
+    assert NO_FLAGS is not None
+    rows = re.findall(r"^\| `(.+)` \| `(.+)` \| `(.+)` \|$", NO_FLAGS[0], re.MULTILINE)
+    assert sorted(rows) == sorted(
+        (one.place, one.flags[0].partition("/")[0], one.variable)
+        for structure in (*IN_A_PLAN, ProtocolOptions)
+        for one in list_declared(structure)
+        if not one.setting.flag
+    )
 
 
 def test_every_command_that_is_named_exists() -> None:

@@ -198,11 +198,18 @@ def test_a_key_in_a_plan_is_refused_before_anything_is_written(
     [
         ("run", "--base-url", f"http://h/{RANDOM}/v1", "--tasks", "gsm8k"),
         ("run", "--tasks", "gsm8k", "--extra-body", json.dumps({"token": RANDOM})),
+        (
+            "run",
+            "--tasks",
+            "gsm8k",
+            "--set",
+            f"protocol.extra_body={json.dumps({'token': RANDOM})}",
+        ),
         ("compare", f"http://h/{RANDOM}/v1", "http://h:2", "--tasks", "gsm8k"),
         ("compare", "http://h:2", f"http://u:{RANDOM}@h", "--tasks", "gsm8k"),
         ("verify", f"http://h/{RANDOM}/v1", "http://h:2"),
         ("smoke", f"http://h/{RANDOM}/v1"),
-        ("doctor", f"http://u:{RANDOM}@h/v1"),
+        ("setup", "doctor", f"http://u:{RANDOM}@h/v1"),
         (f"http://u:{RANDOM}@h/v1",),
         ("run", f"sk-{RANDOM}", f"--sk-{RANDOM}"),
     ],
@@ -226,7 +233,7 @@ def test_a_key_in_an_address_of_the_environment_is_refused(variable: str, tmp_pa
 def test_a_key_in_a_suite_is_refused(tmp_path: Path) -> None:
     entry = {"name": "a", **PLAN, "base_url": "h:1", "attributes": {"api_key": RANDOM}}
     (tmp_path / "suite.yaml").write_text(json.dumps({"name": "s", "plans": [entry]}))
-    done = serve_eval("suite", tmp_path / "suite.yaml", "-o", tmp_path / "out")
+    done = serve_eval("run", tmp_path / "suite.yaml", "-o", tmp_path / "out")
     assert (done.returncode, RANDOM in done.stderr) == (2, False)
     assert "attributes.api_key: looks like a secret" in done.stderr
     assert not (tmp_path / "out").exists()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import serve_eval
 from serve_eval.cli import app
+from serve_eval.cli._commands import walk
 from serve_eval.cli._described import describe_plugin
 from serve_eval.cli._described_task import describe_task
 from serve_eval.plugins import extensions, registry
@@ -23,21 +23,10 @@ def write_pages() -> Iterator[tuple[str, str]]:
 
 def list_commands() -> Iterator[tuple[str, str]]:
     """Yield each command, such as `references show`, with its whole help."""
-    for name in app.COMMANDS:
-        made = app.make_command(name)
-        for path, one in _flatten(f"serve-eval {name}", made):
-            context = one.context_class(one, info_name=path)
-            full = getattr(one, "full_help", None)
-            yield path.removeprefix("serve-eval "), full(context) if full else one.get_help(context)
-
-
-def _flatten(path: str, command: Any) -> Iterator[tuple[str, Any]]:
-    inner = getattr(command, "commands", None)
-    if not inner:
-        yield path, command
-        return
-    for name, one in inner.items():
-        yield from _flatten(f"{path} {name}", one)
+    for words, _ in walk():
+        made = app.make_command(*words)
+        context = made.context_class(made, info_name=" ".join(("serve-eval", *words)))
+        yield " ".join(words), made.full_help(context)
 
 
 def _write_commands() -> str:
@@ -51,7 +40,7 @@ def _write_plugins(package: str, title: str) -> str:
     lines = [
         f"# {title.capitalize()}",
         "",
-        f"`serve-eval list {title} NAME` prints each entry.",
+        f"`serve-eval data list {title} NAME` prints each entry.",
         "",
     ]
     for name in registry.names(package):

@@ -116,7 +116,7 @@ def _files(paths: Sequence[str]) -> list[Path]:
         else:
             problems.append(f"{path}: no such file or folder of cases")
     if problems:
-        raise PlanError(problems, hint="serve-eval cases new FILE writes an example.")
+        raise PlanError(problems, hint="serve-eval data cases new FILE writes an example.")
     return list({file.resolve(): file for file in found}.values())
 
 

@@ -259,7 +259,7 @@ def json_schema() -> dict[str, Any]:
     marks = [key for key in keys(ModuleForm) if key not in ("description", "group")]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "serve-eval cases",
+        "title": "serve-eval data cases",
         "type": "object",
         "properties": {
             RESOURCES: {

@@ -3,19 +3,48 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, ClassVar
 
 from serve_eval.cli._options import settings_of
+from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.options import ConnectionOptions
+from serve_eval.plugins.setting import Setting
+from serve_eval.schema import Connection
 
 ADDRESS_HELP = "host:port, .../v1 or a full URL (default OPENAI_BASE_URL, else localhost:8000)."
+CONNECTION = frozenset(one.name for one in fields(Connection))
+"""The settings of how an endpoint is reached."""
 _FROM_VARIABLES = (
     *("base_url", "model", "api_key_env", "proxy", "ca_bundle", "max_tokens_field"),
     *("client_cert", "client_key", "client_key_password_env"),
 )
 
 
-def address_of(url: str | None, model: str | None, connection: ConnectionOptions) -> dict[str, Any]:
+@dataclass(frozen=True, kw_only=True)
+class SetOptions:
+    """Set keys of a plan that have no flag."""
+
+    title: ClassVar[str] = ConnectionOptions.title
+    settings: Annotated[
+        list[str] | None,
+        Setting(
+            "Set a key of a plan, such as connection.proxy=URL. Repeatable.",
+            flags=("--set",),
+            metavar="KEY=VALUE",
+            key="set",
+            in_file=None,
+            variable="never",
+        ),
+    ] = None
+
+
+def address_of(
+    url: str | None,
+    model: str | None,
+    connection: ConnectionOptions,
+    more: SetOptions | None = None,
+) -> dict[str, Any]:
     """Return the plan settings by which an endpoint is reached.
 
     Flags take precedence over the SERVE_EVAL_* variables. An empty variable is a value too: an
@@ -26,4 +55,10 @@ def address_of(url: str | None, model: str | None, connection: ConnectionOptions
     }
     variables = {name: os.environ.get(f"SERVE_EVAL_{name.upper()}") for name in _FROM_VARIABLES}
     given = {name: value for name, value in variables.items() if value is not None}
-    return {**given, **named, **settings_of(connection)}
+    own = settings_of(connection) if more is None else settings_of(connection, more)
+    if wrong := own.get("set"):
+        raise PlanError(
+            f"--set {wrong[0]}: here it sets how the endpoint is reached, as in"
+            " connection.proxy=URL"
+        )
+    return {**given, **named, **own}

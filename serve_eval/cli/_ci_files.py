@@ -60,12 +60,12 @@ def save_ci_files(
 
 
 @contextmanager
-def tell_ending(command: str, asked: Mapping[str, Any]) -> Iterator[None]:
+def tell_ending(command: str, about: str, asked: Mapping[str, Any]) -> Iterator[None]:
     """Write the files that were asked for also if a command ends without a result.
 
     An error or an interruption is their content then. The folder gets them too if the command has
     begun in it; one that was refused stays as it is, and so does one with a result if the command
-    itself was wrong. `asked` are the options by name.
+    itself was wrong. `about` is what the command is about, and `asked` are its options by name.
     """
     import typer
 
@@ -81,7 +81,7 @@ def tell_ending(command: str, asked: Mapping[str, Any]) -> Iterator[None]:
 
         save_ci_files(
             lambda: describe_ending(
-                command, kind, message, hint, rehearsal=bool(asked.get("rehearse"))
+                command, about, kind, message, hint, rehearsal=bool(asked.get("rehearse"))
             ),
             exit_code,
             folder=None if refused or not _has_begun(folder) else folder,

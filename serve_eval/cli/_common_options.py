@@ -50,7 +50,8 @@ class ScreenOptions:
     )
     quiet: Quiet = False
     as_json: Annotated[
-        bool, Setting("Print the result as JSON: serve-eval schema document.", flags=("--json",))
+        bool,
+        Setting("Print the result as JSON: serve-eval setup schema document.", flags=("--json",)),
     ] = False
 
 
@@ -76,6 +77,20 @@ class FaceOptions(ScreenOptions):
         None
     )
     notify_text: NotifyText = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageFaceOptions(FaceOptions):
+    """Choose the format of a result that has no folder of its own."""
+
+    output: Annotated[
+        Path | None,
+        Setting(
+            "Write the result as a page into this file.",
+            flags=("--output", "-o"),
+            metavar="FILE",
+        ),
+    ] = None
 
 
 def rerun_of(text: str, *, run_all: bool) -> Rerun:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
 OUTPUTS = Path("outputs")
+MOST_SAMPLES = 2000
+"""Most ids of samples that are offered."""
+TASKS, LAUNCHERS = "serve_eval.tasks", "serve_eval.launchers"
 LATEST = "latest"
 _RUNS = ("run", "runs", "a", "b", "resume")
 """Parameters that take a run folder."""
@@ -16,8 +20,8 @@ _RUNS = ("run", "runs", "a", "b", "resume")
 def print_completions() -> None:
     """Print what the last argument of this process can become, a line each.
 
-    The scripts of `serve-eval completion` set _SERVE_EVAL_COMPLETE for it. Nothing is printed where
-    the shell completes file names.
+    The scripts of `serve-eval setup completion` set _SERVE_EVAL_COMPLETE for it. Nothing is printed
+    where the shell completes file names.
     """
     words = sys.argv[1:]
     words = words[1:] if words[:1] == ["--"] else words
@@ -37,16 +41,19 @@ def complete(before: Sequence[str], incomplete: str) -> list[str]:
 
 def _find_command(words: Sequence[str]) -> tuple[Any, Sequence[str]]:
     """Return the command that words lead to and its own words; a mapping stands for a group."""
-    from serve_eval.cli.app import COMMANDS, make_command
+    from serve_eval.cli._commands import COMMANDS, CommandEntry, Family, find_entry
+    from serve_eval.cli.app import make_command
 
     if not words:
         return COMMANDS, ()
-    if words[0] not in COMMANDS:
-        return None, ()
-    made = make_command(words[0])
-    if (below := getattr(made, "commands", None)) is None:
-        return made, words[1:]
-    return (below.get(words[1]), words[2:]) if len(words) > 1 else (below, ())
+    known: Mapping[str, CommandEntry | Family] = COMMANDS
+    for count in range(1, len(words) + 1):
+        entry = find_entry(words[:count])
+        if not isinstance(entry, Family):
+            made = None if entry is None else make_command(*words[:count])
+            return made, words[count:]
+        known = entry.commands
+    return known, ()
 
 
 def _complete_parameter(command: Any, words: Sequence[str], incomplete: str) -> list[str]:
@@ -59,11 +66,29 @@ def _complete_parameter(command: Any, words: Sequence[str], incomplete: str) -> 
     }
     last = options.get(words[-1]) if words else None
     if last is not None and not last.is_flag:
+        if "--set" in last.opts:
+            return _begin(_list_keys(words, options), incomplete)
         return _list_values(last.name, incomplete)
     if incomplete.startswith("-"):
         return _begin((*(flag for flag in options if flag.startswith("--")), "--help"), incomplete)
     arguments = [one.name for one in command.params if one.param_type_name == "argument"]
-    return _list_values(arguments[0], incomplete) if arguments else []
+    given = list(_list_given(words, options))
+    if not arguments:
+        return []
+    name = arguments[min(len(given), len(arguments) - 1)]
+    if name == "ids":
+        return _begin(_list_samples(given[0] if given else LATEST), incomplete)
+    return _list_values(name, incomplete)
+
+
+def _list_given(words: Sequence[str], options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the arguments among words: neither options nor their values."""
+    skip = False
+    for word in words:
+        option = options.get(word)
+        if not skip and option is None and not word.startswith("-"):
+            yield word
+        skip = option is not None and not option.is_flag
 
 
 def _list_values(name: str, incomplete: str) -> list[str]:
@@ -75,6 +100,49 @@ def _list_values(name: str, incomplete: str) -> list[str]:
         return []
     head, comma, last = incomplete.rpartition(",")
     return [f"{head}{comma}{one}" for one in _begin(list_names(), last)]
+
+
+def _list_keys(words: Sequence[str], options: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what --set takes: keys of a plan, and options of the tasks and the launcher given."""
+    from serve_eval.evaluation.plan.set_options import list_plan_keys
+    from serve_eval.plugins import registry
+
+    yield from (f"{key}=" for key in list_plan_keys())
+    for flag, value in pairwise(words):
+        name = options[flag].name if flag in options else ""
+        if name in ("tasks", "launcher"):
+            for one in value.split(","):
+                folder = TASKS if name == "tasks" else LAUNCHERS
+                if one in registry.names(folder):
+                    named = registry.options_of(registry.function(folder, one))
+                    yield from (f"{one if name == 'tasks' else name}.{key}=" for key in named)
+
+
+def _list_samples(run: str) -> list[str]:
+    """Return the ids of the samples of a run, at most MOST_SAMPLES."""
+    from serve_eval.cli._run_folder import find_run
+    from serve_eval.errors import ServeEvalError
+    from serve_eval.workflows.show.folders import find_runs
+
+    try:
+        folder = find_run(Path(run))
+        sources = [one for of in find_runs(folder or Path()) for one in of.sources(None)]
+        ids = (source.base(name) for source in sources for name in source.scores())
+        return list(islice(dict.fromkeys(ids), MOST_SAMPLES))
+    except (ServeEvalError, OSError):
+        return []
+
+
+def _list_references() -> Iterable[str]:
+    from serve_eval.verdicts import references
+
+    return sorted({file.stem for file in references.find_shipped_dir().glob("*.yaml")})
+
+
+def _list_data_sets() -> Iterable[str]:
+    from serve_eval.datasets.declared import find_sources
+
+    return find_sources()
 
 
 def _list_runs() -> list[str]:
@@ -93,11 +161,14 @@ def _list_alternatives(folder: str) -> Callable[[], Iterable[str]]:
 
 
 _NAMES: Mapping[str, Callable[[], Iterable[str]]] = {
-    "tasks": _list_alternatives("serve_eval.tasks"),
-    "task": _list_alternatives("serve_eval.tasks"),
-    "launcher": _list_alternatives("serve_eval.launchers"),
+    "tasks": _list_alternatives(TASKS),
+    "task": _list_alternatives(TASKS),
+    "launcher": _list_alternatives(LAUNCHERS),
     "verdict": _list_alternatives("serve_eval.verdicts.rules"),
-    "what": lambda: ("tasks", "launchers", "verdicts"),
+    "reference": _list_references,
+    "data_set": _list_data_sets,
+    "data_sets": _list_data_sets,
+    "kind": lambda: ("tasks", "scorers", "launchers", "verdicts", "presets", "datasets", "all"),
     "shell": lambda: ("bash", "zsh", "fish"),
     "order": lambda: ("random", "natural", "prefix", "longest"),
 }

@@ -1,4 +1,4 @@
-"""Describe one task for `serve-eval list tasks NAME`: its data, protocol and references."""
+"""Describe one task for `serve-eval data list tasks NAME`: its data, protocol and references."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _say_source(name: str, known: Mapping[str, Source]) -> str:
     """Return the command that fetches a data set, or where to get it by hand."""
     source = known[name]
     if source.urls or source.hub:
-        return f"serve-eval datasets fetch {name}"
+        return f"serve-eval data fetch {name}"
     return f"by hand, from {source.homepage}"
 
 

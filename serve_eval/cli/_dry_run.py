@@ -108,7 +108,7 @@ def show(plan: Plan, *, as_json: bool) -> int:
     names = ", ".join(p.task.name for p in lacking)
     say(
         f"error: the run would be refused: no reference applies to {names} (the reason"
-        " is above; --allow-missing-reference runs it without)",
+        " is above; --set allow_missing_reference=true runs it without)",
         f"{HOW_TO_TAKE}:",
         f"  {write_taking(plan, [p.spec.name for p in lacking])}",
     )

@@ -46,7 +46,8 @@ def end(
 
     The order matters: the verdict is printed before anything is written that can fail. With a
     `folder` the files of CI and the page are written into it; `about` is the folder that the line
-    names otherwise, and `page` the file of a page that belongs to no folder of its own. `figures`
+    names otherwise, and `page` the file of a page that belongs to no folder of its own, unless -o
+    names another. `figures`
     are what JSON has as the result, in place of the document's file. Unless it is `printed`,
     standard output gets nothing.
     """
@@ -64,7 +65,9 @@ def end(
         notify_text=faces.notify_text,
         about=about,
     )
-    if page is None and folder is not None:
+    if (file := getattr(faces, "output", None)) is not None:
+        page = file
+    elif page is None and folder is not None:
         page = folder / PAGE_FILE
     if page is not None:
         save_document_page(document, page)

@@ -10,18 +10,33 @@ from typing import Any
 
 EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     "": (
-        ("Try it, without an endpoint or data:", "serve-eval demo"),
+        ("Try it, without an endpoint or data:", "serve-eval setup demo"),
         ("Check in seconds which features an endpoint has:", "serve-eval smoke host:8000"),
         (
             "Judge a running endpoint on a task:",
             "serve-eval run --base-url host:8000 --tasks gsm8k --dataset-root DIR",
         ),
     ),
-    "attribute": (
-        ("Ask each worker behind the endpoint of a run:", "serve-eval attribute RUN"),
+    "check": (
+        (
+            "Find the load from which answers break:",
+            "serve-eval check load host:8000 -t gsm8k --concurrency 1,8,32",
+        ),
+        ("Find the worker that is bad, with the prompts of a run:", "serve-eval check workers RUN"),
+    ),
+    "runs": (
+        ("Show all nights in a browser:", "serve-eval runs view outputs"),
+        ("Find a slow decline:", "serve-eval runs trend outputs"),
+    ),
+    "setup": (
+        ("Try it, without an endpoint or data:", "serve-eval setup demo"),
+        ("Write a first plan for an endpoint:", "serve-eval setup init host:8000"),
+    ),
+    "check workers": (
+        ("Ask each worker behind the endpoint of a run:", "serve-eval check workers RUN"),
         (
             "Name two workers by their addresses:",
-            "serve-eval attribute RUN --worker gpu1:8000 --worker gpu2:8000",
+            "serve-eval check workers RUN --worker gpu1:8000 --worker gpu2:8000",
         ),
     ),
     "diagnose": (
@@ -31,57 +46,48 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
             "serve-eval diagnose outputs/RUN --tokenizer DIR",
         ),
     ),
-    "capsule": (
-        ("Write a folder that asks one sample again:", "serve-eval capsule RUN --sample test-198"),
-        (
-            "Choose the task and the folder:",
-            "serve-eval capsule RUN --task gsm8k --sample test-198 -o CAPSULE",
-        ),
-    ),
-    "verdict": (
+    "judge": (
         (
             "Test a finished run for a drop of 1 point:",
-            "serve-eval verdict RUN --verdict noninferiority --margin 1.0",
+            "serve-eval judge RUN --verdict noninferiority --margin 1.0",
         ),
         (
             "Judge it by your own references, and write a JUnit file:",
-            "serve-eval verdict RUN --references-dir my-references --junit verdict.xml",
+            "serve-eval judge RUN --references-dir my-references --junit verdict.xml",
         ),
-    ),
-    "rescore": (
-        ("Score the answers of a run by the scorers of today:", "serve-eval rescore RUN"),
         (
-            "Choose another reading of the answers:",
-            "serve-eval rescore RUN --set gsm8k.filter=strict-match -o RESCORED",
+            "Score the answers again, with another reading of them:",
+            "serve-eval judge RUN --rescore --set gsm8k.filter=strict-match -o RESCORED",
         ),
     ),
-    "export": (
-        ("Write a run as lm-eval would:", "serve-eval export RUN"),
-        ("Choose the folder:", "serve-eval export RUN --format lm-eval -o FOLDER"),
+    "runs export": (
+        ("Write a run as lm-eval would:", "serve-eval runs export RUN"),
+        ("Choose the folder:", "serve-eval runs export RUN --format lm-eval -o FOLDER"),
         (
             "Write BioChatter's tables of all runs in a folder:",
-            "serve-eval export outputs --format biochatter -o FOLDER",
+            "serve-eval runs export outputs --format biochatter -o FOLDER",
         ),
-        ("Print deployments by tasks:", "serve-eval export outputs --format table"),
+        ("Print deployments by tasks:", "serve-eval runs export outputs --format table"),
         (
             "Write them for a paper:",
-            "serve-eval export outputs --format latex -o results.tex",
+            "serve-eval runs export outputs --format latex -o results.tex",
         ),
     ),
-    "power": (
-        ("Compute the drop that 1319 samples detect:", "serve-eval power --total 1319"),
+    "references power": (
+        ("Compute the drop that 1319 samples detect:", "serve-eval references power --total 1319"),
         (
             "Compute the samples for a drop of 2 points, with the flips of a run:",
-            "serve-eval power --detect 2 --from RUN",
+            "serve-eval references power --detect 2 --from RUN",
         ),
     ),
-    "list": (
-        ("List all tasks:", "serve-eval list tasks"),
-        ("Describe the options of a launcher:", "serve-eval list launchers trtllm"),
+    "data list": (
+        ("List all tasks:", "serve-eval data list tasks"),
+        ("List all data sets:", "serve-eval data list datasets -v"),
+        ("Describe the options of a launcher:", "serve-eval data list launchers trtllm"),
     ),
-    "demo": (
-        ("Judge a tiny real model, intact and damaged:", "serve-eval demo"),
-        ("Keep its runs in a folder:", "serve-eval demo -o demo-runs"),
+    "setup demo": (
+        ("Judge a tiny real model, intact and damaged:", "serve-eval setup demo"),
+        ("Keep its runs in a folder:", "serve-eval setup demo -o demo-runs"),
     ),
     "references": (
         ("Show the models with a reference:", "serve-eval references show gsm8k"),
@@ -132,64 +138,60 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     "references import": (
         (
             "Import the references folder of a checkout of TensorRT-LLM:",
-            "serve-eval references import REFERENCES --to DIR",
+            "serve-eval references import REFERENCES -o DIR",
         ),
         (
             "Name its commit, and show what was skipped:",
-            "serve-eval references import REFERENCES --to DIR --commit 5bceeb1a --verbose",
+            "serve-eval references import REFERENCES -o DIR --commit 5bceeb1a --verbose",
         ),
     ),
-    "datasets": (
-        ("Fetch two data sets into a folder:", "serve-eval datasets fetch gsm8k mmlu --to DIR"),
+    "data": (
+        ("Fetch two data sets into a folder:", "serve-eval data fetch gsm8k mmlu -o DIR"),
         ("Use that folder in a run:", "serve-eval run PLAN.yaml --dataset-root DIR"),
     ),
-    "datasets list": (
-        ("List all data sets:", "serve-eval datasets list"),
-        ("Find those with a licence:", "serve-eval datasets list | grep MIT"),
-    ),
-    "datasets fetch": (
-        ("Fetch a data set into the user's cache:", "serve-eval datasets fetch gsm8k"),
+    "data fetch": (
+        ("Fetch a data set into the user's cache:", "serve-eval data fetch gsm8k"),
         (
             "Fill a folder for another machine:",
-            "serve-eval datasets fetch mmlu --to DIR",
+            "serve-eval data fetch mmlu -o DIR",
         ),
     ),
-    "datasets verify": (
-        ("Verify all that was fetched:", "serve-eval datasets verify"),
-        ("Verify one data set of a folder:", "serve-eval datasets verify gsm8k --root DIR"),
+    "data check": (
+        ("Verify all that was fetched:", "serve-eval data check"),
+        ("Verify one data set of a folder:", "serve-eval data check gsm8k --dataset-root DIR"),
     ),
-    "datasets path": (
-        ("Print the folder of all data sets:", "serve-eval datasets path"),
-        ("Print the folder of one:", "serve-eval datasets path gsm8k --root DIR"),
+    "data path": (
+        ("Print the folder of all data sets:", "serve-eval data path"),
+        ("Print the folder of one:", "serve-eval data path gsm8k --dataset-root DIR"),
     ),
-    "cases": (
-        ("Begin a file of your own cases:", "serve-eval cases new my-cases.yaml"),
+    "data cases": (
+        ("Begin a file of your own cases:", "serve-eval data cases new my-cases.yaml"),
         ("Ask them, without a reference:", "serve-eval run --cases my-cases.yaml --no-reference"),
     ),
-    "cases expand": (
-        ("Show each case with its prompt:", "serve-eval cases expand my-cases.yaml"),
-        ("Print them as JSON:", "serve-eval cases expand my-cases/ --json"),
+    "data cases expand": (
+        ("Show each case with its prompt:", "serve-eval data cases expand my-cases.yaml"),
+        ("Print them as JSON:", "serve-eval data cases expand my-cases/ --json"),
     ),
-    "cases new": (
-        ("Write a file to begin with:", "serve-eval cases new my-cases.yaml"),
-        ("Write it into a folder of cases:", "serve-eval cases new my-cases/capitals.yaml"),
+    "data cases new": (
+        ("Write a file to begin with:", "serve-eval data cases new my-cases.yaml"),
+        ("Write it into a folder of cases:", "serve-eval data cases new my-cases/capitals.yaml"),
     ),
-    "cases schema": (
-        ("Print the JSON schema of files of cases:", "serve-eval cases schema"),
-        ("Keep it for your editor:", "serve-eval cases schema > cases.schema.json"),
+    "data cases schema": (
+        ("Print the JSON schema of files of cases:", "serve-eval data cases schema"),
+        ("Keep it for your editor:", "serve-eval data cases schema > cases.schema.json"),
     ),
-    "cases encrypt": (
-        ("Encrypt cases that no model may learn:", "serve-eval cases encrypt held-out.yaml"),
-        ("Choose the file:", "serve-eval cases encrypt held-out.yaml --to held-out.enc.yaml"),
+    "data cases encrypt": (
+        ("Encrypt cases that no model may learn:", "serve-eval data cases encrypt held-out.yaml"),
+        ("Choose the file:", "serve-eval data cases encrypt held-out.yaml -o held-out.enc.yaml"),
     ),
-    "cases import-results": (
+    "data cases import-results": (
         (
             "Make results of BioChatter references:",
-            "serve-eval cases import-results R.csv --cases FILE --references-dir DIR",
+            "serve-eval data cases import-results R.csv --cases FILE --references-dir DIR",
         ),
         (
             "Take the results of two files:",
-            "serve-eval cases import-results A.csv B.csv --cases F --references-dir DIR",
+            "serve-eval data cases import-results A B --cases FILE --references-dir DIR",
         ),
     ),
 }
@@ -197,7 +199,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
 
 def find_examples(ctx: Any) -> Sequence[tuple[str, str]]:
     """Return the examples of the command of a context."""
-    return EXAMPLES.get(ctx.command_path.removeprefix(ctx.find_root().command_path).strip(), ())
+    return EXAMPLES.get(" ".join(ctx.command_path.split()[1:]), ())
 
 
 def format_examples(examples: Sequence[tuple[str, str]]) -> str:

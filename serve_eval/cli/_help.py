@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand
 
 from serve_eval.cli._clear_values import convert_clear_values
-from serve_eval.cli._examples import find_examples, format_examples
+from serve_eval.cli._common_options import ScreenOptions
 from serve_eval.cli._options import EVERYTHING, Examples
 
 MOST_WIDTH = 80
@@ -43,6 +43,7 @@ class HelpedCommand(TyperCommand):
 
     usual: tuple[str, ...] = ()
     examples: Examples = ()
+    titles: tuple[str, ...] = ()
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help; if `usual` is set, its short form."""
@@ -88,12 +89,16 @@ def _help_all() -> Any:
 
 def page(command: HelpedCommand, ctx: Any, *, everything: bool) -> str:
     """Return the help of a command."""
+    from serve_eval.cli._examples import find_examples, format_examples  # a run needs none
+
     width = min(MOST_WIDTH, ctx.terminal_width or _columns())
     pieces = " ".join(command.collect_usage_pieces(ctx))
     blocks = [
         _wrap(f"Usage: {ctx.command_path} {pieces}", width, "", "  "),
         *_purpose(command, width),
     ]
+    if command.titles:
+        blocks.append(_wrap(f"Answers: {', '.join(command.titles)}.", width))
     if examples := command.examples or find_examples(ctx):
         blocks.append(format_examples(examples))
     params = [one for one in command.get_params(ctx) if not getattr(one, "hidden", False)]
@@ -126,12 +131,17 @@ def _purpose(command: Any, width: int) -> list[str]:
 
 
 def _by_panel(options: Iterable[Any]) -> dict[str, list[Any]]:
-    """Return the options by panel; those without a panel come last."""
+    """Return the options by panel.
+
+    Those without a panel come last, but before the form of the output if nothing else has one.
+    """
     panels: dict[str, list[Any]] = {}
     for option in options:
         panels.setdefault(option.rich_help_panel or "", []).append(option)
     rest = panels.pop("", [])
-    return {**panels, "Other options" if panels else "Options": rest}
+    if panels.keys() <= {ScreenOptions.title}:
+        return {"Options": rest, **panels}
+    return {**panels, "Other options": rest}
 
 
 def _row(option: Any) -> Row:

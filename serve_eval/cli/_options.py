@@ -9,6 +9,7 @@ A command takes structures next to its own parameters, each filled with the give
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import typing
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -22,6 +23,8 @@ from serve_eval.cli._ci_files import tell_ending
 from serve_eval.cli._streams import be_quiet
 from serve_eval.errors import PlanError
 from serve_eval.plugins.setting import Declared, list_declared
+from serve_eval.secret_signs import find_secrets
+from serve_eval.shell_words import join_words
 
 EVERYTHING = "--help-all"
 Examples = Sequence[tuple[str, str]]
@@ -78,7 +81,11 @@ def settings_of(*sections: Any, only: Collection[str] | None = None) -> dict[str
             if value is not None:
                 name = option.key.rpartition(".")[2]
                 found[name] = _join(found.get(name), value)
-    return found
+    if "set" not in found:
+        return found
+    from serve_eval.evaluation.plan.set_options import spread_keys
+
+    return spread_keys(found)
 
 
 def list_given_flags(ctx: typer.Context) -> set[str]:
@@ -134,7 +141,7 @@ def _flatten(
         if "notify_text" not in asked:
             function(**given)
             return
-        with tell_ending(_name_call(function.__name__, given, asked), asked):
+        with tell_ending(_name_command(function), _name_call(given, asked), asked):
             function(**given)
 
     parameters = [*more]
@@ -152,15 +159,24 @@ def _flatten(
     return call
 
 
-def _name_call(name: str, given: dict[str, Any], asked: dict[str, Any]) -> str:
-    """Return a command with what it is about: its arguments, or else its tasks and its model."""
+def _name_command(function: Callable[..., None]) -> str:
+    """Return the words after `serve-eval` that call a function, or else its name."""
+    from serve_eval.cli._commands import walk
+
+    place = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+    words = (" ".join(words) for words, entry in walk() if entry.place == place)
+    return next(words, function.__name__)
+
+
+def _name_call(given: dict[str, Any], asked: dict[str, Any]) -> str:
+    """Return what a command is about: its arguments, or else its tasks and its model."""
 
     def list_texts(values: Iterable[Any]) -> list[str]:
         lists = [value if isinstance(value, list) else [value] for value in values]
         return [str(one) for of in lists for one in of if isinstance(one, str | Path)]
 
     named = [asked.get("tasks"), asked.get("model")]
-    return " ".join([name, *(list_texts(given.values()) or list_texts(named))])
+    return " ".join(list_texts(given.values()) or list_texts(named))
 
 
 def _parameter(option: Declared, title: str, every_variable: bool) -> inspect.Parameter:
@@ -173,7 +189,8 @@ def _parameter(option: Declared, title: str, every_variable: bool) -> inspect.Pa
         envvar=option.variable if reads else None,
         show_envvar=False,
         rich_help_panel=title,
-        hidden=option.setting.refused is not None,
+        hidden=option.setting.refused is not None or not option.setting.flag,
+        callback=None if option.setting.flag else _make_refusal(option, every_variable),
     )
     kind = option.kind if option.default is not None else option.kind | None
     return inspect.Parameter(
@@ -182,6 +199,37 @@ def _parameter(option: Declared, title: str, every_variable: bool) -> inspect.Pa
         default=option.default,
         annotation=Annotated[kind, info],
     )
+
+
+def _make_refusal(option: Declared, every_variable: bool) -> Callable[[typer.Context, Any], Any]:
+    """Return the callback of an option without a flag: it lets the value of a variable pass.
+
+    It raises PlanError for a flag, with what to write instead.
+    """
+
+    def refuse(ctx: typer.Context, value: Any) -> Any:
+        source = ctx.get_parameter_source(option.name)
+        if source is not None and source.name == "COMMANDLINE":
+            on, _, off = option.flags[0].partition("/")
+            read = _reads_variable(option, every_variable)
+            variable = f", and a variable as {option.variable}" if read else ""
+            raise PlanError(
+                f"there is no option {off if value is False and off else on}:"
+                f" write {write_setting(option, value)}",
+                hint=f"A plan has it as {option.place}{variable}.",
+            )
+        return value
+
+    return refuse
+
+
+def write_setting(option: Declared, value: Any) -> str:
+    """Return the words that set an option without a flag to a value, which no secret is in."""
+    given = option.setting.parse(value) if option.setting.parse is not None else value
+    if any(find_secrets(given)):
+        return join_words(["--set", f"{option.place}=VALUE"])
+    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    return join_words(["--set", f"{option.place}={text}"])
 
 
 def _value(option: Declared, value: Any, every_variable: bool) -> Any:

@@ -8,7 +8,7 @@ from serve_eval.schema import MEAN, Plan
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS
 
 POWER = 0.8
-"""Probability with which the least drop is proven, as in `serve-eval power`."""
+"""Probability with which the least drop is proven, as in `serve-eval references power`."""
 
 
 def takes_pairs(prepared: PreparedTask) -> bool:

@@ -27,7 +27,7 @@ def list_presets() -> Listing:
     return Listing(
         title=f"{len(entries)} {PRESETS} of models, for --preset; table of {table.version}",
         entries=entries,
-        next=f"one with the fields of its efforts: serve-eval list {PRESETS} NAME",
+        next=f"one with the fields of its efforts: serve-eval data list {PRESETS} NAME",
     )
 
 

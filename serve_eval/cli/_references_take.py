@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -25,14 +26,11 @@ if TYPE_CHECKING:
 
 OWN = "my-references"
 """Default folder of the user's own references."""
-_NO_SUBSET = Setting(
-    "",
-    variable="never",
-    refused=(
-        "a reference asks all samples of its tasks, so that every run can be compared with it",
-        "Leave out --limit, --samples and --shard.",
-    ),
+_REFUSED_SUBSET = (
+    "a reference asks all samples of its tasks, so that every run can be compared with it",
+    "Leave out limit, samples and shard.",
 )
+_NO_SUBSET = Setting("", variable="never", refused=_REFUSED_SUBSET)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +56,8 @@ class TakenPromptOptions:
     launcher: Annotated[
         str | None,
         Setting(
-            "Start the endpoint with this launcher; see serve-eval list launchers.", metavar="NAME"
+            "Start the endpoint with this launcher; see serve-eval data list launchers.",
+            metavar="NAME",
         ),
     ] = None
     server_defaults: shared.ServerDefaultsOption = None
@@ -109,7 +108,26 @@ class TakenOptions:
     ] = None
 
 
-@command()
+USUAL = (
+    "runs",
+    "tasks",
+    "cases",
+    "dataset_root",
+    "allow_hub",
+    "model",
+    "launcher",
+    "settings",
+    "quant_algo",
+    "references_dir",
+    "hardware",
+    "reason",
+    "concurrency",
+    "output_dir",
+    "as_json",
+)
+
+
+@command(usual=USUAL)
 def take(
     prompts: TakenPromptOptions,
     protocol: ProtocolOptions,
@@ -138,8 +156,8 @@ def take(
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     settings = settings_of(prompts, keys, sending)
     if choices := settings_of(protocol):
-        settings["choices"] = choices
-    plan = _find_plan(endpoint, settings, list_given_flags(ctx))
+        settings["choices"] = {**settings.get("choices", {}), **choices}
+    plan = _find_plan(endpoint, settings, list_given_flags(ctx), prompts.settings or ())
     out_dir = taken.output_dir or _continue(plan, taken) or claim_default_folder("references")
     own = bool(settings.keys() - {"references_dir"})  # A command for the plan alone lacks these.
     file = None if own or endpoint is None or is_endpoint(endpoint) else endpoint
@@ -147,25 +165,33 @@ def take(
     raise typer.Exit(_execute(plan, out_dir, to, taken, file, faces))
 
 
-def _find_plan(endpoint: str | None, settings: dict[str, Any], flags: set[str]) -> Plan:
+def _find_plan(
+    endpoint: str | None, settings: dict[str, Any], flags: set[str], texts: Sequence[str]
+) -> Plan:
     """Return the plan of an endpoint or a plan file, or of a launcher.
 
-    What the command line names overrules a variable. OPENAI_BASE_URL stands for an address that
-    nothing else gives.
+    What the command line names, by flags or by the `texts` of --set, overrules a variable.
+    OPENAI_BASE_URL stands for an address that nothing else gives.
     """
     from serve_eval.errors import PlanError
+    from serve_eval.evaluation.plan.set_options import list_keys
 
+    keys = list_keys(texts)
+    if keys & {"limit", "samples", "shard"}:
+        message, hint = _REFUSED_SUBSET
+        raise PlanError(message, hint=hint)
     if endpoint == TRUSTED:
         raise PlanError(
             f"{TRUSTED} stands for the address of a deployment that you know to be sound",
             hint="Put its address there. The deployment under test would pass against itself.",
         )
     named = endpoint is not None and is_endpoint(endpoint)
-    if named and "base_url" in flags:
+    if named and "base_url" in flags | keys:
+        other = "--set base_url=" if "base_url" in keys else "--base-url "
         raise PlanError(
-            f"the endpoint is named twice: {endpoint} and --base-url {settings['base_url']}"
+            f"the endpoint is named twice: {endpoint} and {other}{settings['base_url']}"
         )
-    if named or ("launcher" in flags and "base_url" not in flags):
+    if named or ("launcher" in flags and "base_url" not in flags | keys):
         settings.pop("base_url", None)
     address = os.environ.get("OPENAI_BASE_URL")
     if endpoint is not None:

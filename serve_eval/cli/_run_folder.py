@@ -14,8 +14,8 @@ LATEST = Path("latest")
 def name_run(meaning: str) -> Any:
     """Return an argument that names a run folder, with its meaning for the help.
 
-    Its default is LATEST. The folder that this is comes first on standard error, and that it is a
-    rehearsal's.
+    Its default is LATEST. A folder that only holds runs, such as outputs/, stands for the last one
+    of them. The folder that was found comes first on standard error, and that it is a rehearsal's.
     """
     return typer.Argument(metavar="RUN", help=meaning, callback=_find_and_tell, show_default=False)
 
@@ -28,19 +28,33 @@ def name_runs(meaning: str) -> Any:
 
 
 def _find_and_tell_each(context: typer.Context, folders: Sequence[Path]) -> list[Path]:
-    return [_find_and_tell(context, folder) for folder in folders]
+    """Find each folder; one that only holds runs stands for all of them."""
+    if context.resilient_parsing:
+        return list(folders)
+    return [_tell(folder, find_run(folder)) for folder in folders]
 
 
 def _find_and_tell(context: typer.Context, folder: Path) -> Path:
-    found = folder if context.resilient_parsing else find_run(folder)
+    return folder if context.resilient_parsing else find_told(folder)
+
+
+def find_told(folder: Path) -> Path:
+    """Return the folder that this is, as `name_run` does, and tell it on standard error."""
+    from serve_eval.evaluation.storage.latest import find_last_below
+
+    found = find_run(folder)
     assert found is not None
-    if found != folder:
+    return _tell(folder, (find_last_below(found) if found.is_dir() else None) or found)
+
+
+def _tell(given: Path, found: Path | None) -> Path:
+    assert found is not None
+    if found != given:
         from serve_eval.cli._streams import say
         from serve_eval.report.text import clean
 
         say(f"the latest run: {clean(str(found))}")
-    if not context.resilient_parsing:
-        _tell_rehearsal(found)
+    _tell_rehearsal(found)
     return found
 
 

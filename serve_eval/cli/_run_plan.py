@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ def read_settings(
         if name in flags and other not in flags and settings.get("launcher") != "external":
             settings.pop(other, None)
     if choices := settings_of(protocol, only=flags if resuming else None):
-        settings["choices"] = choices
+        settings["choices"] = {**settings.get("choices", {}), **choices}
     return settings
 
 
@@ -108,14 +109,21 @@ def take_auto_limit(settings: dict[str, Any], *, resuming: bool) -> bool:
     return True
 
 
-def describe_origins(plan: Path | None, settings: dict[str, Any], flags: set[str]) -> list[str]:
-    """Return a line for each source of the settings of a run, with the keys that it decides."""
+def describe_origins(
+    plan: Path | None, settings: dict[str, Any], flags: set[str], values: Sequence[str]
+) -> list[str]:
+    """Return a line for each source of the settings of a run, with the keys that it decides.
+
+    `values` are those of --set, from the flag or from SERVE_EVAL_SET.
+    """
     from serve_eval.errors import PlanError
+    from serve_eval.evaluation.plan.set_options import list_keys
     from serve_eval.evaluation.plan.user_defaults import list_origins, read_defaults
     from serve_eval.yaml_source import read
 
+    set_keys = list_keys(values) if "settings" in flags else ()
     content = {} if plan is None else read(plan, PlanError).value
-    found = list_origins(flags, settings, content, read_defaults())
+    found = list_origins(flags, settings, content, read_defaults(), set_keys=set_keys)
     names = {"plan": str(plan)}
     return [f"from {names.get(place, place)}: {', '.join(keys)}" for place, keys in found]
 

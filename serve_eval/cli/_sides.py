@@ -24,6 +24,7 @@ class SidePromptOptions:
     """Choose the prompts."""
 
     title: ClassVar[str] = "Tasks and samples"
+    plan_only: ClassVar[tuple[str, ...]] = ("samples",)
     tasks: shared.Tasks = None
     cases: shared.Cases = None
     dataset_root: shared.DatasetRoot = None
@@ -77,6 +78,7 @@ class PacingOptions:
 class SendingOptions(PacingOptions):
     """Choose how requests are sent to each endpoint."""
 
+    plan_only: ClassVar[tuple[str, ...]] = ("api_key_env", "header")
     concurrency: Annotated[
         int | None,
         Setting(
@@ -87,10 +89,27 @@ class SendingOptions(PacingOptions):
     ] = None
 
 
+_NOT_OF_SIDES = {
+    "base_url": "name the endpoint as an argument, or in its plan",
+    "output_dir": "write -o DIR",
+    "shard": "only serve-eval run asks a part of the samples",
+}
+"""Keys that --set would give to both sides, and what to do instead."""
+
+
 def settings_with(protocol: SideProtocolOptions, *sections: object) -> dict[str, Any]:
-    """Return the given options as settings of both sides."""
-    choices = settings_of(protocol)
-    return settings_of(*sections) | ({"choices": choices} if choices else {})
+    """Return the given options as settings of both sides.
+
+    Raises PlanError for a key that cannot hold for both.
+    """
+    from serve_eval.errors import PlanError
+
+    settings = settings_of(*sections)
+    if wrong := [f"--set {one}: {_NOT_OF_SIDES[one]}" for one in _NOT_OF_SIDES if one in settings]:
+        raise PlanError(wrong)
+    if choices := {**settings.get("choices", {}), **settings_of(protocol)}:
+        settings["choices"] = choices
+    return settings
 
 
 def new_folder(command: str) -> Path:

@@ -25,7 +25,7 @@ def explain_death(done: Smoke, base_url: str) -> Smoke:
 
 
 def encode_result(done: Smoke, base_url: str, started_at: str) -> bytes:
-    """Return all figures as JSON, in the form that `serve-eval view` reads in a folder."""
+    """Return all figures as JSON, in the form that `serve-eval runs view` reads in a folder."""
     from serve_eval.evaluation.storage.private_files import pretty_json
 
     found = {

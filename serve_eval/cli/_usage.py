@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import serve_eval
 from serve_eval.cli._options import EVERYTHING
+from serve_eval.cli._wrong_lines import OTHER_OPTIONS
 
 PLAINER = (
     (re.compile(r"^No such command "), "there is no command "),
@@ -71,6 +72,8 @@ def describe_usage(error: Any) -> tuple[str, str]:
     message = error.format_message().rstrip(".")
     if name is not None and hasattr(error, "possibilities"):
         message = f"there is no option {name}{_suggest(name, error.possibilities)}"
+        if (other := OTHER_OPTIONS.get(name.replace("_", "-"))) is not None:
+            message = f"there is no option {name}: write {other}"
         if option := _find_task_option(ctx, name):
             message = f"there is no option {name}: set it for a task, --set TASK.{option}=VALUE"
     for pattern, plain in PLAINER:

@@ -97,7 +97,7 @@ class VerifyOutputOptions:
 
 
 def choose_route(chat: bool | None) -> ProbeRoute | None:
-    """Return the route that `--apply-chat-template` asks for; None leaves it to the server."""
+    """Return the route that the key asks for; None leaves it to the server."""
     from serve_eval.schema import ProbeRoute
 
     return None if chat is None else ProbeRoute.CHAT if chat else ProbeRoute.TEXT

@@ -111,7 +111,7 @@ def write_run(plan: Plan, job: JobOptions, *, out_dir: str | None, flags: list[s
     if job.job_array is not None:
         shards = f"{shlex.quote(str(folder / SHARDS))}/*"
         asked = [flag for flag in flags if flag in ("--strict", "--json")]
-        merge = f"{_command(['merge', *asked])} {shards} -o {shlex.quote(run)}"
+        merge = f"{_command(['runs', 'merge', *asked])} {shards} -o {shlex.quote(run)}"
         merge += permissions([plan])
         given = (*size.sbatch_args, *(job.sbatch_arg or ()))
         arguments = shlex.join(word for word in given if not word.startswith("--array="))
@@ -138,7 +138,7 @@ def write_suite(suite: Suite, job: JobOptions, *, out_dir: str | None, flags: li
     size = _largest(job_size(run.plan) for run in suite.runs)
     folder = _folder(job)
     out_dir = absolute(out_dir) or str(folder / RUN)
-    words = ["suite", str(folder / PLAN_FILE), *flags, "-o", out_dir]
+    words = ["run", str(folder / PLAN_FILE), *flags, "-o", out_dir]
     command = _command(words) + permissions([run.plan for run in suite.runs])
     _tell(_write(folder, suite_to_file(suite), size, command, job))
 

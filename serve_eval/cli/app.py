@@ -1,4 +1,4 @@
-"""List the commands, and set up the parts that all of them share."""
+"""Make the commands, and set up the parts that all of them share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import typer
@@ -15,52 +15,18 @@ from typer.core import TyperGroup
 import serve_eval
 from serve_eval import pace
 from serve_eval.cli._clear_values import convert_clear_values
+from serve_eval.cli._commands import COMMANDS, GROUPS, Family, find_entry, walk
 from serve_eval.cli._streams import LongSteps, emit, prepare_streams, reserve_stdout, say
 from serve_eval.errors import ServeEvalError
 
-COMMANDS = {
-    "run": ("run.run", "Evaluate an endpoint: PASS, FAIL or INCONCLUSIVE."),
-    "compare": ("compare.compare", "Compare two endpoints: is B worse than A?"),
-    "verify": ("verify.verify", "Check in seconds that this is still the same model."),
-    "invariants": ("invariants.invariants", "Check that caching and batching change no answers."),
-    "load": ("load.load", "Measure accuracy over the number of requests in flight."),
-    "tools": ("tools.tools", "Check tool calls and guided decoding, streamed, under load."),
-    "bisect": ("bisect.bisect", "Find the option or image that broke the accuracy."),
-    "attribute": ("attribute.attribute", "Find the worker that gives wrong answers."),
-    "smoke": ("smoke.smoke", "Check in seconds which features an endpoint has."),
-    "watch": ("watch.watch", "Watch a production endpoint and raise alarms."),
-    "show": ("show.show", "Show samples of a run: question, answer, score."),
-    "diagnose": ("diagnose.diagnose", "Explain why a run is red and what to change."),
-    "capsule": ("capsule.capsule", "Write a folder that replays one request of a run."),
-    "suite": ("suite.suite", "Run many plans for one verdict."),
-    "serve": ("serve.serve", "Start servers and keep them up for other clients."),
-    "verdict": ("verdict.verdict", "Judge a finished run by another rule."),
-    "rescore": ("rescore.rescore", "Score the answers of a run again."),
-    "merge": ("merge.merge", "Join the shards of a run and judge them as one."),
-    "export": (
-        "export.export",
-        "Write runs as a table, or in the file format of lm-eval or BioChatter.",
-    ),
-    "collect": ("collect.collect", "Write the results of runs and test logs as CSV."),
-    "drift": ("drift.drift", "Chart the runs of many days to find a slow decline."),
-    "view": ("view.view", "Show the runs of a folder in a browser, with trends."),
-    "power": ("power.power", "Compute the drop that n samples can detect."),
-    "list": ("listing.listing", "List tasks, launchers and verdict rules."),
-    "init": ("init.init", "Ask an endpoint what it is, and write a starter plan."),
-    "doctor": ("doctor.doctor", "Look at this machine: what works here, what is absent."),
-    "schema": ("schema.schema", "Print the JSON Schema of plans, suites and reports."),
-    "completion": ("completion.completion", "Print the script that completes commands in a shell."),
-    "demo": ("demo.demo", "Judge a tiny real model, intact and damaged."),
-    "references": ("references.app", "Show, check, register and import references."),
-    "datasets": ("datasets.app", "List, fetch and verify data sets."),
-    "cases": ("cases.app", "Write, list, encrypt and import your own cases."),
-}
-"""The module and function of each command, and its line in `--help`. Only the called command is
-imported: importing all of them takes longer than the rest of `--help`."""
+HELP_FLAGS = ("-h", "--help")
 
 
-class _Group(TyperGroup):
-    """A group that lists its commands without rich, which takes half of the time of `--help`."""
+class _Commands(TyperGroup):
+    """A group that imports a command when it is called, and answers a wrong line.
+
+    It lists its commands without rich, which takes half of the time of `--help`.
+    """
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # click's types are private to typer
         self.rich_markup_mode = None
@@ -71,13 +37,13 @@ class _Group(TyperGroup):
         return convert_clear_values(super().get_params(ctx))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write each command with one sentence, wrapped and not cut off."""
-        rows = [
-            (name, one.short_help or _sentence(one.help or ""))
-            for name, one in self.commands.items()
-        ]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        """Write each command with one sentence, wrapped and not cut off, by groups."""
+        known = find_entry(words) if (words := _words(ctx)) else None
+        groups = {"Commands": known.commands} if isinstance(known, Family) else GROUPS
+        width = max(len(name) for rows in groups.values() for name in rows)
+        for title, rows in groups.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), one.line) for name, one in rows.items()])
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write the examples."""
@@ -86,56 +52,100 @@ class _Group(TyperGroup):
         if examples := find_examples(ctx):
             formatter.write(f"\n{format_examples(examples)}\n")
 
-
-def _sentence(text: str) -> str:
-    """Return the first sentence of a docstring, without its full stop."""
-    return " ".join(text.split("\n\n")[0].split()).partition(". ")[0].rstrip(".")
-
-
-class _Commands(_Group):
-    """The group that imports a command when it is called."""
-
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing:
+            return super().parse_args(ctx, args)
         if not args:  # typer assumes that its own help, by rich, was printed
             typer.echo(ctx.get_help(), err=True)
             ctx.exit(2)
+        if args[0] == "--help-all":
+            typer.echo(_list_every(ctx), nl=False)
+            ctx.exit(0)
+        if args[0] in HELP_FLAGS and len(args) > 1:
+            typer.echo(_answer_help(ctx, args[1:]))
+            ctx.exit(0)
         return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: Any, args: list[str]
     ) -> Any:  # click's types are private to typer
+        if args[0] not in self.commands and not args[0].startswith("-"):
+            from serve_eval.cli._wrong_lines import answer
+
+            raise answer(_words(ctx), args)
         name, command, rest = super().resolve_command(ctx, args)
-        return name, command if name is None else make_command(name), rest
+        return name, command if name is None else make_command(*_words(ctx), name), rest
+
+
+def _list_every(ctx: Any) -> str:
+    """Return a line for each command below a group, also below the groups in it."""
+    words = _words(ctx)
+    of = find_entry(words) if words else None
+    known = of.commands if isinstance(of, Family) else COMMANDS
+    formatter = ctx.make_formatter()
+    with formatter.section("Commands"):
+        formatter.write_dl([(" ".join(path), one.line) for path, one in walk(known, words)])
+    formatter.write("\nAll options of one: serve-eval COMMAND --help-all\n")
+    return str(formatter.getvalue())
+
+
+def _answer_help(ctx: Any, asked: Sequence[str]) -> str:
+    """Return the help of the command that words name, or the commands that answer them."""
+    if find_entry([*_words(ctx), *asked]) is None:
+        from serve_eval.cli._wanted import answer_question
+
+        return answer_question(" ".join(asked))
+    for word in asked:
+        made = make_command(*_words(ctx), word)
+        ctx = made.make_context(word, [], parent=ctx, resilient_parsing=True)
+    return str(ctx.get_help())
+
+
+def _words(ctx: Any) -> tuple[str, ...]:
+    """Return the words after `serve-eval` of the command of a context."""
+    return tuple(ctx.command_path.split()[1:])
 
 
 @functools.cache
-def make_command(name: str) -> Any:
-    """Return a command with its options."""
+def make_command(*words: str) -> Any:
+    """Return the command that words after `serve-eval` name, with its options."""
     from serve_eval.cli._help import HelpedCommand
     from serve_eval.cli._options import Command
 
-    place, short_help = COMMANDS[name]
-    module, _, attribute = place.partition(".")
-    found = getattr(importlib.import_module(f"serve_eval.cli.{module}"), attribute)
+    entry = find_entry(words)
+    assert entry is not None
     alone = typer.Typer(add_completion=False)
-    if isinstance(found, typer.Typer):
-        for info in found.registered_commands:
-            info.cls = HelpedCommand
-        alone.add_typer(found, name=name, short_help=short_help, cls=_Group)
-        return _reserve_when_called(typer.main.get_group(alone).commands[name])
+    if isinstance(entry, Family):
+        alone.add_typer(_make_group(entry), name=words[-1])
+        return typer.main.get_group(alone).commands[words[-1]]
+    module, _, attribute = entry.place.partition(".")
+    found = getattr(importlib.import_module(f"serve_eval.cli.{module}"), attribute)
     function = found.function if isinstance(found, Command) else found
-    alone.command(name, short_help=short_help, cls=HelpedCommand)(function)
-    made = typer.main.get_group(alone).commands[name]
+    alone.command(words[-1], short_help=entry.line, cls=HelpedCommand)(function)
+    alone.callback()(_stand_in)
+    made = typer.main.get_group(alone).commands[words[-1]]
     assert isinstance(made, HelpedCommand)
+    made.titles = entry.titles
     if isinstance(found, Command):
         made.usual, made.examples = found.usual, found.examples
     return _reserve_when_called(made)
 
 
+def _make_group(family: Family, **more: Any) -> typer.Typer:
+    """Return a group with the names of its commands, which are made when they are called."""
+    group = typer.Typer(cls=_Commands, help=family.line, add_completion=False, **more)
+    for name, one in family.commands.items():
+        group.command(name, short_help=one.line)(_stand_in)
+    group.callback()(_stand_in)
+    return group
+
+
+def _stand_in() -> None:
+    """Stand for a command in the list."""
+
+
 def _reserve_when_called(command: Any) -> Any:
     """Make a command reserve standard output when it is called, but not for its help."""
-    for inner in getattr(command, "commands", {}).values():
-        _reserve_when_called(inner)
     if (call := command.callback) is not None:
 
         def call_reserved(*args: Any, **options: Any) -> Any:
@@ -149,25 +159,14 @@ def _reserve_when_called(command: Any) -> Any:
     return command
 
 
-app = typer.Typer(
-    cls=_Commands,
-    help="Check whether a running LLM endpoint still answers as well as it should.",
-    no_args_is_help=True,
-    add_completion=False,
+app = _make_group(
+    Family("Check whether a running LLM endpoint still answers as well as it should.", COMMANDS),
     pretty_exceptions_enable=False,
     context_settings={
-        "help_option_names": ["-h", "--help"],
+        "help_option_names": list(HELP_FLAGS),
         "token_normalize_func": lambda name: name.replace("_", "-"),
     },
 )
-
-
-def _stand_in_list() -> None:
-    """Stand for a command in the list."""
-
-
-for _name, (_, _short_help) in COMMANDS.items():
-    app.command(_name, short_help=_short_help)(_stand_in_list)
 
 
 def _version(wanted: bool) -> None:

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from serve_eval.workflows.compare.compare import CompareRules, CompareSide
 
 _SIDE = "A running endpoint (host:port or URL), a plan file, or the folder of a finished run."
-_INVARIANTS = "serve-eval invariants"
+_INVARIANTS = "serve-eval check invariants"
 USUAL = (
     "tasks",
     "cases",
     "dataset_root",
     "model",
     "model_b",
-    "samples",
     "limit",
+    "settings",
     "verdict",
     "margin",
     "again",
@@ -173,7 +173,7 @@ class CompareResultOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class MovedOptions:
-    """Refuse the options that `serve-eval invariants` took over from this command."""
+    """Refuse the options that `serve-eval check invariants` took over from this command."""
 
     title: ClassVar[str] = ""
     invariants: Annotated[

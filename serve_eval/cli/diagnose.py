@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from serve_eval.cli._ci_files import check_asked
-from serve_eval.cli._common_options import FaceOptions
+from serve_eval.cli._common_options import PageFaceOptions
 from serve_eval.cli._include import IncludePath, folders_of
 from serve_eval.cli._options import command
 from serve_eval.cli._run_folder import LATEST, name_run
@@ -16,7 +16,7 @@ from serve_eval.cli._run_folder import LATEST, name_run
 
 @command()
 def diagnose(
-    faces: FaceOptions,
+    faces: PageFaceOptions,
     run: Annotated[
         Path,
         name_run("Folder of a run, a comparison, a suite or a verification (default latest)."),

@@ -9,19 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from serve_eval.cli._ci_files import check_asked
-from serve_eval.cli._common_options import FaceOptions
+from serve_eval.cli._common_options import FaceOptions, PageFaceOptions
 from serve_eval.cli._include import IncludePath, folders_of
 from serve_eval.cli._options import command
-from serve_eval.cli._references_take import take
 from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
     from serve_eval.report.document import Document
-
-app = typer.Typer(
-    help="Show, check, register and import the values that runs are compared with.",
-    no_args_is_help=True,
-)
 
 _ReferencesDir = Annotated[
     Path | None,
@@ -30,7 +24,7 @@ _ReferencesDir = Annotated[
 
 
 @command()
-def list_files(faces: FaceOptions, references_dir: _ReferencesDir = None) -> None:
+def list_files(faces: PageFaceOptions, references_dir: _ReferencesDir = None) -> None:
     """List the reference files with their numbers of models and entries."""
     from serve_eval.workflows.references.document_of_files import make_list_document
     from serve_eval.workflows.references.shown import list_shown_files
@@ -41,8 +35,10 @@ def list_files(faces: FaceOptions, references_dir: _ReferencesDir = None) -> Non
 
 @command()
 def show(
-    task: Annotated[str, typer.Argument(help="Name of a reference file, such as gsm8k.")],
-    faces: FaceOptions,
+    reference: Annotated[
+        str, typer.Argument(metavar="TASK", help="Name of a reference file, such as gsm8k.")
+    ],
+    faces: PageFaceOptions,
     model: Annotated[str | None, typer.Option(help="Only the entries of this model.")] = None,
     references_dir: _ReferencesDir = None,
 ) -> None:
@@ -50,14 +46,14 @@ def show(
     from serve_eval.workflows.references.document_of_files import make_entries_document
     from serve_eval.workflows.references.shown import list_entries
 
-    found = list_entries(task, model, references_dir)
-    document = make_entries_document(task, found, _name_folder(references_dir))
+    found = list_entries(reference, model, references_dir)
+    document = make_entries_document(reference, found, _name_folder(references_dir))
     _end(document, faces, {"entries": found})
 
 
 @command()
 def check(
-    faces: FaceOptions,
+    faces: PageFaceOptions,
     path: Annotated[
         Path | None, typer.Argument(help="A file or a folder (default: the shipped files).")
     ] = None,
@@ -128,7 +124,9 @@ def import_files(
         typer.Argument(metavar="DIR", help="The references folder of a TensorRT-LLM checkout."),
     ],
     faces: FaceOptions,
-    to: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("references"),
+    to: Annotated[
+        Path, typer.Option("--output-dir", "-o", metavar="DIR", help="Folder to write to.")
+    ] = Path("references"),
     commit: Annotated[
         str | None, typer.Option(help="Commit of that checkout, to write into the files.")
     ] = None,
@@ -163,17 +161,6 @@ def import_files(
         read_later=importer.TRTLLM_READ_LATER if snapshot else None,
     )
     _end(make_import_document(report, source, to), faces, {"imported": report}, about=to)
-
-
-for _name, _made in (
-    ("list", list_files),
-    ("show", show),
-    ("check", check),
-    ("register", register),
-    ("take", take),
-    ("import", import_files),
-):
-    app.command(_name)(_made.function)
 
 
 def _end(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -57,8 +58,8 @@ USUAL = (
     "cases",
     "dataset_root",
     "allow_hub",
-    "samples",
     "limit",
+    "settings",
     "launcher",
     "quant_algo",
     "no_reference",
@@ -81,11 +82,8 @@ EXAMPLES = (
         "Ask your own questions, without a reference:",
         "serve-eval run --cases my-cases/ --no-reference",
     ),
-    (
-        "Start the server as well, on two GPUs:",
-        "serve-eval run PLAN.yaml --launcher trtllm --set launcher.tp=2",
-    ),
     ("Resume an interrupted run:", "serve-eval run --resume outputs/RUN"),
+    ("Run or resume many plans for one verdict:", "serve-eval run SUITE.yaml -o OUT"),
 )
 
 
@@ -159,18 +157,31 @@ def run(
     job: JobOptions,
     plan: Annotated[
         Path | None,
-        typer.Argument(metavar="PLAN", help="Plan file (YAML); its keys correspond to the flags."),
+        typer.Argument(
+            metavar="PLAN",
+            help="Plan (YAML; its keys correspond to the flags), or a suite of plans.",
+        ),
     ] = None,
 ) -> None:
     """Evaluate an endpoint against its references: PASS, FAIL or INCONCLUSIVE.
 
-    Each flag can also be set by a variable SERVE_EVAL_<FLAG>. Flags take precedence over variables,
-    and variables over the plan file.
+    --set KEY=VALUE sets any key of a plan. Each flag can also be set by a variable
+    SERVE_EVAL_<FLAG>. Flags take precedence over variables, and variables over the plan file. A
+    suite runs a list or a matrix of plans in one folder, for one verdict; each server starts once,
+    and finished runs are kept.
 
     Exit codes: 0 pass, 1 fail, 2 usage, 3 undecided or no reference, 4 endpoint or infrastructure,
     5 nothing scored, 130 interrupted.
     """
     ending = replace(ending, resume=find_run(ending.resume))
+    if _is_suite(plan, ending.resume):
+        from serve_eval.cli._suite_run import check_given
+
+        given = list_given_flags(ctx)
+        check_given(
+            given, {one.name: max(one.opts, key=len) for one in ctx.command.params if one.name}
+        )
+        raise typer.Exit(_run_suite(plan, given, address, held, asked, folder, ending, faces, job))
     check_events(ending.json_events, {"--json": faces.as_json, "--dry-run": ending.dry_run})
     sections = (address, asked, judged, connection, limits, folder)
     _check_max_detects(ending)
@@ -202,7 +213,8 @@ def run(
         from serve_eval.cli._streams import say
 
         if ending.dry_run and ending.resume is None:
-            say(*describe_origins(plan, settings, list_given_flags(ctx)))
+            values = asked.settings or ()
+            say(*describe_origins(plan, settings, list_given_flags(ctx), values))
         raise typer.Exit(
             show_only(
                 resolved.plan,
@@ -213,6 +225,46 @@ def run(
         )
     moved = ending.resume is not None and "base_url" in list_given_flags(ctx)
     raise typer.Exit(_evaluate(resolved, held, ending, faces, moved=moved, rerun=what))
+
+
+def _is_suite(file: Path | None, resume: Path | None) -> bool:
+    """Return True if a suite was given. Flags alone import nothing of suites."""
+    if file is None and resume is None:
+        return False
+    from serve_eval.cli._suite_run import is_suite
+
+    return is_suite(file, resume)
+
+
+def _run_suite(
+    file: Path | None,
+    given: Collection[str],
+    address: AddressOptions,
+    held: HeldServerOptions,
+    asked: AskedOptions,
+    folder: FolderOptions,
+    ending: EndingOptions,
+    faces: FaceOptions,
+    job: JobOptions,
+) -> int:
+    """Run a suite. Variables do not count, but for the folders of code, as in its plans."""
+    from serve_eval.cli._suite_run import SuiteCall, run_suite
+
+    to = folder.output_dir if "output_dir" in given else None
+    call = SuiteCall(
+        file=file,
+        resume=ending.resume,
+        output_dir=None if to is None else Path(to),
+        rerun=rerun_of(ending.rerun, run_all=ending.run_all),
+        reuse=held.reuse,
+        dry_run=ending.dry_run,
+        strict=ending.strict,
+        rehearse=bool(address.rehearse) and "rehearse" in given,
+        trust_plan=ending.trust_plan,
+        allow_code_execution=bool(asked.allow_code_execution) and "allow_code_execution" in given,
+        include_path=asked.include_path or (),
+    )
+    return run_suite(call, faces, job)
 
 
 def _list_refused(

@@ -103,7 +103,7 @@ def serve(
     if (what is not None) + held.listed + (held.stop is not None) != 1:
         raise PlanError(
             "give one of: a launcher, a plan file, --list, --stop",
-            hint="serve-eval list launchers shows them.",
+            hint="serve-eval data list launchers shows them.",
         )
     if held.listed:
         from serve_eval.workflows.servers import held_servers
@@ -205,7 +205,7 @@ def _hold(
 
 
 def _record(folder: Path | None, what: str, plan: Plan, ended: Held | ServeEvalError) -> None:
-    """Write into the folder that servers started, or why not, where `serve-eval view` reads it.
+    """Write into the folder that servers started, or why not, where `runs view` reads it.
 
     The holder of `--detach` is given the plan that the command wrote, and the command records it.
     """

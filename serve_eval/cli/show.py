@@ -11,7 +11,8 @@ import typer
 from serve_eval.cli._common_options import ScreenOptions
 from serve_eval.cli._include import IncludePath, folders_of
 from serve_eval.cli._options import command
-from serve_eval.cli._run_folder import LATEST, find_run, name_run
+from serve_eval.cli._run_folder import LATEST, find_run, find_told, name_run
+from serve_eval.errors import RunFolderError
 from serve_eval.plugins.setting import Setting
 
 EXAMPLES = (
@@ -22,6 +23,7 @@ EXAMPLES = (
     ("Show one of them with its prompt and answer:", "serve-eval show outputs/RUN test-198"),
     ("Show the answers that are not right:", "serve-eval show outputs/RUN --wrong"),
     ("Show what changed from another run:", "serve-eval show RUN --against OTHER"),
+    ("Write a request that curl repeats:", "serve-eval show RUN test-198 --capsule"),
 )
 
 
@@ -52,9 +54,42 @@ class SelectionOptions:
     brief: Annotated[bool, Setting("Read none in full: one line per sample.")] = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class CapsuleOptions:
+    """Write the requests of the named samples, to ask them again elsewhere."""
+
+    title: ClassVar[str] = "Capsules"
+    capsule: Annotated[
+        bool,
+        Setting("Write a folder for each ID: its request, curl.sh to repeat it, both answers."),
+    ] = False
+    output_dir: Annotated[
+        Path | None,
+        Setting(
+            "Folder of the capsules (default RUN/capsules).",
+            flags=("--output-dir", "-o"),
+            metavar="DIR",
+        ),
+    ] = None
+    allow_holdout: Annotated[
+        bool, Setting("Allow samples of a hold-out set; their texts are written.")
+    ] = False
+
+
+def _take_word(run: Path, ids: list[str]) -> tuple[Path, list[str]]:
+    """Return the folder and the ids; a word that is no folder is an id of the latest run."""
+    if run.exists() or len(run.parts) != 1:
+        return run, ids
+    try:
+        return find_told(LATEST), [run.name, *ids]
+    except RunFolderError:
+        return run, ids
+
+
 @command(examples=EXAMPLES)
 def show(
     chosen: SelectionOptions,
+    packed: CapsuleOptions,
     faces: ScreenOptions,
     run: Annotated[Path, name_run("Folder of a run or a comparison (default latest).")] = LATEST,
     ids: Annotated[
@@ -66,7 +101,9 @@ def show(
 
     Without a choice it lists them, the most important first. --wrong and --failed add up; all other
     choices must hold as well. Of a comparison, it shows the samples that A and B score otherwise,
-    with both answers. -v shows whole texts. It reads the folder and sends nothing.
+    with both answers. -v shows whole texts. --capsule writes the request of each ID, a script that
+    repeats it, and the expected and the received answer; keys are written as variables. It reads
+    the folder and sends nothing.
 
     Exit codes: 0, or 2 for a folder or a sample that is not there.
     """
@@ -78,10 +115,26 @@ def show(
     from serve_eval.workflows.show.story import Selection
     from serve_eval.workflows.show.story import show as read_shown
 
+    run, ids = _take_word(run, ids or [])
+    if packed.capsule:
+        from serve_eval.cli._capsule import write_capsules
+
+        write_capsules(
+            run,
+            ids,
+            faces,
+            output_dir=packed.output_dir,
+            task=chosen.task,
+            include_path=folders_of(include_path),
+            allow_holdout=packed.allow_holdout,
+        )
+        return
+    if packed.output_dir is not None or packed.allow_holdout:
+        raise PlanError("-o and --allow-holdout: only capsules are written", hint="Add --capsule.")
     if chosen.most is not None and chosen.most < 1:
         raise PlanError(f"--n {chosen.most}: expected 1 or more")
     selection = Selection(
-        ids=tuple(ids or ()),
+        ids=tuple(ids),
         wrong=chosen.wrong,
         failed=chosen.failed,
         flips=chosen.flips,

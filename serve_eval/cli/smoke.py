@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from serve_eval.cli._address import ADDRESS_HELP, address_of
+from serve_eval.cli._address import ADDRESS_HELP, SetOptions, address_of
 from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command
 from serve_eval.cli._smoke_options import CheckOptions, SmokeResultOptions
@@ -63,6 +63,7 @@ USUAL = (
 def smoke(
     asked: CheckOptions,
     connection: ConnectionOptions,
+    more: SetOptions,
     result: SmokeResultOptions,
     faces: FaceOptions,
     url: Annotated[str | None, typer.Argument(metavar="URL", help=ADDRESS_HELP)] = None,
@@ -87,7 +88,7 @@ def smoke(
     known = None
     if asked.known is not None:
         known = KnownFailures(file=str(asked.known), checks=read_known(asked.known))
-    plan = resolve_address(address_of(url, asked.model, connection), os.environ)
+    plan = resolve_address(address_of(url, asked.model, connection, more), os.environ)
     with ExitStack() as stack:
         local = None if asked.tokenizer is None else open_local(asked.tokenizer)
         if local is not None:

@@ -114,6 +114,7 @@ def verify(
     check_pods(more)
     settings = settings_with(protocol, prompts, sending)
     settings.setdefault("tasks", [TASK])
+    choices = settings.get("choices", {})
     named = [GivenServer(name=text, text=text) for text in servers or ()]
     if more.server_file is not None:
         named += read_servers(more.server_file)
@@ -130,9 +131,9 @@ def verify(
             probes=PROBES if probes.probes is None else probes.probes,
             tokens=probes.budget_tokens,
             floor=reference.floor,
-            seed=prompts.seed or 0,
+            seed=settings.get("seed") or 0,
             text=probes.text,
-            route=choose_route(protocol.apply_chat_template),
+            route=choose_route(choices.get("apply_chat_template")),
         ),
         out_dir=output.output_dir or new_folder("verify"),
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from serve_eval.cli._address import ADDRESS_HELP, address_of
+from serve_eval.cli._address import ADDRESS_HELP, CONNECTION, address_of
 from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._watch_options import (
@@ -111,6 +111,7 @@ def _plan(address: dict[str, Any], asked: dict[str, Any]) -> Plan:
         replaced = ("INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
         inherited = {name: value for name, value in os.environ.items() if name not in replaced}
         return resolve({}, {**address, **asked, "no_reference": True}, inherited).plan
+    address = {**address, **{name: asked[name] for name in CONNECTION & asked.keys()}}
     if "set" in asked:
         raise PlanError(
             "--set: the generated sums and copies have no options",

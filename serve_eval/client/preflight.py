@@ -24,10 +24,10 @@ _OPTIONS = frozenset(
     {"truncate_prompt_tokens", "add_special_tokens", "temperature", "top_p", "stop"}
 )
 """Fields that a task option of the same name leaves out."""
-_EXTRA_BODY = "--extra-body, or extra_body in the plan"
+_EXTRA_BODY = "protocol.extra_body"
 _SENT_BY = {
     "chat_template_kwargs": "thinking, effort, or suite_exact, which switches it off",
-    "reasoning_effort": f"--effort, --preset or {_EXTRA_BODY}",
+    "reasoning_effort": f"effort, --preset or {_EXTRA_BODY}",
 }
 
 
@@ -69,7 +69,7 @@ def _length_ignored(client: Client, chat: bool, asked: int, given: int) -> Endpo
     field = client.max_tokens_field if chat else "max_tokens"
     other = field == "max_completion_tokens"
     hint = (
-        "Use the other field name: --max-tokens-field max_tokens."
+        "Use the other field name: --set connection.max_tokens_field=max_tokens."
         if other
         else "Answers would not be limited in length."
     )
@@ -211,7 +211,7 @@ def _explain_refused_field(failure: Failure, client: Client, extra: Mapping[str,
     if found is not None:
         return _explain_value(found.name, extra) if found.by_value else _explain_field(found.name)
     if client.limits.stream and "stream" in message.lower().replace("upstream", ""):
-        return "The server refuses to stream: add --no-stream. Scores do not change."
+        return "The server refuses to stream: add --set limits.stream=false. Scores do not change."
     return ""
 
 
@@ -227,7 +227,7 @@ def _explain_length_field(client: Client, message: str) -> str:
         if client.max_tokens_field == "max_completion_tokens"
         else "max_completion_tokens"
     )
-    return f"The server uses the other field name: add --max-tokens-field {other}."
+    return f"The server uses the other field name: add --set connection.max_tokens_field={other}."
 
 
 def _explain_field(name: str) -> str:
@@ -275,8 +275,8 @@ def _explain_connection(failure: Failure, client: Client) -> str:
     refused = failure.status in (400, 401, 403, 495, 496)
     if refused and "certificate" in failure.message.lower():
         return (
-            "The server demands one: name a client certificate with --client-cert FILE and"
-            " --client-key FILE."
+            "The server demands one: name a client certificate with --set"
+            " connection.client_cert=FILE and --set connection.client_key=FILE."
         )
     return ""
 

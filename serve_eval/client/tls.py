@@ -11,7 +11,10 @@ from serve_eval.client.server_address import ServerAddress
 from serve_eval.errors import PlanError
 from serve_eval.schema import Connection
 
-_NAME_ONE = "name it with --client-cert FILE, and its key with --client-key FILE"
+_NAME_ONE = (
+    "name it with --set connection.client_cert=FILE, and its key with --set"
+    " connection.client_key=FILE"
+)
 _OF_CERTIFICATES = (
     *("BAD_CERTIFICATE", "UNSUPPORTED_CERTIFICATE", "CERTIFICATE_REVOKED", "CERTIFICATE_EXPIRED"),
     *("CERTIFICATE_UNKNOWN", "UNKNOWN_CA", "ACCESS_DENIED"),
@@ -57,7 +60,8 @@ class Certificates:
                 variable = f"in {self.password_env} " if self.password_env else ""
                 raise PlanError(
                     f"client_key: the password {variable}does not open {file}",
-                    hint="Export the right one, or name its variable: --client-key-password-env.",
+                    hint="Export the right one, or name its variable:"
+                    " connection.client_key_password_env.",
                 ) from error
             raise PlanError(
                 f"client_cert: {cert} cannot be used{_reason(error)}",
@@ -102,7 +106,8 @@ def refusal(error: BaseException | None) -> str:
     if any(alert in said for alert in _OF_CERTIFICATES):
         return (
             "the server refuses our client certificate: name one that an authority of the server"
-            " signed and that is valid now, with --client-cert FILE and --client-key FILE"
+            " signed and that is valid now, with --set connection.client_cert=FILE and --set"
+            " connection.client_key=FILE"
         )
     if "HANDSHAKE_FAILURE" in said:
         return (
@@ -116,16 +121,21 @@ def advise_unanswered(said: str, *, shows_certificate: bool) -> str:
     told = said.lower()
     if "certificate verify failed" in told or "certificate_verify_failed" in told:
         return (
-            "Name the certificate of the authority that signed the server's with --ca-bundle FILE."
+            "Name the certificate of the authority that signed the server's with --set"
+            " connection.ca_bundle=FILE."
         )
-    if "--client-cert" in said:
-        return "A server whose authority is not known here also takes --ca-bundle FILE."
+    if "connection.client_cert" in said:
+        return (
+            "A server whose authority is not known here also takes --set connection.ca_bundle=FILE."
+        )
     if "before an answer came" not in told and "handshake" not in told and "ssl" not in told:
         return ""
     shown = "another client certificate" if shows_certificate else "a client certificate"
     return (
-        f"If the server demands {shown}, name one with --client-cert FILE and --client-key FILE."
-        " If an authority of your own signed its certificate, name that with --ca-bundle FILE."
+        f"If the server demands {shown}, name one with --set connection.client_cert=FILE and"
+        " --set connection.client_key=FILE."
+        " If an authority of your own signed its certificate, name that with --set"
+        " connection.ca_bundle=FILE."
     )
 
 
@@ -149,11 +159,13 @@ def _reason(error: Exception) -> str:
 
 def _advice(error: Exception, file: str, *, has_key: bool) -> str:
     if not isinstance(error, ssl.SSLError):
-        return "Name readable files with --client-cert and --client-key."
+        return "Name readable files with connection.client_cert and connection.client_key."
     if "KEY_VALUES_MISMATCH" in str(error.reason):
-        return "The key belongs to another certificate: name its own with --client-key."
-    other = "" if has_key else " If the key is in another file, name that with --client-key."
+        return "The key belongs to another certificate: name its own with connection.client_key."
+    other = (
+        "" if has_key else " If the key is in another file, name that with connection.client_key."
+    )
     return (
         f"Both must be PEM. If the key in {file} is encrypted, name the variable with its password"
-        f" with --client-key-password-env.{other}"
+        f" with connection.client_key_password_env.{other}"
     )

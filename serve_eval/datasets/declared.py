@@ -21,7 +21,7 @@ _DECLARES = re.compile(r"^SOURCE\b[^=\n]*=\s*Source\(", re.MULTILINE)
 
 
 def find_sources() -> dict[str, Source]:
-    """Return every data set by its name for `serve-eval datasets`, the shared ones first.
+    """Return every data set by its name for `serve-eval data`, the shared ones first.
 
     Raises ValueError if a task file declares a set under the name of a shared one.
     """

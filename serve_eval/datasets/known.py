@@ -204,4 +204,4 @@ KNOWN = {
         hub=HubSource(repository="MathArena/aime_2026", patterns=("*/*.parquet",)),
     ),
 }
-"""By the name that `serve-eval datasets` uses."""
+"""By the name that `serve-eval data` uses."""

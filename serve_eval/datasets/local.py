@@ -88,7 +88,7 @@ def advice(source: Source) -> str:
     lines = []
     if name is not None and (source.urls or source.hub):
         lines.append(
-            f"Fetch it with serve-eval datasets fetch {name} --to DIR, then add --dataset-root DIR."
+            f"Fetch it with serve-eval data fetch {name} -o DIR, then add --dataset-root DIR."
         )
     if source.hub:
         lines.append(

@@ -87,5 +87,5 @@ def build_change_error(path: Path, entry: Entry) -> DatasetError:
     return DatasetError(
         f"{path} was changed since it was fetched on {entry.fetched_at}: its checksum is no longer"
         f" {entry.sha256}",
-        hint=f"Delete it and fetch it again: serve-eval datasets fetch {entry.data_set}.",
+        hint=f"Delete it and fetch it again: serve-eval data fetch {entry.data_set}.",
     )

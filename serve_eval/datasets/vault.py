@@ -103,8 +103,7 @@ def fetch(
                     f"{source.name}: {path} differs from the copy fetched on {before.fetched_at}:"
                     " the source has changed",
                     hint=(
-                        "Keep the existing copy, or fetch the new one into another folder:"
-                        " --to DIR."
+                        "Keep the existing copy, or fetch the new one into another folder: -o DIR."
                     ),
                 )
             entries[key] = before or manifest.Entry(

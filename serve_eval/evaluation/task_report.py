@@ -141,7 +141,7 @@ def _verdict(
             p,
             result,
             VerdictOutcome.SHARD,
-            "a shard is not judged: serve-eval merge judges all shards together",
+            "a shard is not judged: serve-eval runs merge judges all shards together",
         )
     if run.plan.integration_test:
         return _build_unjudged(
@@ -170,7 +170,7 @@ def _verdict(
 
 def _tell_how_to_mend(run: RunFacts) -> str:
     """Return what to do after a function of the user failed on the answers of a run."""
-    again = f"serve-eval verdict {quote_path(run.folder)}{permissions([run.plan])}"
+    again = f"serve-eval judge {quote_path(run.folder)}{permissions([run.plan])}"
     return f"the answers are kept: mend it, then judge them with {again}"
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -32,7 +32,8 @@ class Setting:
 
     Values that are left out follow from the name and type of the field. `key` is the place in a
     plan file, such as "limits.order"; `in_file` is the type there (None: not allowed in a plan
-    file). `parse` converts the value of the flag to that of the plan. `refused` makes the option an
+    file). `parse` converts the value of the flag to that of the plan. Without a `flag`, the option
+    is set by --set KEY=VALUE, by its variable or in a plan. `refused` makes the option an
     error with this message and hint, for options of earlier versions.
     """
 
@@ -42,18 +43,23 @@ class Setting:
     key: str = field(default="", kw_only=True)
     in_file: Any = field(default=SAME, kw_only=True)
     parse: Callable[[Any], Any] | None = field(default=None, kw_only=True)
+    flag: bool = field(default=True, kw_only=True)
     variable: Variable = field(default="run", kw_only=True)
     refused: tuple[str, str] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """A field of a structure of options: name, type without None, default and description."""
+    """A field of a structure of options: name, type without None, default and description.
+
+    `below` is the section of a plan file that holds all keys of the structure ("": none).
+    """
 
     name: str
     kind: Any
     default: Any
     setting: Setting
+    below: str = ""
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -73,6 +79,11 @@ class Declared:
         return self.setting.key or self.name
 
     @property
+    def place(self) -> str:
+        """The whole key in a plan file, as --set takes it."""
+        return f"{self.below}.{self.key}" if self.below else self.key
+
+    @property
     def repeated(self) -> bool:
         """True if the option may be given several times."""
         return typing.get_origin(self.kind) is list
@@ -80,13 +91,24 @@ class Declared:
 
 @cache
 def list_declared(structure: type) -> tuple[Declared, ...]:
-    """Return the options of a structure in their order."""
+    """Return the options of a structure in their order.
+
+    `plan_only` of a structure names those that have no flag there.
+    """
     hints = typing.get_type_hints(structure, include_extras=True)
     found = []
     for one in fields(structure):
         kind, setting = typing.get_args(hints[one.name])
+        if one.name in getattr(structure, "plan_only", ()):
+            setting = replace(setting, flag=False)
         found.append(
-            Declared(name=one.name, kind=_without_none(kind), default=one.default, setting=setting)
+            Declared(
+                name=one.name,
+                kind=_without_none(kind),
+                default=one.default,
+                setting=setting,
+                below=getattr(structure, "below", ""),
+            )
         )
     return tuple(found)
 

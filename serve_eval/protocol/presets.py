@@ -19,7 +19,7 @@ from serve_eval.plugins.registry import nearest
 from serve_eval.yaml_parsing import parse_text
 
 FILE = Path(__file__).with_name("presets.yaml")
-ALL = "All with their values: serve-eval list presets"
+ALL = "All with their values: serve-eval data list presets"
 EFFORTS = ("none", "low", "medium", "high", "max")
 EffortName = Literal["none", "low", "medium", "high", "max"]
 TEMPLATE_FIELDS = "chat_template_kwargs"

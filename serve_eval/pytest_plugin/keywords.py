@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from serve_eval.plugins.setting import Declared
 
 _COMMAND = re.compile(r"serve-eval [a-z]")
-_SET = re.compile(r"--set (\w+)\.(\w+)=('[^']*'|[\w/+-]+)")
+_SET = re.compile(r"--set (?:(\w+)\.)?(\w+)=('[^']*'|\[[^\]]*\]|[\w./+-]*\w)")
 _FLAG = re.compile(
     r"(?<![\w-])--(?P<flag>[a-z][a-z-]*)"
     r"(?:[ =](?P<value>'[^']*'|(?!(?:and|or|in|to|with|if|sets|allows)\b)[\w./+-]*\w))?"
@@ -78,9 +82,7 @@ def _translate(text: str) -> str:
             return f"{key}=True{found[0][len(flag) + 2 :]}"
         if value is None:
             return f"{key}="
-        plain = value.isupper() or value.replace(".", "").isdigit()
-        bare = value.strip("'")
-        said = value if plain else f'"{bare}"'
+        said = _write_python(value)
         return f"{key}=[{said}]" if kind is list else f"{key}={said}"
 
     text = _RESUME.sub(lambda found: f"{'R' if found[1] == 'R' else 'r'}un the test again", text)
@@ -90,11 +92,43 @@ def _translate(text: str) -> str:
 
 
 def _name_option(found: re.Match[str]) -> str:
-    """Return how a test sets what `--set` sets: an option of the launcher or of a task."""
-    owner, option, value = found.groups()
+    """Return how a test sets what `--set` sets: a key of a plan, or an option of its parts."""
+    owner, option, text = found.groups()
+    value = _write_python(text)
+    place = option if owner is None else f"{owner}.{option}"
+    if (known := _list_places().get(place)) is not None:
+        key, of_list = known
+        return f"{key}=[{value}]" if of_list and value[:1] != "[" else f"{key}={value}"
+    if owner is None:
+        return found[0]
     if owner == "launcher":
         return f'launcher_options={{"{option}": {value}}}'
+    if owner == "verdict":
+        return f'verdict={{"name": NAME, "{option}": {value}}}'
     return f'{{"{owner}": {{"{option}": {value}}}}} as the task'
+
+
+def _write_python(text: str) -> str:
+    """Return the value of an option as Python writes it. Names of values in capitals stay."""
+    bare = text.strip("'")
+    known = {"true": "True", "false": "False", "null": "None"}
+    if bare in known:
+        return known[bare]
+    number = re.fullmatch(r"-?\d+(\.\d+)?", bare)
+    return bare if bare.isupper() or number or bare[:1] in "[{" else f'"{bare}"'
+
+
+def _list_places() -> Mapping[str, tuple[str, bool]]:
+    """Return what tests call each key of a plan, such as limits.order, and if it is a list."""
+    from serve_eval.evaluation.plan.options import ProtocolOptions, keys_in_file
+    from serve_eval.plugins.setting import list_declared
+
+    options = (*list_declared(ProtocolOptions), *(one for _, one in keys_in_file()))
+    return {one.place: (_name_keyword(one), one.repeated) for one in options}
+
+
+def _name_keyword(option: Declared) -> str:
+    return _OWN.get(option.name, option.key.rpartition(".")[2])
 
 
 def _list_flags() -> Iterator[tuple[str, tuple[str, type]]]:
@@ -109,5 +143,4 @@ def _list_flags() -> Iterator[tuple[str, tuple[str, type]]]:
         kind = next((one for one in (bool, list) if one in kinds or option.repeated), str)
         for flag in option.flags:
             long = flag.partition("/")[0].removeprefix("--")
-            key = _OWN.get(option.name, option.key.rpartition(".")[2])
-            yield long, (key, list if option.repeated else kind)
+            yield long, (_name_keyword(option), list if option.repeated else kind)

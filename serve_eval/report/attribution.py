@@ -25,8 +25,8 @@ def sentences(told: Attribution) -> Iterator[str]:
         )
         if 2 * told.joined < told.planned:
             yield (
-                "the other samples have several possible servers; serve-eval attribute sends the"
-                " prompts to each server separately"
+                "the other samples have several possible servers; serve-eval check workers sends"
+                " the prompts to each server separately"
             )
     if told.counted:
         yield (
@@ -36,8 +36,8 @@ def sentences(told: Attribution) -> Iterator[str]:
     if told.dealt_by:
         yield (
             f"the router chooses a server by the prompt ({', '.join(told.dealt_by)}), so answers"
-            " are compared only among similar prompts; serve-eval attribute sends all servers the"
-            " same prompts"
+            " are compared only among similar prompts; serve-eval check workers sends all"
+            " servers the same prompts"
         )
     yield from _conclusions(told)
     yield from (describe_slow(row) for row in told.times if row.loaded)
@@ -128,7 +128,7 @@ def _sentence(row: WorkerShare, workers: set[str]) -> str:
     pair = f"context server {context} with generation server {generation}: {said}"
     if workers.isdisjoint((context, generation)):
         return (
-            f"{pair}; they always work together, so only serve-eval attribute can find which of"
+            f"{pair}; they always work together, so only serve-eval check workers can find which of"
             " them is the cause"
         )
     return f"{pair}; neither is worse with other servers"

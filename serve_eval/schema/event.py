@@ -94,7 +94,7 @@ class ResultMade(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", t
     """The result of the whole command, which only `--json-events` has.
 
     `document` is what `--json` prints but for the figures of the report, which the folder has.
-    `serve-eval schema document` has its form.
+    `serve-eval setup schema document` has its form.
     """
 
     v: int = EVENTS_VERSION

@@ -126,7 +126,7 @@ class Task:
     same ids, and this one without what may disturb the model there. If both are in a run, the
     verdict of the other one also compares the two.
 
-    `datasets` are the names of its data sets for `serve-eval datasets fetch`.
+    `datasets` are the names of its data sets for `serve-eval data fetch`.
 
     `judges_empty`: the scorer scores an answer without text, because it may be right. `unsafe`:
     scoring runs answers on this machine without isolation, as some third-party scorers do.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+from serve_eval.evaluation.storage.story_files import name_command
 from serve_eval.schema import MEAN, Metric, Reference, Report, TaskReport
 from serve_eval.series.keys import SeriesKey, describe_asked, find_apart, key_of, stands_alone
 from serve_eval.series.read_runs import FinishedRun, read_runs
@@ -97,7 +98,8 @@ def _count_left_out(runs: Sequence[FinishedRun]) -> Iterator[str]:
     if rehearsed := sum(run.report.rehearsal for run in runs):
         yield f"left out, because the stand-in answered in these rehearsals: {rehearsed} runs"
     for command, count in sorted(Counter(run.part_of for run in runs if run.part_of).items()):
-        yield f"left out, because they are parts of results of serve-eval {command}: {count} runs"
+        made = f"serve-eval {name_command(command)}"
+        yield f"left out, because they are parts of results of {made}: {count} runs"
 
 
 def _unfit(report: Report, task: TaskReport) -> str | None:
@@ -106,7 +108,7 @@ def _unfit(report: Report, task: TaskReport) -> str | None:
     if report.plan.integration_test:
         return "an integration test of one sample"
     if report.plan.shard is not None:
-        return "a shard, which serve-eval merge joins with the others"
+        return "a shard, which serve-eval runs merge joins with the others"
     if result.value is None or not math.isfinite(result.value):
         return "no value"
     if result.spared:

@@ -19,7 +19,7 @@ from serve_eval.evaluation.storage.reports.folder_results import (
 from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
 from serve_eval.evaluation.storage.reports.suite_files import find_suite_rows
 from serve_eval.evaluation.storage.sessions import read_sessions, sessions_fingerprint
-from serve_eval.evaluation.storage.story_files import find_maker
+from serve_eval.evaluation.storage.story_files import find_maker, name_command
 from serve_eval.schema import Report, SuiteRow, TaskReport, VerdictOutcome
 
 UNFINISHED = "left out, because they are unfinished"
@@ -123,7 +123,7 @@ def search_runs(folder: Path) -> FoundRuns:
 def _explain_unfinished(unfinished: Mapping[str, int]) -> str:
     """Return how many runs are unfinished, by their commands, and what finishes each kind."""
     ways = [
-        f"{count} of serve-eval {maker}, with the same command and -o FOLDER"
+        f"{count} of serve-eval {name_command(maker)}, with the same command and -o FOLDER"
         if maker
         else f"{count} with serve-eval run --resume FOLDER"
         for maker, count in sorted(unfinished.items())

@@ -1,4 +1,4 @@
-"""Name the types of options that several tasks have, with their help for `serve-eval list`."""
+"""Name the types of options that several tasks have, with their help for `serve-eval data list`."""
 
 from __future__ import annotations
 

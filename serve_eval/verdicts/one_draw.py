@@ -37,7 +37,7 @@ def describe_one_seed(runs: int, seed: int | None, temperature: float | None) ->
     return (
         f"one_draw: each of the {runs} runs has sampling seed {seed}: they are no independent"
         " draws, and the reference looks more stable than it is; take it without a seed"
-        " (--sampling-seed, protocol.seed, TASK.seed), or from one run with --repeats, which have"
+        " (protocol.seed, TASK.seed), or from one run with --repeats, which have"
         " seeds of their own"
     )
 

@@ -77,5 +77,5 @@ def _describe_endings(result: TaskResult) -> Iterator[str]:
         yield (
             f"{sum(result.unlisted_finishes.values())} of {result.scored} answers end with a"
             f" finish_reason of no known server ({named}) and may have been cut: if it ends a whole"
-            f" answer, add --known-finish-reasons {first} (limits.known_finish_reasons)"
+            f" answer, add --set limits.known_finish_reasons={first}"
         )

@@ -174,8 +174,12 @@ def attack(
             "--set",
         ]
         command += [f"gsm8k.num_samples={samples}", "--concurrency", str(in_flight), "-o", str(out)]
-        command += ["--stall-timeout", "3", "--sample-timeout", "60", "--max-error-rate", "0.5"]
-        command += ["--stream" if stream else "--no-stream", *flags]
+        limits = {"stall_timeout_s": "3", "sample_timeout_s": "60", "max_error_rate": "0.5"}
+        limits["stream"] = "true" if stream else "false"
+        command += [
+            word for name, value in limits.items() for word in ("--set", f"limits.{name}={value}")
+        ]
+        command += flags
         journal = out / "samples/gsm8k.jsonl"
         code = -1
         for moment in sorted(rng.uniform(0.0, 0.95 * samples) for _ in range(kills)):

@@ -34,29 +34,29 @@ class Old:
 STEPS = (
     Old("resume an interrupted run", ("run", "--resume", "cut"), "cut"),
     Old("resume a finished run", ("run", "--resume", "fine"), "fine"),
-    Old("verdict", ("verdict", "fine", "--json")),
+    Old("judge", ("judge", "fine", "--json")),
     Old(
         "verdict by another rule",
-        ("verdict", "fine", "--verdict", "paired", "--references-dir", "refs", "--json"),
+        ("judge", "fine", "--verdict", "paired", "--references-dir", "refs", "--json"),
     ),
-    Old("rescore", ("rescore", "fine", "--json")),
+    Old("judge", "--rescore", ("judge", "--rescore", "fine", "--json")),
     Old(
         "rescore with another option",
-        ("rescore", "fine", "--set", "gsm8k.filter=strict-match", "-o", "scored"),
+        ("judge", "--rescore", "fine", "--set", "gsm8k.filter=strict-match", "-o", "scored"),
         "scored",
     ),
     Old("compare two old folders", ("compare", "fine", "other", "--json", "-o", "compared")),
     Old("go on with an old comparison", ("compare", "fine", "other", "--json", "-o", "twins")),
-    Old("export", ("export", "fine", "-o", "theirs"), "theirs"),
+    Old("runs", "export", ("runs", "export", "fine", "-o", "theirs"), "theirs"),
     Old("diagnose", ("diagnose", "other", "--json")),
     Old(
         "references register",
         ("references", "register", "fine", "--wanted", "1", "--references-dir", "new"),
         "new",
     ),
-    Old("resume an interrupted suite", ("suite", "--resume", "nightly"), "nightly"),
-    Old("resume a finished suite", ("suite", "--resume", "nightly", "--json")),
-    Old("drift", ("drift", ".", "--json")),
+    Old("resume an interrupted suite", ("run", "--resume", "nightly"), "nightly"),
+    Old("resume a finished suite", ("run", "--resume", "nightly", "--json")),
+    Old("runs", "trend", ("runs", "trend", ".", "--json")),
 )
 
 
@@ -136,7 +136,7 @@ def _make(old: Checkout, here: Path) -> None:
     )
     _cut(
         old,
-        ("suite", "nightly.yaml", "-o", "nightly"),
+        ("run", "nightly.yaml", "-o", "nightly"),
         here / "nightly/runs/slow/samples/gsm8k.jsonl",
     )
 

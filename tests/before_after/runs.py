@@ -57,7 +57,7 @@ def _rules(folder: Path) -> None:
 
 def _judged(name: str) -> list[Step]:
     return [
-        shown("verdict", name, "--verdict", rule, "--references-dir", "refs", "--json")
+        shown("judge", name, "--verdict", rule, "--references-dir", "refs", "--json")
         for rule in RULES
     ]
 
@@ -76,7 +76,7 @@ VERDICTS = Run(
         shown("run", "worse.yaml", "--references-dir", "refs", "--verdict", "paired", "--dry-run"),
         *_judged("r3"),
         shown(
-            "verdict",
+            "judge",
             "worse_classic",
             "--verdict",
             "paired",
@@ -101,9 +101,21 @@ COMPARE = Run(
     "compare",
     _compared,
     (
-        Step(("compare", "a.yaml", "b.yaml", "--order-seed", "7", "--self", "40", "-o", "both")),
+        Step(
+            (
+                "compare",
+                "a.yaml",
+                "b.yaml",
+                "--set",
+                "limits.order_seed=7",
+                "--self",
+                "40",
+                "-o",
+                "both",
+            )
+        ),
         run("a.yaml", out="run_a"),
-        Step(("compare", "run_a", "b.yaml", "--order-seed", "7", "-o", "mixed")),
+        Step(("compare", "run_a", "b.yaml", "--set", "limits.order_seed=7", "-o", "mixed")),
         run("b.yaml", out="run_b"),
         shown(
             "compare",
@@ -156,9 +168,9 @@ SUITE = Run(
     (
         *(run(f"r{number}.yaml") for number in range(3)),
         Step(("references", "register", "r0", "r1", "r2", "--references-dir", "refs")),
-        shown("suite", "sound.yaml", "--dry-run"),
-        Step(("suite", "suite.yaml", "-o", "nightly")),
-        Step(("suite", "--resume", "nightly")),
+        shown("run", "sound.yaml", "--dry-run"),
+        Step(("run", "suite.yaml", "-o", "nightly")),
+        Step(("run", "--resume", "nightly")),
     ),
     ("nightly",),
 )
@@ -187,7 +199,7 @@ EARLY = Run(
     _early,
     (
         run("lost.yaml", "--references-dir", "refs", "--early-stop"),
-        run("won.yaml", "--references-dir", "refs", "--early-stop", "--early-stop-eps", "0.05"),
+        run("won.yaml", "--references-dir", "refs", "--early-stop", "--set", "early_stop=0.05"),
         Step(("run", "--resume", "lost", "--no-early-stop")),
         shown("run", "lost.yaml", "--references-dir", "refs", "--early-stop", "--dry-run"),
     ),
@@ -204,7 +216,7 @@ CASES = Run(
     "cases",
     _cases,
     (
-        shown("cases", "expand", "cases.yaml"),
+        shown("data", "cases", "expand", "cases.yaml"),
         shown("run", "own.yaml", "--no-reference", "--dry-run"),
         run("own.yaml"),
         Step(
@@ -212,8 +224,8 @@ CASES = Run(
                 "run",
                 "own.yaml",
                 "--no-reference",
-                "--order-seed",
-                "7",
+                "--set",
+                "limits.order_seed=7",
                 "--rerun",
                 "all",
                 "-o",
@@ -237,7 +249,7 @@ LM_EVAL = Run(
     (
         shown("run", "theirs.yaml", "--no-reference", "--dry-run"),
         run("theirs.yaml"),
-        Step(("export", "theirs", "--include-path", "mine", "-o", "theirs/lm-eval")),
+        Step(("runs", "export", "theirs", "--include-path", "mine", "-o", "theirs/lm-eval")),
     ),
     ("theirs",),
     needs="lm_eval",
@@ -307,13 +319,22 @@ AGAIN = Run(
     (
         run("r0.yaml"),
         run("worse.yaml"),
-        shown("rescore", "r0", "--json"),
-        shown("rescore", "r0", "--set", "gsm8k.filter=strict-match", "-o", "strict", "--json"),
+        shown("judge", "--rescore", "r0", "--json"),
+        shown(
+            "judge",
+            "--rescore",
+            "r0",
+            "--set",
+            "gsm8k.filter=strict-match",
+            "-o",
+            "strict",
+            "--json",
+        ),
         Step(("references", "register", "r0", "--wanted", "1", "--references-dir", "refs")),
         *_judged("worse"),
-        Step(("export", "r0", "-o", "r0/lm-eval")),
+        Step(("runs", "export", "r0", "-o", "r0/lm-eval")),
         shown("diagnose", "worse", "--json"),
-        shown("drift", ".", "--json"),
+        shown("runs", "trend", ".", "--json"),
     ),
     ("r0", "worse", "strict", "refs"),
 )
@@ -328,8 +349,8 @@ _INVARIANTS = (
     "one.yaml",
     "--limit",
     "20",
-    "--order-seed",
-    "7",
+    "--set",
+    "limits.order_seed=7",
     "--chunk-tokens",
     "0",
     "-o",
@@ -338,7 +359,12 @@ _INVARIANTS = (
 INVARIANTS = Run(
     "invariants",
     _invariants,
-    (Step(("invariants", *_INVARIANTS), otherwise=("compare", "--invariants", *_INVARIANTS)),),
+    (
+        Step(
+            ("check", "invariants", *_INVARIANTS),
+            otherwise=("compare", "--invariants", *_INVARIANTS),
+        ),
+    ),
     ("passes",),
 )
 

@@ -43,8 +43,8 @@ class Run:
 def run(name: str, *more: str, out: str | None = None) -> Step:
     """Evaluate a plan in a folder of its name, without a reference unless there are some."""
     flags = (
-        "--order-seed",
-        "7",
+        "--set",
+        "limits.order_seed=7",
         *(("--no-reference",) if "--references-dir" not in more else ()),
         *more,
     )

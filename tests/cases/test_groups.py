@@ -126,7 +126,7 @@ def test_groups_change_neither_ids_nor_the_protocol_and_can_be_set_for_a_run() -
         _groups(common, a=PROMPTED)
         ids[name] = [q.id for q in questions(file.read(["cases.yaml"]), "c").asked]
     assert ids["without"] == ids["with"]
-    done = serve_eval("cases", "expand", "cases.yaml", "--set", "cases:c.group=passage")
+    done = serve_eval("data", "cases", "expand", "cases.yaml", "--set", "cases:c.group=passage")
     assert "c: 1 cases in 1 groups, scored by exact" in done.stdout
 
 

@@ -30,7 +30,7 @@ def sealed(tmp_path: Path) -> Path:
     """Return the encrypted file; the plain one is deleted."""
     plain = tmp_path / "secret.yaml"
     plain.write_text(CASES)
-    done = serve_eval("cases", "encrypt", plain, SERVE_EVAL_HOLDOUT_KEY=KEY)
+    done = serve_eval("data", "cases", "encrypt", plain, SERVE_EVAL_HOLDOUT_KEY=KEY)
     assert done.returncode == 0, done.stderr
     plain.unlink()
     return tmp_path / "secret.yaml.enc"
@@ -79,11 +79,11 @@ def test_a_damaged_file_is_told(sealed: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_encrypting_needs_a_key_and_a_file_that_is_right(tmp_path: Path) -> None:
     plain = tmp_path / "a.yaml"
     plain.write_text(CASES)
-    done = serve_eval("cases", "encrypt", plain)
+    done = serve_eval("data", "cases", "encrypt", plain)
     assert (done.returncode, "SERVE_EVAL_HOLDOUT_KEY is not set" in done.stderr) == (2, True)
     assert "openssl rand -base64 32" in done.stderr
     plain.write_text("secret: 3\n")
-    assert serve_eval("cases", "encrypt", plain, SERVE_EVAL_HOLDOUT_KEY=KEY).returncode == 2
+    assert serve_eval("data", "cases", "encrypt", plain, SERVE_EVAL_HOLDOUT_KEY=KEY).returncode == 2
     assert not (tmp_path / "a.yaml.enc").exists()
 
 
@@ -107,7 +107,7 @@ def test_no_file_of_the_run_but_the_journal_of_answers_has_its_texts(
         assert done.returncode == 3, done.stderr
         assert endpoint.taken() == {"Question of the vault?": 1}
         shown = serve_eval("run", *arguments, "--dry-run", SERVE_EVAL_HOLDOUT_KEY=KEY)
-        listed = serve_eval("cases", "expand", "--json", sealed, SERVE_EVAL_HOLDOUT_KEY=KEY)
+        listed = serve_eval("data", "cases", "expand", "--json", sealed, SERVE_EVAL_HOLDOUT_KEY=KEY)
     assert "● 100.0" in done.stdout
     assert "a:one" in listed.stdout
     for text in (done.stdout, done.stderr, shown.stdout, listed.stdout):
@@ -117,7 +117,9 @@ def test_no_file_of_the_run_but_the_journal_of_answers_has_its_texts(
         assert KEY.encode() not in path.read_bytes()
         if path.parent.name != "samples":
             assert b"vault" not in path.read_bytes().lower(), path
-    done = serve_eval("export", out, "-o", tmp_path / "exported", SERVE_EVAL_HOLDOUT_KEY=KEY)
+    done = serve_eval(
+        "runs", "export", out, "-o", tmp_path / "exported", SERVE_EVAL_HOLDOUT_KEY=KEY
+    )
     assert done.returncode == 0, done.stderr
     written = [path for path in (tmp_path / "exported").rglob("*") if path.is_file()]
     assert len(written) == 2

@@ -167,7 +167,7 @@ def test_a_stored_run_of_today_is_read_judged_and_scored_again(
     content = json.loads(stored.read_text())
     assert content["fingerprints"]["cases:sums"].pop("scorer_options")
     stored.write_text(json.dumps(content))
-    again = serve_eval("verdict", tmp_path / "out")
+    again = serve_eval("judge", tmp_path / "out")
     assert again.returncode == 0, again.stderr
     [found] = rescore(tmp_path / "out")
     assert (found.changed, found.notes) == ([], [])
@@ -180,10 +180,12 @@ def test_a_rescored_run_is_not_judged_by_the_reference_of_the_old_scorer(
     refs = _register(file, endpoint, tmp_path)
     _run(file, endpoint, tmp_path / "out", refs)
     setting = "cases:sums.scorer={numeric: {absolute: 10}}"
-    done = serve_eval("rescore", tmp_path / "out", "--set", setting, "-o", tmp_path / "re")
+    done = serve_eval(
+        "judge", "--rescore", tmp_path / "out", "--set", setting, "-o", tmp_path / "re"
+    )
     assert done.returncode == 0, done.stderr
     for more in ([], ["--verdict", "classic"]):
-        judged = serve_eval("verdict", tmp_path / "re", *more)
+        judged = serve_eval("judge", tmp_path / "re", *more)
         assert judged.returncode == 3, judged.stdout
         assert "scorer_options is {'numeric': {'absolute': 10}} here" in judged.stdout
         assert "PASS" not in judged.stdout
@@ -194,7 +196,13 @@ def test_a_rescored_run_is_judged_by_references_of_its_scorer(
 ) -> None:
     lenient = _register(_write(tmp_path / "lenient.yaml", LENIENT), endpoint, tmp_path)
     _run(_write(tmp_path / "c.yaml", "numeric"), endpoint, tmp_path / "out", None)
-    command = ["rescore", tmp_path / "out", "--set", "cases:sums.scorer={numeric: {absolute: 10}}"]
+    command = [
+        "judge",
+        "--rescore",
+        tmp_path / "out",
+        "--set",
+        "cases:sums.scorer={numeric: {absolute: 10}}",
+    ]
     done = serve_eval(*command, "-o", tmp_path / "re", "--references-dir", lenient)
     assert done.returncode == 0, done.stderr
     [task] = json.loads((tmp_path / "re/report.json").read_text())["tasks"]
@@ -230,8 +238,8 @@ def test_a_table_of_a_run_and_its_rescored_copy_names_the_scorer(
 ) -> None:
     _run(_write(tmp_path / "c.yaml", "numeric"), endpoint, tmp_path / "out", None)
     setting = "cases:sums.scorer={numeric: {absolute: 10}}"
-    serve_eval("rescore", tmp_path / "out", "--set", setting, "-o", tmp_path / "re")
-    done = serve_eval("export", tmp_path / "out", tmp_path / "re", "--format", "table")
+    serve_eval("judge", "--rescore", tmp_path / "out", "--set", setting, "-o", tmp_path / "re")
+    done = serve_eval("runs", "export", tmp_path / "out", tmp_path / "re", "--format", "table")
     told = " ".join((done.stdout + done.stderr).split())
     assert "scorer_options differ" in told, told
     assert "samples" not in told.partition("cannot be compared")[2]

@@ -19,8 +19,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_example_is_written_listed_and_runs_as_it_says() -> None:
-    assert serve_eval("cases", "new", "mine.yaml").returncode == 0
-    listed = serve_eval("cases", "expand", "mine.yaml")
+    assert serve_eval("data", "cases", "new", "mine.yaml").returncode == 0
+    listed = serve_eval("data", "cases", "expand", "mine.yaml")
     assert (
         "10 cases of 2 tasks, 0 skipped; nothing was sent\n"
         "  cases:capitals: 7 cases, scored by exact, words\n      europe:france\n" in listed.stdout
@@ -40,13 +40,15 @@ def test_the_example_is_written_listed_and_runs_as_it_says() -> None:
 
 def test_a_file_that_is_there_is_not_written_over() -> None:
     Path("mine.yaml").write_text("mine")
-    done = serve_eval("cases", "new", "mine.yaml")
+    done = serve_eval("data", "cases", "new", "mine.yaml")
     assert (done.returncode, Path("mine.yaml").read_text()) == (2, "mine")
     assert "mine.yaml already exists" in done.stderr
 
 
 def test_the_schema_that_is_printed_is_one() -> None:
-    jsonschema.Draft202012Validator.check_schema(json.loads(serve_eval("cases", "schema").stdout))
+    jsonschema.Draft202012Validator.check_schema(
+        json.loads(serve_eval("data", "cases", "schema").stdout)
+    )
 
 
 def test_what_is_expanded_says_what_would_be_sent_and_what_is_skipped() -> None:
@@ -57,7 +59,7 @@ def test_what_is_expanded_says_what_would_be_sent_and_what_is_skipped() -> None:
         "--set",
         "cases:text_extraction.scorer=exact",
     ]
-    text = serve_eval("cases", "expand", "data", "-v", *options).stdout
+    text = serve_eval("data", "cases", "expand", "data", "-v", *options).stdout
     assert (
         "cases:text_extraction: 8 cases, scored by exact\n      extraction:gene:one:short\n" in text
     )
@@ -67,7 +69,7 @@ def test_what_is_expanded_says_what_would_be_sent_and_what_is_skipped() -> None:
         " --set 'cases:rag_interpretation.scorer={judge: {judges: [{model: MODEL, base_url:"
         " URL}]}}'\n" in text
     )
-    lines = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)["result"]
+    lines = json.loads(serve_eval("data", "cases", "expand", "data", "--json").stdout)["result"]
     first = next(line for line in lines if line["case"] == "relevant:short")
     assert first["messages"][-1] == {"role": "user", "content": "Is it?"}
     assert (first["expected"], len(first["compat_md5"])) == ({"answer": "yes"}, 32)
@@ -79,7 +81,7 @@ def test_what_is_expanded_says_what_would_be_sent_and_what_is_skipped() -> None:
 def test_a_bad_file_is_told_with_exit_code_2() -> None:
     Path("bad.yaml").write_text("c:\n  - {case: a, input: {prompt: x}, expect: y}\n")
     for command in (
-        ["cases", "expand", "bad.yaml"],
+        ["data", "cases", "expand", "bad.yaml"],
         ["run", "--cases", "bad.yaml", "--launcher", "simulated"],
     ):
         done = serve_eval(*command)
@@ -90,14 +92,16 @@ def test_a_bad_file_is_told_with_exit_code_2() -> None:
 def test_a_file_that_takes_too_long_is_told_with_what_to_do() -> None:
     case = "  - {case: c%d, input: {prompt: 'Say %d'}, expected: '%d'}\n"
     Path("many.yaml").write_text("c:\n" + "".join(case % (i, i, i) for i in range(100)))
-    done = serve_eval("cases", "expand", "many.yaml", SERVE_EVAL_READING_TIMEOUT="0.0000001")
+    done = serve_eval(
+        "data", "cases", "expand", "many.yaml", SERVE_EVAL_READING_TIMEOUT="0.0000001"
+    )
     assert done.returncode == 2
     assert "error: many.yaml: took longer than 1e-07 s; it had done " in done.stderr
     assert (
         "Split it into smaller files, or allow more time: SERVE_EVAL_READING_TIMEOUT=2e-07"
         in done.stderr
     )
-    assert "100 cases of 1 tasks" in serve_eval("cases", "expand", "many.yaml").stdout
+    assert "100 cases of 1 tasks" in serve_eval("data", "cases", "expand", "many.yaml").stdout
 
 
 def _results(file: str, *hashes: str) -> None:
@@ -109,7 +113,7 @@ def _results(file: str, *hashes: str) -> None:
 
 def test_old_results_become_references_that_judge_a_run() -> None:
     write_biochatter(Path("data"))
-    listed = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)["result"]
+    listed = json.loads(serve_eval("data", "cases", "expand", "data", "--json").stdout)["result"]
     hashes = [
         line["compat_md5"]
         for line in listed
@@ -117,12 +121,12 @@ def test_old_results_become_references_that_judge_a_run() -> None:
     ]
     _results("rag.csv", *hashes, "f" * 32)
     done = serve_eval(
-        "cases", "import-results", "rag.csv", "--cases", "data", "--references-dir", "refs"
+        "data", "cases", "import-results", "rag.csv", "--cases", "data", "--references-dir", "refs"
     )
     assert done.returncode == 0, done.stderr
     assert (
-        done.stdout == "cases:rag_interpretation: simulated: 100.000 over 3 of 3 cases, 2 runs\n"
-        "3 of 4 rows matched a case; 1 belong to no case that is asked\n"
+        done.stdout == "3 of 4 rows matched a case; 1 belong to no case that is asked\n"
+        "  cases:rag_interpretation: simulated: 100.000 over 3 of 3 cases, 2 runs\n"
     )
     run = [
         "run",
@@ -146,12 +150,12 @@ def test_old_results_become_references_that_judge_a_run() -> None:
 
 def test_no_run_that_is_scored_otherwise_is_judged_by_an_imported_reference() -> None:
     write_biochatter(Path("data"))
-    listed = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)["result"]
+    listed = json.loads(serve_eval("data", "cases", "expand", "data", "--json").stdout)["result"]
     _results(
         "exam.csv", *(line["compat_md5"] for line in listed if line["task"] == "cases:medical_exam")
     )
     done = serve_eval(
-        "cases", "import-results", "exam.csv", "--cases", "data", "--references-dir", "refs"
+        "data", "cases", "import-results", "exam.csv", "--cases", "data", "--references-dir", "refs"
     )
     assert done.returncode == 0, done.stderr
     run = [
@@ -185,12 +189,21 @@ def test_no_run_that_is_scored_otherwise_is_judged_by_an_imported_reference() ->
 
 def test_results_of_cases_that_lack_an_option_say_which_and_what_fits() -> None:
     write_biochatter(Path("data"))
-    listed = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)["result"]
+    listed = json.loads(serve_eval("data", "cases", "expand", "data", "--json").stdout)["result"]
     _results(
         "some.csv", *(line["compat_md5"] for line in listed if line["task"] == "cases:mcp_edam_qa")
     )
     setting = 'cases:mcp_edam_qa.system_messages=["Answer with ..."]'
-    command = ["cases", "import-results", "some.csv", "--references-dir", "refs", "--cases", "data"]
+    command = [
+        "data",
+        "cases",
+        "import-results",
+        "some.csv",
+        "--references-dir",
+        "refs",
+        "--cases",
+        "data",
+    ]
     lacking = serve_eval(*command)
     assert lacking.returncode == 2
     assert (

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from serve_eval.cli._commands import COMMANDS
 from serve_eval.cli._completion import complete
-from serve_eval.cli.app import COMMANDS
-from serve_eval.cli.completion import SCRIPTS
+from serve_eval.cli.setup_completion import SCRIPTS
 from tests.cli.command import environment, serve_eval
 
 
@@ -26,7 +26,10 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("before", "incomplete", "offered"),
     [
-        ("", "ve", ["verify", "verdict"]),
+        ("", "ve", ["verify"]),
+        ("", "re", ["references"]),
+        ("data cases", "ex", ["expand"]),
+        ("check", "", ["load", "invariants", "tools", "workers"]),
         ("", "--v", ["--version"]),
         ("references", "re", ["register"]),
         ("references", "t", ["take"]),
@@ -40,6 +43,14 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("show", "outputs/20261101", ["outputs/20261101_a"]),
         ("compare", "l", ["latest"]),
         ("references take host:8000 -t", "passkey_sh", ["passkey_short"]),
+        ("references show", "gsm8k_inferencem", ["gsm8k_inferencemax"]),
+        ("data fetch", "gsm", ["gsm8k"]),
+        ("data list", "l", ["launchers"]),
+        ("run --set", "limits.order", ["limits.order=", "limits.order_seed="]),
+        ("smoke host:8000 --set", "connection.prox", ["connection.proxy="]),
+        ("run -t gsm8k --set", "gsm8k.num_f", ["gsm8k.num_fewshot="]),
+        ("run --launcher embedded --set", "launcher.dam", ["launcher.damage="]),
+        ("show nothing", "", []),
         ("run", "pla", []),
         ("run --model", "x", []),
         ("nothing", "x", []),
@@ -67,7 +78,7 @@ def test_bash_completes_commands_options_and_runs(tmp_path: Path) -> None:
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m serve_eval "$@"\n')
     program.chmod(0o755)
     ask = """
-eval "$(serve-eval completion bash)"
+eval "$(serve-eval setup completion bash)"
 complete -p serve-eval
 try() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _serve_eval serve-eval; echo "${COMPREPLY[*]}"; }
 try serve-eval smo
@@ -88,10 +99,56 @@ try serve-eval show ''
     ]
 
 
+def test_the_samples_of_a_run_are_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = ("-t", "word_problems", "--limit", "4", "--no-reference")
+    assert serve_eval("run", "--launcher", "simulated", *asked, "-o", "out").returncode == 3
+    offered = complete(["show", "out"], "test-")
+    assert len(offered) == 4
+    assert complete(["show", "--task", "word_problems", "out", offered[0]], "test-") == offered
+
+
+FISH = """
+source SCRIPT
+complete -C 'serve-eval smo'
+complete -C 'serve-eval run --set limits.outag'
+"""
+ZSH = """
+compadd() { print -r -- "$@" }
+compdef() { : }
+source SCRIPT
+words=(serve-eval smo); CURRENT=2; _serve_eval
+words=(serve-eval run --set limits.order_); CURRENT=4; _serve_eval
+"""
+
+
+@pytest.mark.parametrize(
+    ("shell", "script", "told"),
+    [
+        ("fish", FISH, ["smoke", "limits.outage_timeout_s="]),
+        ("zsh", ZSH, ["-S  --", "-- smoke", "-S  -- limits.order_seed=", "--"]),
+    ],
+)
+def test_fish_and_zsh_complete(shell: str, script: str, told: list[str], tmp_path: Path) -> None:
+    if (program := shutil.which(shell)) is None:
+        pytest.skip(f"needs {shell}")
+    (tmp_path / "serve-eval").write_text(f'#!/bin/sh\nexec {sys.executable} -m serve_eval "$@"\n')
+    (tmp_path / "serve-eval").chmod(0o755)
+    (tmp_path / "script").write_text(SCRIPTS[shell])
+    variables = environment() | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    variables["PATH"] = f"{tmp_path}:{variables['PATH']}"
+    asked = script.replace("SCRIPT", str(tmp_path / "script"))
+    done = subprocess.run(
+        [program, "-c", asked],
+        env=variables, capture_output=True, text=True, check=True, timeout=60, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == told
+
+
 def test_each_shell_has_a_script_and_another_is_refused() -> None:
     for shell, script in SCRIPTS.items():
-        assert serve_eval("completion", shell).stdout == script
+        assert serve_eval("setup", "completion", shell).stdout == script
         if program := shutil.which(shell):
             subprocess.run([program, "-n", "-c", script], check=True, timeout=20)
-    refused = serve_eval("completion", "zsch")
+    refused = serve_eval("setup", "completion", "zsch")
     assert (refused.returncode, "Did you mean 'zsh'" in refused.stderr) == (2, True)

@@ -33,7 +33,7 @@ def corrected(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) ->
         " verdict: {paired: {margin: 8}}, tasks: [{word_problems: {num_samples: 60}}]}\n"
         f"plans:\n{plans}"
     )
-    serve_eval("suite", top / "suite.yaml", "-o", top / "out")
+    serve_eval("run", top / "suite.yaml", "-o", top / "out")
     return top / "out"
 
 
@@ -84,7 +84,7 @@ def test_a_diagnosis_by_the_classic_rule_has_its_threshold(corrected: Path, tmp_
 
 def test_an_overview_has_the_outcome_of_the_suite(corrected: Path, tmp_path: Path) -> None:
     page = tmp_path / "view.html"
-    done = serve_eval("view", corrected, "--write", page)
+    done = serve_eval("runs", "view", corrected, "-o", page)
     assert done.returncode == 0, done.stderr
     text = page.read_text()
     assert text.count("INCONCLUSIVE (alone: FAIL)") == len(_corrected_rows(corrected))

@@ -19,7 +19,7 @@ from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, mo
 
 LIMIT, QUESTIONS = 64, 40
 PLAN = ("-m", "m", "--tasks", "word_problems", "--set", f"word_problems.num_samples={QUESTIONS}")
-MORE = ("--set", f"word_problems.max_tokens={LIMIT}", "--max-attempts", "1")
+MORE = ("--set", f"word_problems.max_tokens={LIMIT}", "--set", "limits.max_attempts=1")
 Script = Callable[[HttpRequest], Reply]
 
 

@@ -13,7 +13,7 @@ from tests.cli.command import serve_eval
 
 @pytest.mark.slow
 def test_every_act_of_the_demo_ends_as_expected_and_leaves_a_page(tmp_path: Path) -> None:
-    done = serve_eval("demo", "-o", tmp_path / "demo")
+    done = serve_eval("setup", "demo", "-o", tmp_path / "demo")
     assert done.returncode == 0, done.stdout + done.stderr
     for act in acts():
         folder = tmp_path / "demo" / act.name

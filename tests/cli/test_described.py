@@ -1,4 +1,4 @@
-"""`serve-eval list KIND NAME` shows the type, default and meaning of each option."""
+"""`serve-eval data list KIND NAME` shows the type, default and meaning of each option."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WITHOUT_LOAD = ("cases", "lm_eval", "longbench_v1")
 
 
 def _list(*arguments: str) -> str:
-    done = serve_eval("list", *arguments, COLUMNS="80")
+    done = serve_eval("data", "list", *arguments, COLUMNS="80")
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -64,7 +64,7 @@ def test_the_list_of_launchers_is_short() -> None:
     told = _list("launchers").splitlines()
     assert len(told) <= 2 * len(LAUNCHERS) + 2
     assert "context_servers" not in "".join(told)
-    assert told[-2] == "  options of one: serve-eval list launchers NAME"
+    assert told[-2] == "  options of one: serve-eval data list launchers NAME"
 
 
 def test_what_is_called_alike_may_mean_something_else() -> None:
@@ -96,7 +96,7 @@ def test_a_task_names_its_data_if_it_cannot_do_without(name: str, tmp_path: Path
     with pytest.raises(DatasetError) as caught:
         task.load(DataRoots(roots=(tmp_path,)), 2)
     source, hint = KNOWN[task.datasets[0]], caught.value.hint
-    fetch = f"serve-eval datasets fetch {task.datasets[0]}"
+    fetch = f"serve-eval data fetch {task.datasets[0]}"
     assert (fetch if source.urls or source.hub else f"Put a copy from {source.homepage}") in hint
 
 
@@ -114,7 +114,7 @@ def test_the_facts_of_a_task_are_its_own() -> None:
     told = _list("tasks", "gsm8k")
     for text in (
         "  data        GSM8K: 1319 test, 7473 train\n",
-        "              serve-eval datasets fetch gsm8k\n",
+        "              serve-eval data fetch gsm8k\n",
         "  asks        1319 samples; at most 256 tokens each\n",
         "  needs       an endpoint with completions\n",
         "  value       accuracy: mean of the samples, higher is better\n",
@@ -158,5 +158,5 @@ def test_scorers_are_described_too() -> None:
     ],
 )
 def test_a_name_that_there_is_not_is_refused(kind: str, name: str, message: str) -> None:
-    refused = serve_eval("list", kind, name)
+    refused = serve_eval("data", "list", kind, name)
     assert (refused.returncode, message in refused.stderr) == (2, True)

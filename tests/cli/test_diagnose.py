@@ -1,4 +1,4 @@
-"""The commands `diagnose` and `capsule`: what they print, and their exit codes."""
+"""The commands `diagnose` and `show --capsule`: what they print, and their exit codes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def test_a_diagnosis_has_a_page_and_files_for_ci_and_leaves_those_of_the_run(
     assert [(red / name).read_bytes() for name in kept] == before
     [failure] = ElementTree.parse(junit).iter("failure")
     assert "likely: 47 of 47 wrong answers end at the server" in failure.attrib["message"]
-    assert "serve-eval capsule" in summary.read_text()
+    capsule = f"serve-eval show {red} --task word_problems --capsule test-"
+    assert capsule in summary.read_text()
 
 
 def test_the_page_of_a_diagnosis_replaces_a_link_of_somebody_else(
@@ -101,17 +102,17 @@ def test_a_folder_that_is_none_is_a_usage_error(tmp_path: Path) -> None:
 
 
 def test_a_capsule_says_how_it_is_sent_again(red: Path, tmp_path: Path) -> None:
-    done = serve_eval("capsule", red, "--sample", "test-3", "-o", tmp_path)
+    done = serve_eval("show", red, "test-3", "--capsule", "-o", tmp_path)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "word_problems_test-3"
     assert done.stdout.startswith(f" WRITTEN   {folder}\n")
     assert done.stdout.endswith(f" next     sh {folder / 'curl.sh'}\n")
     names = {"README.md", "actual.json", "body.json", "curl.sh", "expected.json", "versions.json"}
     assert {file.name for file in folder.iterdir()} == names
-    assert serve_eval("capsule", red, "--sample", "test-3", "-o", tmp_path).stdout == done.stdout
+    assert serve_eval("show", red, "test-3", "--capsule", "-o", tmp_path).stdout == done.stdout
     (folder / "body.json").write_text("{}")
-    assert serve_eval("capsule", red, "--sample", "test-3", "-o", tmp_path).returncode == 2
-    unknown = serve_eval("capsule", red, "--sample", "test-333")
+    assert serve_eval("show", red, "test-3", "--capsule", "-o", tmp_path).returncode == 2
+    unknown = serve_eval("show", red, "test-333", "--capsule")
     assert unknown.returncode == 2
     assert "no such sample" in unknown.stderr
 
@@ -206,12 +207,12 @@ plans:
 """
     (tmp_path / "suite.yaml").write_text(text)
     out = tmp_path / "out"
-    done = serve_eval("suite", tmp_path / "suite.yaml", "-o", out)
+    done = serve_eval("run", tmp_path / "suite.yaml", "-o", out)
     assert done.returncode == 4, done.stdout + done.stderr
     for place in (out, out / "runs/gone"):
         told = serve_eval("diagnose", place)
         assert told.returncode == 0, told.stderr
         assert "cannot connect to 127.0.0.1:9" in told.stdout
-        assert f"serve-eval suite --resume {out}" in told.stdout
+        assert f"serve-eval run --resume {out}" in told.stdout
     monkeypatch.chdir(out / "runs/gone")
-    assert f"serve-eval suite --resume {out}" in serve_eval("diagnose", ".").stdout
+    assert f"serve-eval run --resume {out}" in serve_eval("diagnose", ".").stdout

@@ -117,7 +117,7 @@ def _noise(night: int, flips: int = 6) -> tuple[int, ...]:
 
 
 def _charts(folder: Path, *flags: str) -> dict[str, Any]:
-    done = serve_eval("drift", folder, "--json", *flags)
+    done = serve_eval("runs", "trend", folder, "--json", *flags)
     assert done.returncode == 0, done.stderr
     content: dict[str, Any] = json.loads(done.stdout)["result"]
     return content
@@ -131,7 +131,7 @@ def test_a_slow_decline_alarms_and_fails_nothing(
     for night in range(8, 20):
         nights.add(tuple({*_noise(night), *range(300, 306)}))  # a drop of 1.5 points
     page = nights.folder.parent / "drift.html"
-    done = serve_eval("drift", nights.folder, "-v", "--page", page)
+    done = serve_eval("runs", "trend", nights.folder, "-v", "-o", page)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(" ALARM ")
     assert "after 20 runs of 400 samples; S " in page.read_text()
@@ -142,7 +142,7 @@ def test_a_slow_decline_alarms_and_fails_nothing(
     assert "1.500 points worse" in done.stdout
     assert "8 nights before the decline are too few to know" in " ".join(done.stdout.split())
     monkeypatch.chdir(nights.folder.parent)  # what the commands write
-    first = serve_eval("drift", nights.folder)
+    first = serve_eval("runs", "trend", nights.folder)
     assert "began on 2026-03-09" in first.stdout
     assert len(first.stdout.splitlines()) <= 22
     follow(first.stdout)
@@ -165,7 +165,7 @@ def test_the_limit_is_raised_as_far_as_the_noise_is_an_estimate_and_the_chance_o
     for night in range(3):
         nights.add(_noise(night))
     [few] = _charts(nights.folder)["series"]
-    done = serve_eval("drift", nights.folder, "-v")
+    done = serve_eval("runs", "trend", nights.folder, "-v")
     chance = few["false_alarm"]["chance"]
     assert (
         f"beyond h = {few['h']:g} an unchanged endpoint alarms within 365 runs with a chance of"
@@ -278,7 +278,7 @@ def test_a_series_that_cannot_be_charted_hides_no_other(nights: Nights) -> None:
     content = _json(bare / "report.json")
     content["tasks"][0]["result"] |= {"metric": {**metric, "hi": None}, "task": "perplexity"}
     (bare / "report.json").write_text(json.dumps(content))
-    alone = serve_eval("drift", nights.folder)
+    alone = serve_eval("runs", "trend", nights.folder)
     assert (alone.returncode, "the metric has no bounds" in alone.stderr) == (2, True), alone.stderr
     nights.add()
     found = _charts(nights.folder)
@@ -404,7 +404,7 @@ def test_series_are_chosen_and_drawn(nights: Nights, tmp_path: Path) -> None:
         nights.add(_noise(night))
     picture = tmp_path / "drift.svg"
     done = serve_eval(
-        "drift", nights.folder, "--task", "gsm8k", "--model", "org/m", "--plot", picture
+        "runs", "trend", nights.folder, "--task", "gsm8k", "--model", "org/m", "--plot", picture
     )
     assert done.returncode == 0, done.stderr
     drawn = picture.read_text()
@@ -418,12 +418,12 @@ def test_series_are_chosen_and_drawn(nights: Nights, tmp_path: Path) -> None:
         "org/m",
     ):
         assert words in drawn
-    missing = serve_eval("drift", nights.folder, "--model", "org/n")
+    missing = serve_eval("runs", "trend", nights.folder, "--model", "org/n")
     assert (missing.returncode, "Did you mean 'org/m'?" in missing.stderr) == (2, True)
     for place in range(5):
         odd = nights.add(name=f"odd{place}")
         nights.edit(odd, fingerprint={"task": "gsm8k", "odd": str(place)})
-    crowded = serve_eval("drift", nights.folder, "--plot", picture)
+    crowded = serve_eval("runs", "trend", nights.folder, "--plot", picture)
     assert (crowded.returncode, "6 series do not fit, a picture holds 4" in crowded.stderr) == (
         2,
         True,
@@ -435,16 +435,16 @@ def test_folders_without_a_finished_run_are_an_error(nights: Nights, tmp_path: P
         (nights.folder, "contains no finished run"),
         (tmp_path / "nowhere", "no such folder"),
     ):
-        done = serve_eval("drift", place)
+        done = serve_eval("runs", "trend", place)
         assert (done.returncode, said in done.stderr, done.stdout) == (2, True, ""), done.stderr
     (nights.add() / "report.json").unlink()
-    done = serve_eval("drift", nights.folder)
+    done = serve_eval("runs", "trend", nights.folder)
     assert (done.returncode, ", only 1 unfinished" in done.stderr) == (2, True), done.stderr
     nights.add(failed=N, scored=0, value=None)
-    nothing = serve_eval("drift", nights.folder)
+    nothing = serve_eval("runs", "trend", nights.folder)
     assert (nothing.returncode, "no value" in nothing.stderr) == (2, True), nothing.stderr
     nights.add()
-    assert serve_eval("drift", nights.folder, "--h", "0").returncode == 2
+    assert serve_eval("runs", "trend", nights.folder, "--h", "0").returncode == 2
 
 
 def test_no_link_is_followed_and_the_depth_is_bounded(nights: Nights) -> None:
@@ -464,12 +464,12 @@ def test_an_alarm_is_skipped_in_a_junit_file_and_what_is_left_out_is_said(
         nights.add(range(2 * max(0, night - 8)))
     broken = nights.add()
     (broken / "report.json").write_text("{")
-    done = serve_eval("drift", nights.folder, "--junit", tmp_path / "j.xml")
+    done = serve_eval("runs", "trend", nights.folder, "--junit", tmp_path / "j.xml")
     assert done.returncode == 0, done.stderr
     assert f"note     left out: {broken / 'report.json'} cannot be read" in done.stdout
     [case] = ElementTree.parse(tmp_path / "j.xml").getroot().iter("testcase")
     skipped = case.find("skipped")
     assert skipped is not None
     assert "decline probably began" in (skipped.get("message") or "")
-    quiet = serve_eval("drift", nights.folder, "-q")
+    quiet = serve_eval("runs", "trend", nights.folder, "-q")
     assert (len(quiet.stdout.splitlines()), quiet.stderr) == (1, "")

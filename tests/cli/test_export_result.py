@@ -31,7 +31,7 @@ def test_the_files_are_listed_with_their_rows_and_what_was_left_out(
     run: Path, tmp_path: Path
 ) -> None:
     done = serve_eval(
-        "export", run, "-o", tmp_path, "--junit", tmp_path / "junit.xml", COLUMNS="80"
+        "runs", "export", run, "-o", tmp_path, "--junit", tmp_path / "junit.xml", COLUMNS="80"
     )
     assert done.returncode == 0, done.stderr
     first, *rows = done.stdout.splitlines()
@@ -40,7 +40,7 @@ def test_the_files_are_listed_with_their_rows_and_what_was_left_out(
     assert f" warning  {left}" in rows
     [suite] = JUnitXml.fromfile(str(tmp_path / "junit.xml"))
     assert [(case.name, case.result) for case in suite] == [("lm-eval", [])]
-    told = json.loads(serve_eval("export", run, "-o", tmp_path, "--json").stdout)
+    told = json.loads(serve_eval("runs", "export", run, "-o", tmp_path, "--json").stdout)
     files = {Path(one["file"]): one["rows"] for one in told["result"]["files"]}
     assert sorted(files) == sorted((tmp_path / "org__m").iterdir())
     for file, number in files.items():
@@ -51,18 +51,18 @@ def test_the_files_are_listed_with_their_rows_and_what_was_left_out(
 
 def test_a_table_on_standard_output_is_nothing_but_the_table(run: Path, tmp_path: Path) -> None:
     printed = serve_eval(
-        "export", run, "--format", "csv", "--notify-text", tmp_path / "line"
+        "runs", "export", run, "--format", "csv", "--notify-text", tmp_path / "line"
     ).stdout
     [row] = csv.DictReader(printed.splitlines())
     assert row["model"] == "org/m"
     assert (tmp_path / "line").read_text().startswith("WRITTEN csv: 1 row; ")
-    told = json.loads(serve_eval("export", run, "--format", "csv", "--json").stdout)
+    told = json.loads(serve_eval("runs", "export", run, "--format", "csv", "--json").stdout)
     assert told["result"]["rows"] == [row]
     assert told["outcome"] == "WRITTEN"
 
 
 def test_biochatters_files_have_their_rows(run: Path, tmp_path: Path) -> None:
-    done = serve_eval("export", run, "--format", "biochatter", "-o", tmp_path, "--json")
+    done = serve_eval("runs", "export", run, "--format", "biochatter", "-o", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     for one in json.loads(done.stdout)["result"]["files"]:
         with Path(one["file"]).open(newline="") as file:

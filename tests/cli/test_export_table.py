@@ -21,7 +21,7 @@ DEPLOYMENTS = {
     "20261128_100000_m": [],
     "20261128_100001_m": ["--quant-algo", "FP8"],
     "20261128_100002_m": ["--quant-algo", "FP8", "--kv-cache-quant-algo", "FP8"],
-    "20261128_100003_m": ["--spec-dec-algo", "MTP"],
+    "20261128_100003_m": ["--set", "accuracy_spec.spec_dec_algo=MTP"],
     "20261128_100004_m": ["--set", "launcher.seed=7"],
 }
 """Five deployments of one model in folders whose names say nothing about them."""
@@ -37,7 +37,7 @@ def _run(folder: Path, *more: object, tasks: str = ",".join(TASKS), limit: int =
 
 
 def _export(*arguments: str | Path, columns: int = 200) -> str:
-    done = serve_eval("export", *arguments, COLUMNS=str(columns))
+    done = serve_eval("runs", "export", *arguments, COLUMNS=str(columns))
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -149,7 +149,14 @@ def test_a_task_that_was_asked_in_two_ways_has_two_columns(tmp_path: Path) -> No
 
 
 def test_failed_samples_and_undecided_verdicts_are_marked(tmp_path: Path) -> None:
-    flags = ["--set", "launcher.failure_rate=0.3", "--max-error-rate", "1", "--retry-budget", "0"]
+    flags = [
+        "--set",
+        "launcher.failure_rate=0.3",
+        "--set",
+        "limits.max_error_rate=1",
+        "--set",
+        "limits.retry_budget=0",
+    ]
     _run(tmp_path / "lossy", *flags, tasks="word_problems", limit=40)
     _run(tmp_path / "sound", tasks="word_problems", limit=40)
     lossy, _ = rows = _rows(tmp_path)
@@ -181,16 +188,16 @@ def test_a_table_is_written_to_a_file(deployments: Path, tmp_path: Path) -> None
     told = _export(deployments, "--format", "latex", "-o", tmp_path / "t.tex")
     assert told.startswith(f" WRITTEN   latex  5 rows in {tmp_path / 't.tex'}\n")
     assert (tmp_path / "t.tex").read_text() == printed
-    lost = serve_eval("export", deployments, "--format", "svg", "-o", tmp_path / "no/t.svg")
+    lost = serve_eval("runs", "export", deployments, "--format", "svg", "-o", tmp_path / "no/t.svg")
     assert (lost.returncode, "cannot be written" in lost.stderr) == (2, True)
 
 
 def test_options_of_other_formats_are_refused(deployments: Path) -> None:
-    several = serve_eval("export", *deployments.iterdir(), "--format", "lm-eval")
+    several = serve_eval("runs", "export", *deployments.iterdir(), "--format", "lm-eval")
     assert (several.returncode, "writes one run, and 5" in several.stderr) == (2, True)
-    every = serve_eval("export", deployments, "--all", "--format", "biochatter")
+    every = serve_eval("runs", "export", deployments, "--all", "--format", "biochatter")
     assert (every.returncode, "--all is for the formats table" in every.stderr) == (2, True)
-    unknown = serve_eval("export", deployments, "--format", "latx")
+    unknown = serve_eval("runs", "export", deployments, "--format", "latx")
     assert "Did you mean 'latex'?" in unknown.stderr
 
 
@@ -225,7 +232,7 @@ def suite(tmp_path: Path) -> Path:
 
 
 def test_a_suite_is_readable_at_eighty_columns(suite: Path, tmp_path: Path) -> None:
-    done = serve_eval("suite", suite, "-o", tmp_path / "out", COLUMNS="80")
+    done = serve_eval("run", suite, "-o", tmp_path / "out", COLUMNS="80")
     title, header, *lines = done.stdout.splitlines()
     assert "FAIL" in title, done.stderr
     # One table, not blocks of columns, and no column without a figure.
@@ -244,7 +251,7 @@ def test_a_suite_is_readable_at_eighty_columns(suite: Path, tmp_path: Path) -> N
 def test_a_run_of_a_suite_without_a_report_is_a_row_that_says_why(
     suite: Path, tmp_path: Path
 ) -> None:
-    serve_eval("suite", suite, "-o", tmp_path / "out")
+    serve_eval("run", suite, "-o", tmp_path / "out")
     rows = {row["run"]: row for row in _rows(tmp_path / "out")}
     assert len(rows) == 5
     assert rows["lost"]["passkey_short verdict"] in ("ERROR", "UNSUPPORTED", "INCONCLUSIVE")
@@ -272,12 +279,12 @@ def test_an_unfinished_folder_hides_no_finished_run(deployments: Path, tmp_path:
         assert "runs left out: 1" in picture
         assert "serve-eval" not in picture
         assert str(tmp_path) not in picture.replace("\\", "")
-    nothing = serve_eval("export", dead, "--format", "table")
+    nothing = serve_eval("runs", "export", dead, "--format", "table")
     assert (nothing.returncode, "only 1 unfinished" in nothing.stderr) == (2, True)
 
 
 def test_a_run_that_a_row_shows_is_not_said_to_be_left_out(suite: Path, tmp_path: Path) -> None:
-    serve_eval("suite", suite, "-o", tmp_path / "out")
+    serve_eval("run", suite, "-o", tmp_path / "out")
     text = " ".join(_export(tmp_path / "out", "--format", "table").split())
     assert "left out" not in text
     assert text.count("lost: word_problems, passkey_short: no value: ERROR: http://") == 1

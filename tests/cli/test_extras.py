@@ -51,7 +51,7 @@ def test_a_cluster_names_its_extra(
 @pytest.mark.parametrize("name", ["simulated", "embedded"])
 def test_their_options_are_listed_all_the_same(name: str) -> None:
     script = "import sys; sys.modules['aiohttp'] = None; from serve_eval.cli import main; main()"
-    command = [sys.executable, "-c", script, "list", "launchers", name]
+    command = [sys.executable, "-c", script, "data", "list", "launchers", name]
     said = subprocess.run(
         command, env=environment(), capture_output=True, text=True, timeout=60, check=False
     )
@@ -60,7 +60,7 @@ def test_their_options_are_listed_all_the_same(name: str) -> None:
 
 
 def test_the_demo_names_its_extra(tmp_path: Path) -> None:
-    said = serve_eval("demo", "-o", tmp_path / "demo")
+    said = serve_eval("setup", "demo", "-o", tmp_path / "demo")
     assert said.returncode == 2
     assert SERVERS in said.stderr
     assert not (tmp_path / "demo").exists()

@@ -16,15 +16,15 @@ from tests.cli.command import serve_eval
 pytestmark = pytest.mark.usefixtures("simulated_here")
 COMMANDS = {
     "resume": ("run", "--resume", "RUN"),
-    "verdict": ("verdict", "RUN", "--no-reference"),
-    "rescore": ("rescore", "RUN"),
+    "verdict": ("judge", "RUN", "--no-reference"),
+    "rescore": ("judge", "--rescore", "RUN"),
     "compare": ("compare", "RUN", "RUN2", "-o", "OUT"),
     "diagnose": ("diagnose", "RUN"),
-    "export": ("export", "RUN", "-o", "OUT"),
-    "drift": ("drift", "DIR"),
+    "export": ("runs", "export", "RUN", "-o", "OUT"),
+    "drift": ("runs", "trend", "DIR"),
     "register": ("references", "register", "RUN", "--references-dir", "OUT"),
-    "capsule": ("capsule", "RUN", "--sample", "SAMPLE", "-o", "OUT"),
-    "power": ("power", "--from", "RUN"),
+    "capsule": ("show", "RUN", "SAMPLE", "--capsule", "-o", "OUT"),
+    "power": ("references", "power", "--from", "RUN"),
 }
 
 
@@ -131,7 +131,7 @@ def test_a_newer_report_whose_fields_changed_is_told_by_its_version(
 def test_a_folder_of_newer_runs_alone_says_why_nothing_is_charted(run: Path) -> None:
     for one in ("first", "second"):
         _change(run.parent / one / "plan.json", FOLDER_FORMAT + 1)
-    done = serve_eval("drift", run.parent)
+    done = serve_eval("runs", "trend", run.parent)
     assert (done.returncode, "no finished run" in done.stderr) == (2, True), done.stderr
     assert done.stderr.count(f"has format {FOLDER_FORMAT + 1}") == 2
 

@@ -46,12 +46,12 @@ def test_answers_are_scored_by_the_order_in_which_the_choices_were_asked(
     asked = [json.loads(line) for line in (out / "prompts/gpqa.jsonl").read_text().splitlines()]
     assert len(asked) == 20
     assert all("D) " in str(one) for one in asked)
-    assert serve_eval("rescore", out, "-o", tmp_path / "again").returncode in (0, 3)
+    assert serve_eval("judge", "--rescore", out, "-o", tmp_path / "again").returncode in (0, 3)
     assert _result(tmp_path / "again")["value"] == _result(out)["value"]
 
     _write(file, rows[::-1])
-    rescored = serve_eval("rescore", out, "-o", tmp_path / "other")
-    judged = serve_eval("verdict", out, "--verdict", "classic", "--no-reference")
+    rescored = serve_eval("judge", "--rescore", out, "-o", tmp_path / "other")
+    judged = serve_eval("judge", out, "--verdict", "classic", "--no-reference")
     assert rescored.returncode == 2
     assert "the data is not what" in rescored.stderr
     assert judged.returncode == 2

@@ -8,16 +8,14 @@ from typing import Any
 
 import pytest
 
-from serve_eval.cli.app import COMMANDS, make_command
+from serve_eval.cli._commands import COMMANDS, Family, find_entry, walk
+from serve_eval.cli.app import make_command
 from tests.cli.command import serve_eval
 
-LONG = [name for name in COMMANDS if getattr(make_command(name), "usual", ())]
-OF_GROUPS = ("", *(name for name in COMMANDS if hasattr(make_command(name), "commands")))
-PATHS = [
-    *("", *COMMANDS),
-    *(f"{group} {name}" for group in OF_GROUPS[1:] for name in make_command(group).commands),
-]
-ALONE = [name for name in COMMANDS if not hasattr(make_command(name), "commands")]
+ALONE = [" ".join(words) for words, _ in walk()]
+LONG = [name for name in ALONE if make_command(*name.split()).usual]
+OF_GROUPS = ("", "data cases", *(name for name, one in COMMANDS.items() if isinstance(one, Family)))
+PATHS = [*OF_GROUPS, *ALONE]
 
 
 def _flags(text: str) -> set[str]:
@@ -32,23 +30,23 @@ def test_the_commands_with_many_options_are_those_that_have_a_short_help() -> No
 
 
 def _options(name: str) -> list[Any]:
-    return [one for one in make_command(name).params if one.param_type_name == "option"]
+    return [one for one in make_command(*name.split()).params if one.param_type_name == "option"]
 
 
 @pytest.mark.parametrize("name", ALONE)
 def test_help_fits_a_terminal_and_shows_no_type_of_a_flag(name: str) -> None:
     for flag in ["--help", *(["--help-all"] if name in LONG else [])]:
-        said = serve_eval(name, flag, COLUMNS="80").stdout
+        said = serve_eval(*name.split(), flag, COLUMNS="80").stdout
         assert max(map(len, said.splitlines())) <= 80
         assert not re.search(r"<(bool|str|int|float|path|list)", said)
 
 
 @pytest.mark.parametrize("name", LONG)
 def test_the_short_help_shows_few_options_and_where_the_rest_is(name: str) -> None:
-    short = serve_eval(name, "--help").stdout
-    assert 10 <= len(make_command(name).usual) <= 16
+    short = serve_eval(*name.split(), "--help").stdout
+    assert 10 <= len(make_command(*name.split()).usual) <= 16
     assert short.splitlines()[-1].endswith(f"{name} --help-all")
-    every = serve_eval(name, "--help-all").stdout
+    every = serve_eval(*name.split(), "--help-all").stdout
     known = {
         flag
         for one in _options(name)
@@ -78,21 +76,20 @@ def test_every_help_has_two_examples_that_are_understood(path: str) -> None:
 
 def _parse(words: list[str]) -> None:
     """Parse a command line by its command. Raises click's UsageError if it is not understood."""
-    name, *rest = words
-    made = make_command(name)
-    if (below := getattr(made, "commands", None)) is not None:
-        made, (_, *rest) = below[rest[0]], rest
-    made.make_context(name, rest).close()
+    count = next(
+        n for n in range(1, len(words) + 1) if not isinstance(find_entry(words[:n]), Family)
+    )
+    make_command(*words[:count]).make_context(words[count - 1], words[count:]).close()
 
 
 def test_an_example_with_a_wrong_option_would_be_noticed() -> None:
     with pytest.raises(Exception, match="No such option"):
-        _parse(["datasets", "fetch", "gsm8k", "--into", "DIR"])
+        _parse(["data", "fetch", "gsm8k", "--into", "DIR"])
 
 
 def test_what_is_hidden_is_shown_nowhere() -> None:
     for name in ("run", "compare", "smoke", "watch"):
-        assert "--api-key " not in serve_eval(name, "--help-all").stdout
+        assert "--api-key " not in serve_eval(*name.split(), "--help-all").stdout
     assert "--invariants" not in serve_eval("compare", "--help-all").stdout
 
 
@@ -110,7 +107,7 @@ def test_a_structure_gets_flags_variables_and_repeated_options() -> None:
 
 
 def test_defaults_are_told_and_no_sentence_of_a_group_is_cut_off() -> None:
-    said = serve_eval("power", "--help").stdout
+    said = serve_eval("references", "power", "--help").stdout
     assert "Probability of detecting that drop (default 0.8)." in said
     assert "(default None)" not in said
     group = serve_eval("references", "--help", COLUMNS="80").stdout

@@ -32,7 +32,7 @@ _AT_THE_END = """
 import atexit, os, sys
 if {late}:
     atexit.register(lambda: os.kill(os.getpid(), {number}))  # runs behind what main() registers
-sys.argv = ["serve-eval", "power", "--total", "99"]
+sys.argv = ["serve-eval", "references", "power", "--total", "99"]
 from serve_eval.cli import main
 try:
     main()
@@ -42,7 +42,7 @@ finally:
 """
 _TWICE = """
 import os, sys
-sys.argv = ["serve-eval", "power", "--total", "99"]
+sys.argv = ["serve-eval", "references", "power", "--total", "99"]
 from serve_eval.cli import main
 import serve_eval.cli.app as app
 def interrupted_twice(**more):
@@ -97,7 +97,7 @@ def _ran(script: str, *, cwd: Path | None = None) -> tuple[int, str, str]:
         ),
         ("serve_eval.evaluation.plan.resolve", ["run", "--tasks", "gsm8k", "--model", "m"], 2),
         ("rich.console", ["run", "--tasks", "gsm8k", "--model", "m"], 15),
-        ("serve_eval.workflows.suite.file", ["suite", "nightly.yaml"], 2),
+        ("serve_eval.workflows.suite.file", ["run", "../nightly.yaml"], 2),
         (
             "serve_eval.workflows.compare.compare",
             ["compare", "a:1", "b:2", "--tasks", "gsm8k", "--model", "m"],
@@ -108,9 +108,11 @@ def _ran(script: str, *, cwd: Path | None = None) -> tuple[int, str, str]:
 def test_a_signal_while_modules_are_imported_is_one_line(
     tmp_path: Path, name: str, arguments: list[str], number: int
 ) -> None:
+    (here := tmp_path / "here").mkdir()
+    (tmp_path / "nightly.yaml").write_text("name: n\nplans: [{model: m, tasks: [gsm8k]}]\n")
     script = _AT_AN_IMPORT.format(name=name, number=number, arguments=arguments)
-    assert _ran(script, cwd=tmp_path) == (130, "", "Interrupted\n")
-    assert not list(tmp_path.iterdir())
+    assert _ran(script, cwd=here) == (130, "", "Interrupted\n")
+    assert not list(here.iterdir())
 
 
 @pytest.mark.parametrize("number", [2, 15])
@@ -141,7 +143,7 @@ def test_a_signal_when_all_is_done_prints_no_traceback(late: bool, number: int, 
 def test_an_interruption_in_a_finalizer_is_not_lost() -> None:
     script = (
         "import os, sys\n"
-        "sys.argv = ['serve-eval', 'list']\n"
+        "sys.argv = ['serve-eval', 'data', 'list']\n"
         "from serve_eval.cli import main\n"
         "import serve_eval.cli.app as app\n"
         "class Held:\n"
@@ -158,7 +160,9 @@ def test_an_interruption_in_a_finalizer_is_not_lost() -> None:
 def test_a_signal_that_is_to_be_ignored_stays_so(tmp_path: Path) -> None:
     """As under nohup."""
     script = "signal.signal(2, signal.SIG_IGN)" + _AT_AN_IMPORT.format(
-        name="serve_eval.stats.classic", number=2, arguments=["power", "--total", "99"]
+        name="serve_eval.stats.classic",
+        number=2,
+        arguments=["references", "power", "--total", "99"],
     )
     code, out, err = _ran(script)
     assert (code, err) == (0, "")
@@ -171,7 +175,7 @@ def test_commands_in_this_process_leave_its_signals_alone() -> None:
     from tests.cli.command import serve_eval
 
     before = [signal.getsignal(number) for number in (2, 15)]
-    assert serve_eval("power", "--total", "99").returncode == 0
+    assert serve_eval("references", "power", "--total", "99").returncode == 0
     assert [signal.getsignal(number) for number in (2, 15)] == before
 
 

@@ -69,7 +69,15 @@ def _command(data_root: Path, url: str, out: Path) -> list[str]:
         "--dataset-root",
         str(data_root),
     ]
-    flags += ["--no-reference", "--concurrency", "8", "--order", "random", "--stream"]
+    flags += [
+        "--no-reference",
+        "--concurrency",
+        "8",
+        "--set",
+        "limits.order=random",
+        "--set",
+        "limits.stream=true",
+    ]
     return [sys.executable, "-m", "serve_eval", "run", *flags, "-o", str(out)]
 
 

@@ -69,12 +69,12 @@ def _kill_again_and_again(run: Path, kills: int) -> None:
     value, scores, _ = before
     assert len(scores) == SAMPLES
     for i in range(kills):
-        command = (["verdict", str(run)], ["run", "--resume", str(run)])[i % 2]
+        command = (["judge", str(run)], ["run", "--resume", str(run)])[i % 2]
         killed += _kill_while_scoring(command, run, i / kills)
         assert dict(read_scores(run, TASK)) == scores
     assert killed > 0
     assert _read(run) == before
-    again = serve_eval("verdict", run, "--json")
+    again = serve_eval("judge", run, "--json")
     assert json.loads(again.stdout)["result"]["tasks"][0]["result"]["value"] == value
     assert _read(run) == before
     assert not list((run / "scores").glob("*.partial"))

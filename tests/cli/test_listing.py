@@ -14,7 +14,7 @@ KINDS = ("tasks", "scorers", "launchers", "verdicts", "presets")
 
 
 def _list(*arguments: str | Path, code: int = 0) -> str:
-    done = serve_eval("list", *arguments, COLUMNS="80")
+    done = serve_eval("data", "list", *arguments, COLUMNS="80")
     assert done.returncode == code, done.stderr
     return done.stdout
 
@@ -22,8 +22,8 @@ def _list(*arguments: str | Path, code: int = 0) -> str:
 @pytest.mark.parametrize(
     "command",
     [
-        *(("list", kind) for kind in KINDS),
-        ("datasets", "list"),
+        *(("data", "list", kind) for kind in KINDS),
+        ("data", "list", "datasets"),
     ],
 )
 def test_a_list_has_few_lines_and_all_of_it_in_other_forms(command: tuple[str, ...]) -> None:
@@ -63,7 +63,7 @@ def test_the_list_has_every_scorer_and_says_where_options_are() -> None:
     told = _list("scorers")
     assert all(f"\n  {name} " in told for name in registry.names(registry.SCORERS))
     assert "whole_words" not in told
-    assert "\n  options of one: serve-eval list scorers NAME\n" in told
+    assert "\n  options of one: serve-eval data list scorers NAME\n" in told
     assert "whole_words" in _list("scorers", "words")
     [one] = json.loads(_list("scorers", "words", "--json"))["entries"]
     assert "whole_words" in "\n".join(one["more"])

@@ -26,14 +26,14 @@ def made(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path
     """Return the folder of a suite in which one task has no data, and one deployment is dead."""
     top = tmp_path_factory.mktemp("lost")
     (top / "s.yaml").write_text(SUITE)
-    done = serve_eval("suite", top / "s.yaml", "-o", top / "out", "-v", COLUMNS="80")
+    done = serve_eval("run", top / "s.yaml", "-o", top / "out", "-v", COLUMNS="80")
     assert done.returncode == 4, done.stderr
     (top / "printed").write_text(done.stdout)
     return top
 
 
 def test_every_planned_task_has_a_column_and_every_deployment_one_row(made: Path) -> None:
-    done = serve_eval("export", made / "out", "--format", "csv")
+    done = serve_eval("runs", "export", made / "out", "--format", "csv")
     sound, dead = csv.DictReader(done.stdout.splitlines())
     assert (sound["run"], dead["run"]) == ("sound", "dead")
     assert sound["server"] == "simulator"
@@ -43,7 +43,7 @@ def test_every_planned_task_has_a_column_and_every_deployment_one_row(made: Path
 
 
 def test_a_task_that_was_not_asked_has_the_number_of_samples_that_was_planned(made: Path) -> None:
-    done = serve_eval("export", made / "out", "--format", "csv")
+    done = serve_eval("runs", "export", made / "out", "--format", "csv")
     sound, dead = csv.DictReader(done.stdout.splitlines())
     assert {sound["gsm8k planned"], dead["gsm8k planned"]} == {"7"}
     assert dead["word_problems planned"] == "30"
@@ -51,10 +51,12 @@ def test_a_task_that_was_not_asked_has_the_number_of_samples_that_was_planned(ma
 
 @pytest.mark.parametrize("to_format", ["table", "markdown", "latex", "svg"])
 def test_all_formats_have_the_column(made: Path, to_format: str) -> None:
-    text = serve_eval("export", made / "out", "--format", to_format).stdout
+    text = serve_eval("runs", "export", made / "out", "--format", to_format).stdout
     assert "gsm8k" in text
     assert "n 7" in text
-    assert serve_eval("export", made / "out", "--format", to_format, "--all").returncode == 0
+    assert (
+        serve_eval("runs", "export", made / "out", "--format", to_format, "--all").returncode == 0
+    )
 
 
 def test_the_printed_table_has_it_too(made: Path) -> None:
@@ -79,8 +81,8 @@ def test_a_task_that_was_planned_with_other_options_has_a_column_of_its_own(
     (tmp_path / "s.yaml").write_text(
         f"defaults: {{model: org/m, no_reference: true}}\nplans:\n{plans}"
     )
-    assert serve_eval("suite", tmp_path / "s.yaml", "-o", tmp_path / "out").returncode == 4
-    done = serve_eval("export", tmp_path / "out", "--format", "csv")
+    assert serve_eval("run", tmp_path / "s.yaml", "-o", tmp_path / "out").returncode == 4
+    done = serve_eval("runs", "export", tmp_path / "out", "--format", "csv")
     rows = {row["run"]: row for row in csv.DictReader(done.stdout.splitlines())}
     assert rows["alike"]["word_problems planned"] == "30"
     assert rows["other"]["word_problems planned"] == ""

@@ -15,7 +15,7 @@ from tests.workflows.smoke.server import Quirks, create
 FORCE = "TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS"
 FORCED = {"env": {FORCE: "2"}}
 SYNTHETIC = {"method": "mtp", "rejection_sample_method": "synthetic"}
-ALLOWED = "--allow-meaningless"
+ALLOWED = ("--set", "allow_meaningless=true")
 
 
 @pytest.fixture(autouse=True)
@@ -82,8 +82,8 @@ def test_each_launcher_refuses(launcher: dict[str, Any], words: str) -> None:
         refused = serve_eval("run", plan, *more)
         assert refused.returncode == 2
         assert words in refused.stderr
-        assert ALLOWED in refused.stderr
-    allowed = serve_eval("run", plan, "--dry-run", ALLOWED)
+        assert " ".join(ALLOWED) in refused.stderr
+    allowed = serve_eval("run", plan, "--dry-run", *ALLOWED)
     assert allowed.returncode == 0, allowed.stderr
 
 
@@ -103,11 +103,11 @@ def test_a_request_that_ignores_the_end_is_refused_and_warned_about_where_it_is_
         refused = serve_eval("run", plan, "--limit", "3", "-o", "out")
         assert (refused.returncode, "ignore_eos True generates past" in refused.stderr) == (2, True)
         assert not Path("out").exists()
-        ran = serve_eval("run", plan, "--limit", "3", "-o", "out", ALLOWED)
+        ran = serve_eval("run", plan, "--limit", "3", "-o", "out", *ALLOWED)
         assert ran.returncode == 3, ran.stderr
-        [warned] = [line for line in _report("out")["warnings"] if ALLOWED in line]
+        [warned] = [line for line in _report("out")["warnings"] if " ".join(ALLOWED) in line]
         assert "word_problems.extra_body: ignore_eos True" in warned
-        again = serve_eval("rescore", "out")
+        again = serve_eval("judge", "--rescore", "out")
         assert "none of 3 changed" in again.stdout, again.stderr
 
 
@@ -125,7 +125,7 @@ def test_a_running_server_that_tells_is_refused(told: dict[str, Any]) -> None:
         assert refused.returncode == 4, refused.stderr
         assert "the server" in refused.stderr
         assert "load_format dummy loads random weights" in refused.stderr
-        ran = serve_eval("run", plan, "--limit", "3", "-o", "out", ALLOWED)
+        ran = serve_eval("run", plan, "--limit", "3", "-o", "out", *ALLOWED)
         assert ran.returncode == 3, ran.stderr
         assert any("load_format dummy" in line for line in _report("out")["warnings"])
 

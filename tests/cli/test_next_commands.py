@@ -46,8 +46,8 @@ def folders(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> d
             patch.chdir(top)
             done = serve_eval(
                 "run", "--launcher", "simulated", *ASKED, "--limit", str(SAMPLES),
-                *(f"--set=launcher.{one}" for one in options), "--max-error-rate", "1", *judged,
-                "--json", "-o", f"r{number}",
+                *(f"--set=launcher.{one}" for one in options), "--set",
+                "limits.max_error_rate=1", *judged, "--json", "-o", f"r{number}",
             )  # fmt: skip
         ended = '{"outcome": "ERROR", "commands": []}'  # its server died, so it has no result
         told = json.loads(done.stdout or ended)
@@ -86,7 +86,7 @@ def test_what_a_run_its_verdict_and_its_diagnosis_name_next_runs(
     references = () if name == "NO REFERENCE" else ("--references-dir", "refs")
     found = {
         "run": printed,
-        "verdict": [] if name == "ERROR" else _list_next("verdict", place, *references),
+        "judge": [] if name == "ERROR" else _list_next("judge", place, *references),
         "diagnose": _list_next("diagnose", place),
     }
     assert bool(found["diagnose"]) is (name != "PASS")
@@ -112,7 +112,7 @@ def test_what_a_comparison_of_runs_and_its_diagnosis_name_next_runs(
 def _check_looks(commands: list[str]) -> None:
     """Run each command; those that only read a folder find what they name."""
     for one, code in _run_each(commands):
-        assert code == 0 or one.split()[1] not in ("diagnose", "show", "capsule"), one
+        assert code == 0 or one.split()[1] not in ("diagnose", "show"), one
 
 
 def _cut(asked: Asked) -> Said:
@@ -183,10 +183,10 @@ def test_what_ended_early_goes_on_as_its_diagnosis_says(
         "plans": plans,
     }
     Path("suite.yaml").write_text(json.dumps(suite))
-    assert serve_eval("suite", "suite.yaml", "-o", "suite").returncode == 4
+    assert serve_eval("run", "suite.yaml", "-o", "suite").returncode == 4
     expected = {
         "run": ["serve-eval run --resume run"],
-        "suite": ["serve-eval suite --resume suite"],
+        "suite": ["serve-eval run --resume suite"],
     }
     for folder, commands in expected.items():
         assert _list_next("diagnose", folder) == commands
@@ -204,7 +204,7 @@ def test_what_a_suite_and_its_diagnosis_name_next_runs(
     task = {"word_problems": {"num_samples": SAMPLES}}
     defaults = {"model": "simulated", "references_dir": "refs", "tasks": [task]}
     Path("s.yaml").write_text(json.dumps({"defaults": defaults, "plans": plans}))
-    told = json.loads(serve_eval("suite", "s.yaml", "-o", "s", "--json").stdout)
+    told = json.loads(serve_eval("run", "s.yaml", "-o", "s", "--json").stdout)
     assert told["outcome"] == "FAIL"
     assert told["commands"]
     _check_looks([*told["commands"], *_list_next("diagnose", "s")])

@@ -100,7 +100,7 @@ def _write_suite(folder: Path, *names: str) -> Path:
 
 def test_every_line_of_a_finished_suite_says_so(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    how = ("suite", _write_suite(tmp_path, "one", "two"), "-o", out, "--notify-text", "-")
+    how = ("run", _write_suite(tmp_path, "one", "two"), "-o", out, "--notify-text", "-")
     first = serve_eval(*how)
     assert "asked" not in first.stdout, first.stdout
     told = f"nothing was asked: the last answer came at {TIME}"
@@ -117,8 +117,8 @@ def test_every_line_of_a_finished_suite_says_so(tmp_path: Path) -> None:
 
 def test_a_suite_that_kept_some_runs_says_how_many(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    serve_eval("suite", _write_suite(tmp_path, "one", "two"), "-o", out)
-    how = ("suite", _write_suite(tmp_path, "one", "two", "new"), "-o", out, "--notify-text", "-")
+    serve_eval("run", _write_suite(tmp_path, "one", "two"), "-o", out)
+    how = ("run", _write_suite(tmp_path, "one", "two", "new"), "-o", out, "--notify-text", "-")
     grown = serve_eval(*how, "-q", GITHUB_ACTIONS="true")
     told = f"2 of 3 runs are older: last answer {TIME}"
     start, *_, notify = grown.stdout.splitlines()

@@ -61,7 +61,7 @@ def test_a_run_says_the_same_line_everywhere(tmp_path: Path, accuracy: float, li
     )  # fmt: skip
     said = _read_everywhere(out, file, done.stderr)
     assert re.fullmatch(line, said), said
-    again = serve_eval("verdict", out, "--notify-text", "-")
+    again = serve_eval("judge", out, "--notify-text", "-")
     assert again.stdout.splitlines()[-1] == said
 
 
@@ -88,16 +88,16 @@ def test_a_suite_names_its_worst_task_and_counts_the_others(tmp_path: Path) -> N
     (tmp_path / "suite.yaml").write_text(json.dumps({"name": "night", "plans": runs}))
     out, file = tmp_path / "out", tmp_path / "line"
     done = serve_eval(
-        "suite", tmp_path / "suite.yaml", "-o", out, "--notify-text", file, GITHUB_ACTIONS="true"
+        "run", tmp_path / "suite.yaml", "-o", out, "--notify-text", file, GITHUB_ACTIONS="true"
     )
     said = _read_everywhere(out, file, done.stderr)
     assert re.match(rf"FAIL damaged/word_problems embedded: {FIGURES}; 0 failed, 0 rep", said), said
     assert f"; of 3 tasks: 1 FAIL, 1 ERROR, 1 PASS; {out}" in said
-    alone = serve_eval("verdict", out / "runs/damaged", "--notify-text", "-").stdout
+    alone = serve_eval("judge", out / "runs/damaged", "--notify-text", "-").stdout
     drop = re.search(r"\(drop .*?\)", said)
     assert drop is not None
     assert drop[0] in alone, "a suite and its run say the same interval"
-    table = serve_eval("export", out, "--format", "csv").stdout
+    table = serve_eval("runs", "export", out, "--format", "csv").stdout
     row = next(
         one
         for one in csv.DictReader(io.StringIO(table))
@@ -116,7 +116,7 @@ def test_load_has_files_for_ci(tmp_path: Path) -> None:
     out, file = tmp_path / "out", tmp_path / "line"
     plan = _plan(tmp_path, "p", 0.8)
     done = serve_eval(
-        "load", "--launch", plan, "--concurrency", "1,8", "-o", out, "--notify-text", file
+        "check", "load", "--launch", plan, "--concurrency", "1,8", "-o", out, "--notify-text", file
     )
     assert done.returncode == 0, done.stderr
     said = _read_everywhere(out, file, done.stderr)
@@ -132,23 +132,24 @@ def test_merge_and_rescore_say_a_line(tmp_path: Path) -> None:
     for number, shard in enumerate(shards, 1):
         serve_eval("run", plan, "--shard", f"{number}/2", "-o", shard)
     out, file = tmp_path / "out", tmp_path / "line"
-    done = serve_eval("merge", *shards, "-o", out, "--notify-text", file)
+    done = serve_eval("runs", "merge", *shards, "-o", out, "--notify-text", file)
     assert done.returncode == 0, done.stderr
     assert _read_everywhere(out, file, done.stderr).startswith("PASS word_problems embedded: ")
-    again = serve_eval("rescore", out, "--notify-text", "-").stdout.splitlines()[-1]
+    again = serve_eval("judge", "--rescore", out, "--notify-text", "-").stdout.splitlines()[-1]
     assert re.fullmatch(
         r"UNCHANGED rescore word_problems: (\S+) against \1; 60 of 60 scored, 0 changed.*",
         again,
     ), again
 
 
-@pytest.mark.parametrize("command", ["run", "compare", "load"])
+@pytest.mark.parametrize("command", ["run", "compare", "check load"])
 def test_a_server_that_dies_is_an_error_with_its_cause(tmp_path: Path, command: str) -> None:
     out, file = tmp_path / "out", tmp_path / "line"
     sound, dying = _plan(tmp_path, "a", 0.9), _plan(tmp_path, "b", 0.9, crash_after=20)
-    words = {"run": [dying], "compare": [sound, dying], "load": [dying, "--concurrency", "1,8"]}
+    words = {"run": [dying], "compare": [sound, dying]}
+    words["check load"] = [dying, "--concurrency", "1,8"]
     done = serve_eval(
-        command, *words[command], "-o", out, "--notify-text", file, GITHUB_ACTIONS="true"
+        *command.split(), *words[command], "-o", out, "--notify-text", file, GITHUB_ACTIONS="true"
     )
     assert done.returncode == 4, done.stderr
     said = _read_everywhere(out, file, done.stderr)
@@ -158,35 +159,34 @@ def test_a_server_that_dies_is_an_error_with_its_cause(tmp_path: Path, command: 
 
 
 @pytest.mark.parametrize(
-    ("words", "code"),
+    ("command", "words", "code"),
     [
-        (["run", "--base-url", "{dead}", "--model", "embedded", "--tasks", "word_problems"], 4),
-        (["run", "--base-url", "{dead}", "--model", "m", "--tasks", "word_problems"], 3),
-        (["run", "missing.yaml"], 2),
-        (["compare", "{dead}", "{dead}x", "--tasks", "word_problems"], 2),
-        (["suite", "missing.yaml"], 2),
-        (["verify", "{dead}", "localhost:1"], 4),
-        (["load", "{dead}", "--tasks", "word_problems"], 4),
-        (["tools", "{dead}"], 4),
-        (["watch", "{dead}"], 4),
-        (["merge", "missing"], 2),
-        (["rescore", "missing"], 2),
-        (["verdict", "missing"], 2),
+        ("run", ["--base-url", "{dead}", "-m", "embedded", "--tasks", "word_problems"], 4),
+        ("run", ["--base-url", "{dead}", "-m", "m", "--tasks", "word_problems"], 3),
+        ("run", ["missing.yaml"], 2),
+        ("compare", ["{dead}", "{dead}x", "--tasks", "word_problems"], 2),
+        ("verify", ["{dead}", "localhost:1"], 4),
+        ("check load", ["{dead}", "--tasks", "word_problems"], 4),
+        ("check tools", ["{dead}"], 4),
+        ("watch", ["{dead}"], 4),
+        ("runs merge", ["missing"], 2),
+        ("judge", ["--rescore", "missing"], 2),
+        ("judge", ["missing"], 2),
     ],
 )
 def test_a_command_that_never_starts_still_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], code: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, words: list[str], code: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
     dead = f"127.0.0.1:{free_port()}"
     step = tmp_path / "step.md"
     done = serve_eval(
-        *(word.format(dead=dead) for word in words), "--notify-text", "line",
+        *command.split(), *(word.format(dead=dead) for word in words), "--notify-text", "line",
         GITHUB_STEP_SUMMARY=str(step), GITHUB_ACTIONS="true",
     )  # fmt: skip
     assert done.returncode == code, done.stderr
     said = Path("line").read_text().removesuffix("\n")
-    assert said.startswith(f"{'INCONCLUSIVE' if code == 3 else 'ERROR'} {words[0]} ")
+    assert said.startswith(f"{'INCONCLUSIVE' if code == 3 else 'ERROR'} {command} ")
     assert ": no result; " in said
     assert re.sub(r"\\(.)", r"\1", step.read_text().splitlines()[0]) == said
     assert f"::{said}\n" in done.stderr

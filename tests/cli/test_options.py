@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from serve_eval.cli._options import command, settings_of
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.options import (
+    IN_A_PLAN,
     AskedOptions,
     ConnectionOptions,
     JudgedOptions,
@@ -83,8 +86,8 @@ def test_two_options_with_one_key_are_joined() -> None:
     ("section", "message"),
     [
         (ConnectionOptions(header=["X-Team"]), "--header: expected 'Name: value'"),
-        (ProtocolOptions(extra_body="{"), "--extra-body is not valid JSON"),
-        (ProtocolOptions(extra_body="[]"), "--extra-body: expected a JSON object"),
+        (ProtocolOptions(extra_body="{"), "protocol.extra_body is not valid JSON"),
+        (ProtocolOptions(extra_body="[]"), "protocol.extra_body: expected a JSON object"),
     ],
 )
 def test_what_cannot_be_read_is_refused(section: object, message: str) -> None:
@@ -99,3 +102,26 @@ def test_a_key_on_the_command_line_is_refused() -> None:
         assert said.returncode == 2
         assert "is visible to every user of this machine" in said.stderr
         assert "sk-abcdefgh" not in said.stderr
+
+
+def test_the_page_lists_each_key_without_a_flag() -> None:
+    page = (Path(__file__).parents[2] / "docs/run.md").read_text(encoding="utf-8")
+    table = page.partition("## Keys without a flag")[2]
+    listed = re.findall(r"^\| `(\w[\w.]*)` \| `(--[\w-]+)` \| `(\w+)` \|$", table, re.MULTILINE)
+    known = {
+        (one.place, one.flags[0].partition("/")[0], one.variable)
+        for structure in (*IN_A_PLAN, ProtocolOptions)
+        for one in list_declared(structure)
+        if not one.setting.flag
+    }
+    assert set(listed) == known
+
+
+def test_a_flag_that_is_gone_is_answered_by_the_key() -> None:
+    refused = serve_eval("run", "--rate-limit", "5")
+    assert refused.returncode == 2
+    assert "there is no option --rate-limit: write --set limits.rate_limit=5" in refused.stderr
+    assert "a variable as SERVE_EVAL_RATE_LIMIT" in refused.stderr
+    of_two = serve_eval("verify", "127.0.0.1:9", "--no-stream")
+    assert "there is no option --no-stream: write --set limits.stream=false" in of_two.stderr
+    assert "A plan has it as limits.stream.\n" in of_two.stderr  # only run reads its variable

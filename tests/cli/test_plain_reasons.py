@@ -35,12 +35,12 @@ def suite(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Pat
         "  - {name: dies, launcher: {name: simulated, crash_after: 20}}\n"
         f"  - {{name: nostart, launcher: {{name: llama_cpp, command: 'false'}}}}\n"
     )
-    serve_eval("suite", top / "suite.yaml", "-o", top / "out")
+    serve_eval("run", top / "suite.yaml", "-o", top / "out")
     return top / "out"
 
 
 def _export(suite: Path, name: str) -> str:
-    done = serve_eval("export", suite, "--format", name, COLUMNS="300")
+    done = serve_eval("runs", "export", suite, "--format", name, COLUMNS="300")
     assert done.returncode == 0, done.stderr
     return done.stdout
 

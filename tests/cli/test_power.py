@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_smallest_n_for_theta_stands_beside_the_row_of_the_table() -> None:
-    done = serve_eval("power", "--theta", "3", "--total", "14042", "-v")
+    done = serve_eval("references", "power", "--theta", "3", "--total", "14042", "-v")
     assert done.returncode == 0, done.stderr
     assert "theta    3 points take 3,435 samples" in done.stdout
     assert "row of the table: 4096" in done.stdout
@@ -36,7 +36,7 @@ def test_the_smallest_n_for_theta_stands_beside_the_row_of_the_table() -> None:
 
 def _ask(*words: str | Path) -> dict[str, Any]:
     """Return the figures of a question about one task."""
-    done = serve_eval("power", *words, "--json")
+    done = serve_eval("references", "power", *words, "--json")
     assert done.returncode == 0, done.stderr
     [one] = json.loads(done.stdout)["result"]["tasks"]
     return dict(one)
@@ -51,7 +51,7 @@ def test_the_three_rules_are_compared_for_a_drop() -> None:
     assert 2000 < numbers["noninferiority"] < 2400
     [at_the_drop] = [row for row in found["rows"] if row["drop"] == 1.0]
     assert at_the_drop["proven"] >= 0.8 > at_the_drop["classic"]
-    shown = serve_eval("power", *words, "-v").stdout
+    shown = serve_eval("references", "power", *words, "-v").stdout
     assert " paired   2,702 samples to prove the drop\n" in shown
     assert " Power with 2702 samples\n" in shown
     assert " classic  30,913 samples as theta, each side on its own prompts\n" in shown
@@ -74,12 +74,14 @@ def _power_row(text: str, drop: str) -> list[float]:
     ],
 )
 def test_a_first_screen_has_the_answer_and_a_command_that_asks_the_reverse(words: str) -> None:
-    done = serve_eval("power", *words.split(), COLUMNS="80")
+    done = serve_eval("references", "power", *words.split(), COLUMNS="80")
     lines = done.stdout.splitlines()
     assert len(lines) <= 22
     assert lines[0].startswith(" PLAN ")
-    assert serve_eval("power", *words.split(), "-q").stdout.splitlines() == lines[:1]
-    [command] = json.loads(serve_eval("power", *words.split(), "--json").stdout)["commands"]
+    assert serve_eval("references", "power", *words.split(), "-q").stdout.splitlines() == lines[:1]
+    [command] = json.loads(serve_eval("references", "power", *words.split(), "--json").stdout)[
+        "commands"
+    ]
     assert command in done.stdout
     again = serve_eval(*shlex.split(command)[1:])
     assert again.returncode == 0, again.stderr
@@ -92,7 +94,7 @@ def test_a_proof_and_a_fail_of_the_paired_rule_are_two_columns(
     margin: float | None, tests: int
 ) -> None:
     flags = [] if margin is None else ["--margin", str(margin)]
-    done = serve_eval("power", "--detect", "5", *flags, "--tests", str(tests), "-v")
+    done = serve_eval("references", "power", "--detect", "5", *flags, "--tests", str(tests), "-v")
     assert done.returncode == 0, done.stderr
     n = int(re.search(r"Power with (\d+) samples", done.stdout)[1])  # type: ignore[index]
     default = 100 * compute_margin(n, 0.05)
@@ -111,7 +113,9 @@ def test_a_proof_and_a_fail_of_the_paired_rule_are_two_columns(
 
 
 def test_a_margin_above_the_drop_is_never_reached_by_more_samples() -> None:
-    done = serve_eval("power", "--detect", "2", "--margin", "3", "--total", "4000", "-v")
+    done = serve_eval(
+        "references", "power", "--detect", "2", "--margin", "3", "--total", "4000", "-v"
+    )
     assert "no number of samples to FAIL: more exclude 3 points" in done.stdout
     assert _power_row(done.stdout, "2")[2] < _power_row(done.stdout, "2")[1]
     last = next(row for row in map(str.split, done.stdout.splitlines()) if row[:1] == ["4000"])
@@ -133,7 +137,7 @@ def test_a_runs_own_spread_and_throughput_are_used(data_root: Path, tmp_path: Pa
         serve_eval(*flags, "--set", "gsm8k.num_samples=200", "-o", tmp_path / "out").returncode == 3
     )
     asked = ("--from", tmp_path / "out", "--theta", "3", "--detect", "2")
-    done = serve_eval("power", *asked, "-v")
+    done = serve_eval("references", "power", *asked, "-v")
     assert done.returncode == 0, done.stderr
     value = float(done.stdout.split("value ")[1].split(",")[0]) / 100
     sigma = float(done.stdout.split("standard deviation ")[1].split()[0])
@@ -151,7 +155,7 @@ def test_equal_scores_have_no_spread_to_plan_with(tmp_path: Path) -> None:
     run = ["run", "--launcher", "simulated", "-m", "m", "-t", "passkey_short", "--limit", "4"]
     right = ["--set", "launcher.accuracy=1", "--no-reference", "-o", tmp_path / "out"]
     assert serve_eval(*run, *right).returncode == 3
-    done = serve_eval("power", "--from", tmp_path / "out", "--detect", "5", "-v")
+    done = serve_eval("references", "power", "--from", tmp_path / "out", "--detect", "5", "-v")
     assert "their spread is not known" in done.stdout
     assert "sigma 50, the default: the run shows no spread" in done.stdout
     assert re.search(r"classic +1,237 samples", done.stdout), done.stdout
@@ -162,19 +166,21 @@ def test_each_task_of_a_run_is_planned_with_its_own_spread(tmp_path: Path) -> No
     wrong = ["--set", "launcher.accuracy=0.8", "--limit", "20", "--no-reference"]
     assert serve_eval(*run, *wrong, "-o", tmp_path / "out").returncode == 3
     asked = ("--from", tmp_path / "out", "--theta", "3", "--detect", "2")
-    done = serve_eval("power", *asked, "--plot", tmp_path / "p.svg")
+    done = serve_eval("references", "power", *asked, "--plot", tmp_path / "p.svg")
     assert done.returncode == 0, done.stderr
     head = ["task", "n", "FAIL from", "proven from", "classic from", "n to prove 2", "n to FAIL 2"]
     lines = done.stdout.splitlines()
     assert re.split(r"  +", lines[1].strip()) == head
-    found = json.loads(serve_eval("power", *asked, "--json").stdout)["result"]["tasks"]
+    found = json.loads(serve_eval("references", "power", *asked, "--json").stdout)["result"][
+        "tasks"
+    ]
     assert [one["task"] for one in found] == ["word_problems", "tool_calls"]
     for one, row in zip(found, lines[2:], strict=False):
         measured, assumed = one["measured"]["sigma"], one["assumed"]["sigma"]
         assert measured == assumed < 49
         assert row.split()[:2] == [one["task"], "20"]
         assert float(row.split()[4]) == pytest.approx(one["at"]["theta"], abs=0.005)
-    whole = serve_eval("power", *asked, "-v").stdout
+    whole = serve_eval("references", "power", *asked, "-v").stdout
     assert " Power with 812 samples of tool_calls\n" in whole
     assert f"tool_calls: 20 samples, value {found[1]['measured']['value']:.3f}, " in whole
     drawn = (tmp_path / "p.svg").read_text()
@@ -205,11 +211,11 @@ def test_the_flips_of_repeats_are_planned_with_and_a_prompt_counts_once(tmp_path
     rate = task["result"]["stability"]["flip_rate"]
     assert rate > 0.05
     asked = ("--from", tmp_path / "out", "--detect", "5")
-    done = serve_eval("power", *asked, "-v")
+    done = serve_eval("references", "power", *asked, "-v")
     assert f"flip rate {rate:.4g}, measured: of its 3 repeats" in done.stdout
     assert " run      80 samples, value " in done.stdout
     assert _ask(*asked)["assumed"]["flip_rate"] == rate
-    given = serve_eval("power", *asked, "--flip-rate", ".1", "-v")
+    given = serve_eval("references", "power", *asked, "--flip-rate", ".1", "-v")
     assert "flip rate 0.1, as given" in given.stdout
     assert _ask(*asked, "--flip-rate", ".1")["assumed"]["flip_rate"] == 0.1
 
@@ -226,7 +232,7 @@ def test_the_flips_against_a_reference_are_planned_with(tmp_path: Path) -> None:
     turned = paired["down"] + paired["up"]
     assert turned > 4
     assert paired["finding"] not in ("FAIL", "SMALL_DROP")
-    done = serve_eval("power", "--from", tmp_path / "out", "--detect", "5")
+    done = serve_eval("references", "power", "--from", tmp_path / "out", "--detect", "5")
     rate = f"{turned / 80:.4g}"
     said = f"flip rate {rate}, measured: {turned} of 80 prompts turned over against its reference"
     assert said in done.stdout
@@ -236,7 +242,9 @@ def test_the_classic_rule_is_planned_with_the_sigma_that_judges(tmp_path: Path) 
     size = ("--set", "word_problems.num_samples=80")
     _run(tmp_path / "first", *size, "--no-reference")
     refs = tmp_path / "refs"
-    plain = serve_eval("power", "--from", tmp_path / "first", "--detect", "5", "-v").stdout
+    plain = serve_eval(
+        "references", "power", "--from", tmp_path / "first", "--detect", "5", "-v"
+    ).stdout
     assert "measured: a reference that is registered from this run sets it" in plain
     serve_eval("references", "register", tmp_path / "first", "--references-dir", refs)
     [file] = refs.glob("*.yaml")
@@ -246,20 +254,20 @@ def test_the_classic_rule_is_planned_with_the_sigma_that_judges(tmp_path: Path) 
     task = _run(tmp_path / "out", "--references-dir", refs, *size)
     assert task["verdict"]["sigma"] == 50.0 > registered
     detect = ("--from", tmp_path / "out", "--detect", "5")
-    told = serve_eval("power", *detect, "--total", "80", "-v").stdout
+    told = serve_eval("references", "power", *detect, "--total", "80", "-v").stdout
     assert "sigma 50, by which the classic rule judged this run: that of its reference" in told
     assert f"the measured {registered:.3f} judges nothing" in told
     assert re.search(r"classic +for a drop of 5 points: 1,237 samples", told), told
     theta = next(line.split()[1] for line in told.splitlines() if line.split()[:1] == ["80"])
     assert float(theta) == pytest.approx(task["verdict"]["theta"], abs=1e-5)
-    asked = serve_eval("power", *detect, "--sigma", "25", "-v").stdout
+    asked = serve_eval("references", "power", *detect, "--sigma", "25", "-v").stdout
     assert "sigma 25, as given" in asked
     assert re.search(r"classic +310 samples", asked), asked
 
 
 def test_the_default_is_named_if_a_run_shows_no_flips(tmp_path: Path) -> None:
     _run(tmp_path / "out")
-    done = serve_eval("power", "--from", tmp_path / "out", "--detect", "5")
+    done = serve_eval("references", "power", "--from", tmp_path / "out", "--detect", "5")
     assert "flip rate 0.034, the default: the run shows no flips" in done.stdout
 
 
@@ -277,7 +285,7 @@ def test_the_default_is_named_if_a_run_shows_no_flips(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_planned_is_said(arguments: list[str], said: str) -> None:
-    done = serve_eval("power", *arguments)
+    done = serve_eval("references", "power", *arguments)
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr
@@ -287,7 +295,9 @@ def test_what_cannot_be_planned_is_said(arguments: list[str], said: str) -> None
 def test_the_curves_are_drawn_into_the_format_that_the_name_says(tmp_path: Path) -> None:
     heads = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
     for suffix, head in heads.items():
-        done = serve_eval("power", "--detect", "1", "--plot", tmp_path / f"power.{suffix}")
+        done = serve_eval(
+            "references", "power", "--detect", "1", "--plot", tmp_path / f"power.{suffix}"
+        )
         assert done.returncode == 0, done.stderr
         assert "with 2702 samples" in done.stderr
         assert (tmp_path / f"power.{suffix}").read_bytes().startswith(head)
@@ -299,7 +309,7 @@ def test_the_curves_are_drawn_into_the_format_that_the_name_says(tmp_path: Path)
         "wanted: 0.8",
     ):
         assert words in drawn
-    again = serve_eval("power", "--detect", "1", "--plot", tmp_path / "again.svg")
+    again = serve_eval("references", "power", "--detect", "1", "--plot", tmp_path / "again.svg")
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "again.svg").read_text() == drawn
 
@@ -316,7 +326,7 @@ def test_the_curves_are_drawn_into_the_format_that_the_name_says(tmp_path: Path)
 def test_a_picture_that_cannot_be_drawn_is_refused_first(
     name: str, said: str, tmp_path: Path
 ) -> None:
-    done = serve_eval("power", "--total", "100", "--plot", tmp_path / name)
+    done = serve_eval("references", "power", "--total", "100", "--plot", tmp_path / name)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
 
@@ -326,13 +336,13 @@ def test_a_missing_matplotlib_is_named_with_its_extra(tmp_path: Path) -> None:
     hidden += (
         "; u.find_spec = lambda name, *more: None if name == 'matplotlib' else find(name, *more)"
     )
-    arguments = ["power", "--total", "9", "--plot", str(tmp_path / "p.svg")]
+    arguments = ["references", "power", "--total", "9", "--plot", str(tmp_path / "p.svg")]
     script = f"{hidden}; sys.argv[1:] = {arguments}; from serve_eval.cli import main; main()"
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert install_command("plots") in done.stderr
-    without = serve_eval("power", "--total", "9")
+    without = serve_eval("references", "power", "--total", "9")
     assert (without.returncode, without.stderr) == (0, "")
 
 
@@ -344,7 +354,7 @@ def test_a_picture_needs_no_display_and_says_nothing_of_its_fonts(tmp_path: Path
         "MPLBACKEND": "nonsense",
         "PYTHONPATH": str(ROOT),
     }
-    command = [sys.executable, "-m", "serve_eval", "power", "--total", "99", "--plot"]
+    command = [sys.executable, "-m", "serve_eval", "references", "power", "--total", "99", "--plot"]
     done = subprocess.run(
         [*command, str(tmp_path / "p.png")],
         env=bare,

@@ -81,8 +81,8 @@ def test_options_that_are_given_win_over_the_preset(tmp_path: Path) -> None:
         _run(
             url,
             tmp_path / "run",
-            *("--preset", "qwen3-thinking", "--temperature", "0", "--thinking", "off"),
-            *("--extra-body", '{"top_k": 5}', "--set", "word_problems.max_tokens=64"),
+            *("--preset", "qwen3-thinking", "--temperature", "0", "--set", "protocol.thinking=off"),
+            *("--set", 'protocol.extra_body={"top_k": 5}', "--set", "word_problems.max_tokens=64"),
         )
     assert _asked(server) == {
         "model": QWEN3,
@@ -119,7 +119,7 @@ def test_both_sides_of_a_comparison_are_asked_with_the_preset_of_their_model(
     with _scripted() as (a, first), _scripted() as (b, second):
         done = serve_eval(
             *("compare", a, b, "-t", "word_problems", "--limit", "6", "--self", "0"),
-            *("--preset", "auto", "--effort", "none", "-o", tmp_path / "compare"),
+            *("--preset", "auto", "--set", "effort=none", "-o", tmp_path / "compare"),
         )
     assert done.returncode in (0, 3), done.stderr
     for server in (first, second):
@@ -149,7 +149,7 @@ def test_a_suite_asks_with_several_efforts_and_each_is_heeded(tmp_path: Path) ->
             f"defaults: {{base_url: '{url}', tasks: [word_problems], limit: 6,"
             " no_reference: true, preset: auto}\nmatrix: {effort: [none, low, medium, max]}\n"
         )
-        done = serve_eval("suite", suite, "-o", out)
+        done = serve_eval("run", suite, "-o", out)
     assert done.returncode == 3, done.stderr
     found = {
         effort: json.loads((out / f"runs/effort-{effort}/report.json").read_text())
@@ -163,7 +163,16 @@ def test_a_suite_asks_with_several_efforts_and_each_is_heeded(tmp_path: Path) ->
     assert found["none"]["plan"]["preset"]["name"] == "qwen3.8-no-thinking"
 
 
-@pytest.mark.parametrize("stream", [(), ("--stream",)])
+@pytest.mark.parametrize(
+    "stream",
+    [
+        (),
+        (
+            "--set",
+            "limits.stream=true",
+        ),
+    ],
+)
 @pytest.mark.parametrize(
     ("thinks", "effort", "warned"),
     [
@@ -177,7 +186,7 @@ def test_an_effort_is_checked_against_what_came(
     thinks: Thinks, effort: str, warned: str, stream: tuple[str, ...], tmp_path: Path
 ) -> None:
     with _standin(thinks) as url:
-        _, told, report = _run(url, tmp_path / "run", "--effort", effort, *stream)
+        _, told, report = _run(url, tmp_path / "run", "--set", f"effort={effort}", *stream)
     found = [line for line in report["warnings"] if line.startswith(f"effort {effort}")]
     if not warned:
         assert found == []
@@ -193,10 +202,10 @@ def test_a_server_that_refuses_the_field_of_an_effort_is_named_before_the_run(
     tmp_path: Path,
 ) -> None:
     with _standin("as_asked", flavour="v12", model="Mistral-Small-4-119B-2603") as url:
-        code, told, _ = _run(url, tmp_path / "run", "--effort", "none")
+        code, told, _ = _run(url, tmp_path / "run", "--set", "effort=none")
     assert code == 4
     assert "refuses its value 'none'" in told
-    assert "--effort, --preset or --extra-body" in told
+    assert "change the option that sends it (effort, --preset or protocol.extra_body)" in told
 
 
 def test_refusals_during_a_run_are_counted_with_the_message(tmp_path: Path) -> None:
@@ -207,7 +216,7 @@ def test_refusals_during_a_run_are_counted_with_the_message(tmp_path: Path) -> N
 
     server = ScriptedServer(reply, routes={"/v1/models": models("gpt-oss-20b")})
     with server.serve_in_thread() as url:
-        flags = ("--effort", "high", "--max-error-rate", "1", "--concurrency", "1")
+        flags = ("--set", "effort=high", "--set", "limits.max_error_rate=1", "--concurrency", "1")
         _, _, report = _run(url, tmp_path / "run", *flags)
     seen = report["effort"][0]
     assert seen["refused"] == report["tasks"][0]["result"]["failed"] > 0
@@ -224,21 +233,21 @@ def test_a_dry_run_shows_what_was_set_and_what_waits_for_the_model() -> None:
     assert "the preset follows from the model, which the run asks the endpoint for" in (
         waiting.stdout
     )
-    several = serve_eval(*flags, "--model", QWEN3, "--effort", "none,high")
+    several = serve_eval(*flags, "--model", QWEN3, "--set", "effort=none,high")
     assert several.returncode == 2
     assert "matrix: {effort: [none, high]}" in several.stderr
 
 
 def test_the_table_of_the_page_is_that_of_the_list() -> None:
-    listed = serve_eval("list", "presets", "-v", COLUMNS="80").stdout
+    listed = serve_eval("data", "list", "presets", "-v", COLUMNS="80").stdout
     page = (ROOT / "docs" / "protocols.md").read_text()
     shown = re.findall(r"```text\n(\d+ presets of models, .*?)```", page, re.DOTALL)
     assert shown == [listed]
 
 
 def test_one_preset_is_described_with_what_its_efforts_send() -> None:
-    told = serve_eval("list", "presets", "deepseek-v4").stdout
+    told = serve_eval("data", "list", "presets", "deepseek-v4").stdout
     assert "effort max: chat_template_kwargs.thinking on" in told
     assert "source of the switch: https://" in told
-    assert re.search(r"\n  presets[: ]", serve_eval("list").stdout)
-    assert serve_eval("list", "presets", "deepseek-v5").returncode == 2
+    assert re.search(r"\n  presets[: ]", serve_eval("data", "list").stdout)
+    assert serve_eval("data", "list", "presets", "deepseek-v5").returncode == 2

@@ -147,7 +147,7 @@ def test_failures_of_a_run_reach_the_log_by_kind(tmp_path: Path) -> None:
 
     with ScriptedServer(respond).serve_in_thread() as url:
         flags = ["--base-url", url, "-m", "m", "--tasks", "word_problems", "--no-reference"]
-        more = ["--limit", "6", "--concurrency", "1", "--max-error-rate", "1"]
+        more = ["--limit", "6", "--concurrency", "1", "--set", "limits.max_error_rate=1"]
         done = serve_eval("run", *flags, *more, "-o", tmp_path / "out")
     assert re.search(r"\d/6 done, (\d) failed: \1 HTTP errors?, value", done.stderr), done.stderr
 

@@ -43,7 +43,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Pat
     )
     assert registered.returncode == 0, registered.stderr
     _write_suite(top / "suite.yaml", top / "refs", *DAMAGES)
-    done = serve_eval("suite", top / "suite.yaml", "-o", top / "out", COLUMNS="80")
+    done = serve_eval("run", top / "suite.yaml", "-o", top / "out", COLUMNS="80")
     assert done.returncode == 1, done.stderr
     (top / "printed").write_text(done.stdout)
     return top
@@ -63,7 +63,7 @@ def _write_suite(to: Path, references: Path, *names: str) -> None:
 
 
 def _export(*arguments: str | Path, columns: int = 200) -> str:
-    done = serve_eval("export", *arguments, COLUMNS=str(columns))
+    done = serve_eval("runs", "export", *arguments, COLUMNS=str(columns))
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -89,7 +89,7 @@ def test_a_proven_drop_that_passes_is_seen_wherever_the_suite_is_shown(suite: Pa
     assert "| **PASS (drop)** | fp8 | " in summary
     assert "warning: fp8/word\\_problems: a drop is proven: drop" in summary
     assert "PASS (drop)" in (suite / "out/report.html").read_text()
-    asked = ("suite", "--resume", suite / "out", "-v")
+    asked = ("run", "--resume", suite / "out", "-v")
     noted = serve_eval(*asked, GITHUB_ACTIONS="true", COLUMNS="80")
     assert "d: a drop on the same prompts is proven" in " ".join(noted.stdout.split())
     output = noted.stdout + noted.stderr
@@ -171,13 +171,15 @@ def test_differences_without_a_baseline_are_from_the_reference(suite: Path) -> N
 
 
 def test_a_baseline_that_no_row_has_is_refused_with_the_rows(suite: Path) -> None:
-    lost = serve_eval("export", suite / "out", "--format", "csv", "--differences", "--baseline=x")
+    lost = serve_eval(
+        "runs", "export", suite / "out", "--format", "csv", "--differences", "--baseline=x"
+    )
     assert lost.returncode == 2
     assert "no row has the name 'x'" in lost.stderr
     assert "bf16, fp8, nvfp4" in lost.stderr
-    alone = serve_eval("export", suite / "out", "--format", "csv", "--baseline", "bf16")
+    alone = serve_eval("runs", "export", suite / "out", "--format", "csv", "--baseline", "bf16")
     assert (alone.returncode, "Add --differences" in alone.stderr) == (2, True)
-    nothing = serve_eval("export", suite / "first", "--format", "table", "--differences")
+    nothing = serve_eval("runs", "export", suite / "first", "--format", "table", "--differences")
     assert (nothing.returncode, "no differences: no run" in nothing.stderr) == (2, True)
 
 
@@ -213,13 +215,13 @@ def test_a_dry_run_refuses_a_folder_as_the_real_call_does(suite: Path, tmp_path:
     (tmp_path / "other/notes.txt").write_text("mine")
     (tmp_path / "file").write_text("")
     for folder in (suite / "out", tmp_path / "other", tmp_path / "file"):
-        dry = serve_eval("suite", tmp_path / "less.yaml", "-o", folder, "--dry-run")
-        real = serve_eval("suite", tmp_path / "less.yaml", "-o", folder)
+        dry = serve_eval("run", tmp_path / "less.yaml", "-o", folder, "--dry-run")
+        real = serve_eval("run", tmp_path / "less.yaml", "-o", folder)
         assert dry.returncode == real.returncode == 2, dry.stderr
         assert dry.stderr.splitlines()[0].rpartition(":")[0] in real.stderr
-    fine = serve_eval("suite", suite / "suite.yaml", "-o", suite / "out", "--dry-run")
+    fine = serve_eval("run", suite / "suite.yaml", "-o", suite / "out", "--dry-run")
     assert fine.returncode == 0, fine.stderr
-    new = serve_eval("suite", suite / "suite.yaml", "-o", tmp_path / "new", "--dry-run")
+    new = serve_eval("run", suite / "suite.yaml", "-o", tmp_path / "new", "--dry-run")
     assert (new.returncode, (tmp_path / "new").exists()) == (0, False)
 
 
@@ -234,6 +236,6 @@ def test_a_run_that_the_suite_does_not_know_stands_outside_of_its_correction(
     assert "not in the file of the suite, and outside of its correction: added" in text
     added = _rows(tmp_path / "out")["added"]
     assert {value for column, value in added.items() if column.endswith(" p holm")} == {""}
-    again = serve_eval("suite", "--resume", tmp_path / "out", COLUMNS="200")
+    again = serve_eval("run", "--resume", tmp_path / "out", COLUMNS="200")
     assert "3 runs, 6 tasks" in again.stdout
     assert "outside of its correction: added" in again.stdout

@@ -27,7 +27,7 @@ def test_a_run_prints_its_first_line_and_nothing_else(tasks: str) -> None:
     assert (done.returncode, done.stderr) == (3, "")
     [line] = done.stdout.splitlines()
     assert "NO REFERENCE" in line
-    whole = serve_eval("verdict", "out").stdout
+    whole = serve_eval("judge", "out").stdout
     assert whole.startswith(line)
     a, b = "out", "out2"
     serve_eval(*RUN, "-t", tasks, "-q", "-o", b, "--set", "launcher.accuracy=0.5")
@@ -54,7 +54,7 @@ def test_errors_are_printed_with_their_hint() -> None:
 def test_a_suite_prints_its_verdict() -> None:
     plan = "launcher: simulated, model: m, tasks: [passkey_short], limit: 5, no_reference: true"
     Path("suite.yaml").write_text(f"name: s\nplans:\n  - {{{plan}, name: a}}\n")
-    done = serve_eval("suite", "suite.yaml", "-q", "-o", "out")
+    done = serve_eval("run", "suite.yaml", "-q", "-o", "out")
     assert (done.returncode, done.stderr) == (3, "")
     assert done.stdout.splitlines() == [done.stdout.strip("\n")]
     assert "suite s: 1 run" in done.stdout

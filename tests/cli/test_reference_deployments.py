@@ -56,10 +56,12 @@ def test_a_run_says_that_its_reference_was_launched_otherwise(made: Path) -> Non
 @pytest.mark.parametrize("to_format", ["table", "markdown", "latex", "svg"])
 def test_a_table_names_the_deployment_of_its_reference(made: Path, to_format: str) -> None:
     for more in ([], ["--differences"]):
-        done = serve_eval("export", made / "sound", "--format", to_format, *more, COLUMNS="200")
+        done = serve_eval(
+            "runs", "export", made / "sound", "--format", to_format, *more, COLUMNS="200"
+        )
         assert done.returncode == 0, done.stderr
         assert "damage 0.5" in done.stdout, more
-    done = serve_eval("export", made / "sound", "--format", "csv")
+    done = serve_eval("runs", "export", made / "sound", "--format", "csv")
     [row] = csv.DictReader(done.stdout.splitlines())
     assert TAKEN in row["word_problems reference of"]
 

@@ -49,19 +49,19 @@ def test_a_reference_without_a_seed_judges_seeded_runs_with_a_note(seeds: str) -
         "defaults: {model: org/m, references_dir: my-references, launcher: simulated,\n"
         f"  tasks: [{{passkey_short: {{temperature: 0.8}}}}]}}\nmatrix: {{{seeds}}}\n"
     )
-    dry = serve_eval("suite", "s.yaml", "--dry-run")
+    dry = serve_eval("run", "s.yaml", "--dry-run")
     assert (dry.returncode, dry.stderr) == (0, "")
     assert "note: sampling seed 2 here and none with the reference: a seed is a draw" in dry.stdout
-    done = serve_eval("suite", "s.yaml", "-o", "out")
+    done = serve_eval("run", "s.yaml", "-o", "out")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads(Path("out/suite_report.json").read_text())["rows"]
     assert [row["outcome"] for row in rows] == ["PASS", "PASS"]
 
 
 def test_a_seeded_reference_refuses_another_seed_and_says_how_to_compare() -> None:
-    told = _take("--sampling-seed", "1", runs="1")
+    told = _take("--set", "protocol.seed=1", runs="1")
     assert "one_draw" not in told
-    for more in (["--sampling-seed", "2"], []):
+    for more in (["--set", "protocol.seed=2"], []):
         code, said = _run("out", *more)
         assert code == 3
         assert "seed is " in said
@@ -69,23 +69,23 @@ def test_a_seeded_reference_refuses_another_seed_and_says_how_to_compare() -> No
         take = next(line for line in said.splitlines() if "references take" in line)
         assert offered < said.index(take)
         assert not re.findall("seed=|--sampling-seed", take)
-    code, said = _run("out", "--sampling-seed", "2", "--allow-mismatch", "seed")
+    code, said = _run("out", "--set", "protocol.seed=2", "--allow-mismatch", "seed")
     assert (code, _report("out")["verdict"]["outcome"]) == (0, "PASS"), said
-    assert _run("same", "--sampling-seed", "1")[0] == 0
+    assert _run("same", "--set", "protocol.seed=1")[0] == 0
 
 
 def test_at_temperature_0_no_seed_refuses_a_reference() -> None:
     cold = ["--set", "passkey_short.temperature=0"]
-    told = _take(*cold, "--sampling-seed", "1", varied=False)
+    told = _take(*cold, "--set", "protocol.seed=1", varied=False)
     assert "one_draw" not in told
-    code, said = _run("out", *cold, "--sampling-seed", "2")
+    code, said = _run("out", *cold, "--set", "protocol.seed=2")
     assert code == 0, said
     assert "at temperature 0 a seed draws nothing" in said
 
 
 def test_the_command_that_takes_a_missing_reference_draws_anew() -> None:
     Path("my-references").mkdir()
-    for more in (["--sampling-seed", "7"], ["--set", "passkey_short.seed=7"]):
+    for more in (["--set", "protocol.seed=7"], ["--set", "passkey_short.seed=7"]):
         code, said = _run("out", *more)
         assert code == 3
         [take] = [line.strip() for line in said.splitlines() if "references take" in line]
@@ -94,7 +94,7 @@ def test_the_command_that_takes_a_missing_reference_draws_anew() -> None:
 
 
 def test_runs_that_are_one_draw_are_named_before_and_after_they_are_asked() -> None:
-    told = _take("--sampling-seed", "7")
+    told = _take("--set", "protocol.seed=7")
     said = "one_draw: each of the 3 runs has sampling seed 7"
     assert told.count(said) == 2
     assert " seeds    sampling seed 7 in each of 3 runs\n" in told
@@ -104,7 +104,16 @@ def test_runs_that_are_one_draw_are_named_before_and_after_they_are_asked() -> N
     )
     assert "one_draw: each of the 2 runs has sampling seed 7" in again.stdout
     repeated = serve_eval(
-        "run", *ASKED, *HOT, "--sampling-seed", "7", "--repeats", "2", "--no-reference", "-o", "r"
+        "run",
+        *ASKED,
+        *HOT,
+        "--set",
+        "protocol.seed=7",
+        "--repeats",
+        "2",
+        "--no-reference",
+        "-o",
+        "r",
     )
     assert repeated.returncode == 3
     one = serve_eval("references", "register", "r", "--references-dir", "one")
@@ -119,9 +128,9 @@ def test_runs_of_a_server_that_repeats_its_replies_are_one_draw() -> None:
 
 
 def test_collect_has_the_sampling_seed() -> None:
-    _run("runs/a", "--no-reference", "--references-dir", ".", "--sampling-seed", "5")
+    _run("runs/a", "--no-reference", "--references-dir", ".", "--set", "protocol.seed=5")
     _run("runs/b", "--no-reference", "--references-dir", ".")
-    done = serve_eval("collect", "runs")
+    done = serve_eval("runs", "table", "runs")
     rows = list(csv.DictReader(io.StringIO(done.stdout, newline="")))
     assert [row["sampling_seed"] for row in rows] == ["5", ""]
 
@@ -137,7 +146,7 @@ def test_a_missing_folder_of_references_has_the_command_that_makes_it() -> None:
 def test_runs_with_a_seed_each_make_a_reference_without_one() -> None:
     for seed in "1223":
         folder = f"run{seed}" if not Path(f"run{seed}").exists() else "again"
-        varied = ["--set", "launcher.varied=true", "--sampling-seed", seed]
+        varied = ["--set", "launcher.varied=true", "--set", f"protocol.seed={seed}"]
         done = serve_eval("run", *ASKED, *HOT, "--no-reference", *varied, "-o", folder)
         assert done.returncode == 3, done.stderr
     made = serve_eval(
@@ -148,7 +157,7 @@ def test_runs_with_a_seed_each_make_a_reference_without_one() -> None:
     assert " seeds    3 sampling seeds: 1, 2, 3\n" in made.stdout
     [file] = Path("my-references").glob("*.yaml")
     assert "seed: 1" not in file.read_text().replace("random_seed", "")
-    code, printed = _run("judged", "--sampling-seed", "9", "--set", "launcher.varied=true")
+    code, printed = _run("judged", "--set", "protocol.seed=9", "--set", "launcher.varied=true")
     assert code == 0, printed
     refused = serve_eval(
         "references", "register", "run1", "run2", "again", "--references-dir", "others"

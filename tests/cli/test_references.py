@@ -8,7 +8,7 @@ import pytest
 from junitparser import JUnitXml
 from typer.testing import CliRunner, Result
 
-from serve_eval.cli.references import app
+from serve_eval.cli.app import app
 from serve_eval.errors import PlanError, ReferenceFileError
 
 OWN = """\
@@ -19,7 +19,7 @@ OWN = """\
 
 
 def _run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app, ["references", *map(str, arguments)])
 
 
 def _own(tmp_path: Path, name: str = "gsm8k", text: str = OWN) -> Path:
@@ -184,7 +184,7 @@ def test_import_counts_the_files_whose_figures_changed(tmp_path: Path) -> None:
     said = []
     for value, commit in (("5.5", "a"), ("5.5", "b"), ("7.5", "b")):
         _own(tmp_path, text=f"m: [{{accuracy: {value}}}]\n")
-        said.append(_run("import", folder, "--to", tmp_path / "to", "--commit", commit).stdout)
+        said.append(_run("import", folder, "-o", tmp_path / "to", "--commit", commit).stdout)
     assert [text.splitlines()[1].removeprefix(" files    ") for text in said] == [
         "2 new, 0 updated",
         "0 new, 0 updated",
@@ -194,7 +194,7 @@ def test_import_counts_the_files_whose_figures_changed(tmp_path: Path) -> None:
 
 
 def test_import_never_claims_the_snapshots_commits_for_another_folder(tmp_path: Path) -> None:
-    _run("import", _own(tmp_path), "--to", tmp_path / "plain")
-    _run("import", tmp_path / "own", "--to", tmp_path / "snapshot", "--snapshot")
+    _run("import", _own(tmp_path), "-o", tmp_path / "plain")
+    _run("import", tmp_path / "own", "-o", tmp_path / "snapshot", "--snapshot")
     assert "commit not recorded" in (tmp_path / "plain" / "gsm8k.yaml").read_text()
     assert "commit 5bceeb1a" in (tmp_path / "snapshot" / "gsm8k.yaml").read_text()

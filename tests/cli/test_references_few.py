@@ -55,7 +55,7 @@ def test_a_reference_of_ten_samples_does_not_fail_a_run_of_all(tmp_path: Path) -
     assert float(line.split("[")[1].split(",")[0]) < 0.0, line  # no drop is proven
     report = json.loads((tmp_path / "sound/report.json").read_text())
     assert report["tasks"][0]["verdict"]["num_samples"] == 10
-    of_the_test = serve_eval("verdict", "sound", "-v").stdout
+    of_the_test = serve_eval("judge", "sound", "-v").stdout
     assert "the test uses the n of the reference, 10; the run has 500" in of_the_test
     broken = serve_eval(*run, *_right(0.2), "-o", "broken")
     assert broken.returncode == 1, broken.stdout
@@ -71,7 +71,7 @@ def test_a_suite_widens_the_interval_by_the_reference_too(tmp_path: Path) -> Non
         "name: s\nplans:\n  - {name: a, launcher: {name: simulated, accuracy: 0.9},"
         " model: my-org/m, tasks: [word_problems], references_dir: tiny}\n"
     )
-    done = serve_eval("suite", "s.yaml", "-o", "s", "--notify-text", "line.txt")
+    done = serve_eval("run", "s.yaml", "-o", "s", "--notify-text", "line.txt")
     assert done.returncode == 0, done.stdout
     line = Path("line.txt").read_text()
     assert "(drop " in line
@@ -82,14 +82,14 @@ def test_a_suite_widens_the_interval_by_the_reference_too(tmp_path: Path) -> Non
     "command",
     [
         "references take plan.yaml",
-        "load plan.yaml",
-        "invariants plan.yaml",
-        "tools plan.yaml",
+        "check load plan.yaml",
+        "check invariants plan.yaml",
+        "check tools plan.yaml",
         "compare plan.yaml 127.0.0.1:9",
         "compare 127.0.0.1:9 plan.yaml",
         "verify 127.0.0.1:9 plan.yaml",
         "bisect --good plan.yaml --bad plan.yaml",
-        "suite suite.yaml --dry-run",
+        "run suite.yaml --dry-run",
     ],
 )
 def test_a_plan_without_an_address_is_refused_by_every_command_that_asks_its_endpoint(
@@ -140,7 +140,11 @@ def test_the_address_of_a_reference_is_the_one_that_is_given_and_is_said_first(
         ("127.0.0.1:9 --samples a,b", "a reference asks all samples of its tasks"),
         ("127.0.0.1:9 --shard 1/2", "a reference asks all samples of its tasks"),
         ("127.0.0.1:9 --base-url 127.0.0.1:8", "the endpoint is named twice"),
-        ("127.0.0.1:9 --set base_url=127.0.0.1:8", "NAME is a task of this run, launcher or"),
+        ("127.0.0.1:9 --set base_url=127.0.0.1:8", "the endpoint is named twice: 127.0.0.1:9 and"),
+        ("127.0.0.1:9 --set limit=20", "a reference asks all samples of its tasks"),
+        ("127.0.0.1:9 --set samples=a,b", "a reference asks all samples of its tasks"),
+        ("127.0.0.1:9 --set shard=1/2", "a reference asks all samples of its tasks"),
+        ("127.0.0.1:9 --set tokens=3", "NAME is a task of this run, launcher or"),
         ("127.0.0.1:9 --set =3", "expected NAME.OPTION=VALUE"),
     ],
 )

@@ -70,7 +70,7 @@ def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(
     assert _verdict(tmp_path / "paired")["paired"]["margin"] == 1.0
     (tmp_path / "classic/report.json").rename(tmp_path / "kept.json")
     again = serve_eval(
-        "verdict", tmp_path / "classic", "--verdict", "paired", "--margin", "1.0", "--json"
+        "judge", tmp_path / "classic", "--verdict", "paired", "--margin", "1.0", "--json"
     )
     assert again.returncode == 1, again.stderr
     # Two runs start their requests in different orders. The drift chart sees that; the verdict does
@@ -79,7 +79,7 @@ def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(
     theirs = _verdict(tmp_path / "paired")
     assert {**ours, "warnings": None} == {**theirs, "warnings": None}
     assert not (tmp_path / "classic/report.json").exists()
-    first = serve_eval("verdict", tmp_path / "r0", "--references-dir", refs)
+    first = serve_eval("judge", tmp_path / "r0", "--references-dir", refs)
     assert (first.returncode, "PASS" in first.stdout) == (0, True), first.stderr
     same = [
         *base,
@@ -104,9 +104,9 @@ def test_a_run_of_a_subset_is_refused_naming_how_to_ask_fewer(
     done = serve_eval(*register)
     assert done.returncode == 2
     assert "--set TASK.num_samples=N" in done.stderr
-    of_runs = serve_eval("verdict", tmp_path)
-    assert of_runs.returncode == 2
-    assert f"such as {tmp_path / 'r'}" in of_runs.stderr
+    of_runs = serve_eval("judge", tmp_path)
+    assert of_runs.returncode == 3
+    assert f"the latest run: {tmp_path / 'r'}" in of_runs.stderr
 
 
 def test_a_wide_theta_is_said_to_be_that_of_the_classic_rule(
@@ -118,7 +118,7 @@ def test_a_wide_theta_is_said_to_be_that_of_the_classic_rule(
     done = serve_eval("references", "register", tmp_path / "r", "--references-dir", refs)
     assert done.returncode == 0, done.stderr
     for rule in ("classic", "noninferiority", "paired"):
-        judged = serve_eval("verdict", tmp_path / "r", "--verdict", rule, "--references-dir", refs)
+        judged = serve_eval("judge", tmp_path / "r", "--verdict", rule, "--references-dir", refs)
         said = "the classic rule detects only drops of" in " ".join(judged.stdout.split())
         assert said == (rule == "classic"), judged.stdout
 

@@ -51,7 +51,7 @@ def test_the_reference_is_registered_and_the_printed_command_uses_it(tmp_path: P
     # Each run has an order of its own, so that the runs do not share what depends on it.
     seeds = {(tmp_path / f"out/run_{k}/order.json").read_text() for k in (1, 2)}
     assert len(seeds) == 2
-    missing = serve_eval("rescore", "out")
+    missing = serve_eval("judge", "--rescore", "out")
     assert "Name one of its runs: out/run_1" in missing.stderr
 
 
@@ -154,17 +154,19 @@ def test_every_message_about_a_missing_reference_has_the_command_that_takes_it(
     assert (refused.returncode, _commands(refused.stderr)) == (3, expected), refused.stderr
     shown = serve_eval("run", *ASKED.split(), "--dry-run")
     assert (shown.returncode, _commands(shown.stderr)) == (3, expected), shown.stderr
-    value = serve_eval("run", *ASKED.split(), "--allow-missing-reference", "-o", "value")
+    value = serve_eval(
+        "run", *ASKED.split(), "--set", "allow_missing_reference=true", "-o", "value"
+    )
     assert (value.returncode, _commands(value.stdout)) == (3, expected), value.stdout
-    again = serve_eval("verdict", "value")
+    again = serve_eval("judge", "value")
     assert (again.returncode, _commands(again.stdout)) == (3, expected), again.stdout
     summary = (tmp_path / "value/summary.md").read_text()
     assert expected[0] in summary
-    suite = serve_eval("suite", _suite(tmp_path), "-o", "suite")
+    suite = serve_eval("run", _suite(tmp_path), "-o", "suite")
     assert (suite.returncode, _commands(suite.stdout)) == (3, expected), suite.stderr
     faces = (refused.stderr, shown.stderr, value.stdout, again.stdout, summary, suite.stdout)
     assert all("would pass against itself" in face for face in faces)
-    planned = serve_eval("suite", _suite(tmp_path, ""), "--dry-run")
+    planned = serve_eval("run", _suite(tmp_path, ""), "--dry-run")
     assert (planned.returncode, _commands(planned.stderr)) == (3, expected), planned.stderr
 
 
@@ -173,13 +175,13 @@ def test_a_command_that_would_replace_an_entry_has_a_reason(tmp_path: Path) -> N
     Path("refs/passkey_short.yaml").write_text(
         "my-org/m:\n- accuracy: 80\n  protocol: {sentences: 5}\n"
     )
-    words = [*ASKED.split(), "--references-dir", "refs", "--allow-missing-reference"]
+    words = [*ASKED.split(), "--references-dir", "refs", "--set", "allow_missing_reference=true"]
     done = serve_eval("run", *words, "-o", "value")
     assert done.returncode == 3, done.stderr
     more = f", allow_missing_reference: true, references_dir: {tmp_path / 'refs'}"
-    suite = serve_eval("suite", _suite(tmp_path, more), "-o", "suite")
+    suite = serve_eval("run", _suite(tmp_path, more), "-o", "suite")
     assert suite.returncode == 3, suite.stderr
-    shown = serve_eval("run", *words[:-1], "--dry-run")
+    shown = serve_eval("run", *words[:-2], "--dry-run")
     for text in (done.stdout, suite.stdout, shown.stderr):
         [command] = _commands(text)
         assert command.endswith("--reason 'another protocol'"), text
@@ -257,7 +259,7 @@ def test_the_command_asks_what_the_plan_asks(content: dict[str, object]) -> None
     taken = shlex.split(write_take_command(plan, ["passkey_short"]))[1:]
     assert taken[2:5] == ["TRUSTED_HOST:8000", "--runs", "3"]
     assert {*taken[5:]} <= {*words}
-    make_command("references").commands["take"].make_context("take", taken[2:]).close()
+    make_command("references", "take").make_context("take", taken[2:]).close()
 
 
 @pytest.mark.parametrize("folder", ["new", "deep/er/new"])
@@ -305,10 +307,10 @@ def test_an_import_says_that_a_file_is_in_its_place(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("kept")
     (tmp_path / "from").mkdir()
     (tmp_path / "from/mmlu.yaml").write_text("m:\n  - accuracy: 50\n")
-    done = serve_eval("references", "import", "from", "--to", "file/deep")
+    done = serve_eval("references", "import", "from", "-o", "file/deep")
     assert done.returncode == 2
     assert "references belong in a folder, and file is a file" in done.stderr
-    good = serve_eval("references", "import", "from", "--to", "some/where")
+    good = serve_eval("references", "import", "from", "-o", "some/where")
     assert good.returncode == 0, good.stderr
     assert (tmp_path / "some/where/mmlu.yaml").exists()
 

@@ -83,7 +83,7 @@ def test_a_rehearsal_needs_no_reference(tmp_path: Path) -> None:
     assert "launcher.of" not in told
     assert "--launcher rehearsal" not in told
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"plans": [plan.name]}))
-    ended = serve_eval("suite", tmp_path / "suite.yaml", "--rehearse", "-o", tmp_path / "suite")
+    ended = serve_eval("run", tmp_path / "suite.yaml", "--rehearse", "-o", tmp_path / "suite")
     assert ended.returncode == 0, ended.stderr
 
 
@@ -103,7 +103,7 @@ def test_a_pass_is_withheld_and_nothing_takes_it(tmp_path: Path) -> None:
     assert task["verdict"]["outcome"] == "INCONCLUSIVE"
     assert "PASS" not in ended.stdout
     assert "FAIL" not in ended.stdout
-    judged = serve_eval("verdict", out, "--references-dir", references)
+    judged = serve_eval("judge", out, "--references-dir", references)
     assert judged.stdout.splitlines()[0] == REHEARSED
 
     into = ("--references-dir", references)
@@ -114,7 +114,7 @@ def test_a_pass_is_withheld_and_nothing_takes_it(tmp_path: Path) -> None:
     take = serve_eval("references", "take", *asked, *into, "-o", tmp_path / "take")
     assert take.returncode == 2
     assert "is no reference" in take.stderr
-    drift = serve_eval("drift", tmp_path)
+    drift = serve_eval("runs", "trend", tmp_path)
     assert "the stand-in answered in these rehearsals: 1 runs" in drift.stderr
     real = serve_eval("run", plan, "-o", out)
     assert real.returncode == 2
@@ -160,7 +160,7 @@ def test_checks_of_rehearsed_servers_by_their_address_are_rehearsals(tmp_path: P
         for name, words in {
             "smoke": ("smoke", url),
             "verify": ("verify", old, url, "--floor", "0.1"),
-            "tools": ("tools", url, "--model", "org/model", "--limit", "4"),
+            "tools": ("check", "tools", url, "--model", "org/model", "--limit", "4"),
         }.items():
             line = tmp_path / f"{name}.line"
             ended = serve_eval(*words, "-o", night / name, "--notify-text", line)
@@ -176,7 +176,7 @@ def test_checks_of_rehearsed_servers_by_their_address_are_rehearsals(tmp_path: P
         assert "the stand-in of a rehearsal is no reference" in register.stderr
     finally:
         assert serve_eval("serve", "--stop", "all").returncode == 0
-    viewed = serve_eval("view", night, "--write", tmp_path / "all.html")
+    viewed = serve_eval("runs", "view", night, "-o", tmp_path / "all.html")
     assert "passed" not in viewed.stdout, viewed.stdout
     assert "5 rehearsals not counted" in viewed.stdout, viewed.stdout
 
@@ -272,9 +272,9 @@ def test_a_suite_a_verification_and_a_load_say_what_they_are(tmp_path: Path) -> 
     b = write_plan(tmp_path, {"name": "trtllm", "tp": 2}, "b.yaml")
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"plans": [a.name, b.name]}))
     for command in (
-        ("suite", tmp_path / "suite.yaml"),
+        ("run", tmp_path / "suite.yaml"),
         ("verify", a, b, "--floor", "0.1"),
-        ("load", a, "--concurrency", "1,4"),
+        ("check", "load", a, "--concurrency", "1,4"),
     ):
         out = tmp_path / f"out-{command[0]}"
         ended = serve_eval(*command, "--rehearse", "-o", out)

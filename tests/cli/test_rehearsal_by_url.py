@@ -56,9 +56,12 @@ def urls(tmp_path_factory: pytest.TempPathFactory, home: dict[str, str]) -> Iter
 ROWS: dict[str, tuple[tuple[str, ...], str]] = {
     "run": (("run", "--base-url", "A", *FEW, "--no-reference"), "report.json"),
     "compare": (("compare", "A", "B", *FEW, "--self", "0"), "comparison.json"),
-    "load": (("load", "A", *FEW, "--concurrency", "1,4"), "load.json"),
-    "invariants": (("invariants", "A", *FEW, "--chunk-tokens", "0"), "invariants.json"),
-    "canaries": (("invariants", "A", *MODEL, "--canaries", "--limit", "20"), "canaries.json"),
+    "load": (("check", "load", "A", *FEW, "--concurrency", "1,4"), "load.json"),
+    "invariants": (("check", "invariants", "A", *FEW, "--chunk-tokens", "0"), "invariants.json"),
+    "canaries": (
+        ("check", "invariants", "A", *MODEL, "--canaries", "--limit", "20"),
+        "canaries.json",
+    ),
     "tools": (("tools", "A", *MODEL, "--limit", "4"), "tools.json"),
     "smoke": (("smoke", "A", *MODEL), "smoke.json"),
     "verify": (("verify", "A", "B", *MODEL, "--floor", "0.1"), "verification.json"),
@@ -92,7 +95,7 @@ def test_a_suite_of_a_stand_in_by_its_address_says_so(
     plan = {"model": "org/model", "base_url": urls[0], "no_reference": True, "limit": 8}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump({**plan, "tasks": ["word_problems"]}))
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"plans": ["plan.yaml"]}))
-    ended = serve_eval("suite", tmp_path / "suite.yaml", "-o", tmp_path / "out", **home)
+    ended = serve_eval("run", tmp_path / "suite.yaml", "-o", tmp_path / "out", **home)
     assert (ended.returncode, ended.stdout.splitlines()[0]) == (0, REHEARSED), ended.stderr
 
 
@@ -146,7 +149,7 @@ def test_an_alarm_of_a_rehearsed_watch_says_so_and_ends_with_0(
 def test_a_starter_plan_of_a_stand_in_says_so(
     urls: list[str], home: dict[str, str], tmp_path: Path
 ) -> None:
-    made = serve_eval("init", urls[0], "-o", tmp_path / "plan.yaml", **home)
+    made = serve_eval("setup", "init", urls[0], "-o", tmp_path / "plan.yaml", **home)
     assert made.returncode == 0, made.stderr
     assert made.stdout.startswith(REHEARSED)
     assert f"# {REHEARSED}" in (tmp_path / "plan.yaml").read_text()
@@ -172,5 +175,5 @@ def test_workers_that_are_stand_ins_are_accused_of_nothing(
     asked = ("run", "--base-url", urls[0], *FEW, "--no-reference", "-o", run)
     assert serve_eval(*asked, **home).returncode == 0
     workers = (word for url in urls for word in ("--worker", f"generation={url}"))
-    ended = serve_eval("attribute", run, *workers, "--samples", "10", **home)
+    ended = serve_eval("check", "workers", run, *workers, "--samples", "10", **home)
     assert (ended.returncode, ended.stdout.splitlines()[0]) == (0, REHEARSED), ended.stderr

@@ -205,7 +205,7 @@ def test_a_fail_that_the_best_case_passes_is_undecided_and_one_that_it_fails_sta
 
 def test_a_sample_stays_repaired_when_a_later_session_gets_its_answer(folder: Path) -> None:
     out = folder / "out"
-    once = ["--max-attempts", "1", "--max-error-rate", "1"]
+    once = ["--set", "limits.max_attempts=1", "--set", "limits.max_error_rate=1"]
     with serve(times=2) as url:
         first = serve_eval("run", *flags(folder, url, *once), "-o", out)
         assert first.returncode == 3, first.stdout + first.stderr
@@ -213,7 +213,7 @@ def test_a_sample_stays_repaired_when_a_later_session_gets_its_answer(folder: Pa
         again = serve_eval("run", *flags(folder, url, *once), "-o", out)
     assert again.returncode == 3, again.stdout + again.stderr
     assert report_of(out)["result"]["repaired"] == 20
-    judged = serve_eval("verdict", out)
+    judged = serve_eval("judge", out)
     assert judged.returncode == 3
     assert "20 repaired" in judged.stdout
 
@@ -232,7 +232,7 @@ def test_a_suite_is_undecided_too_and_names_the_repaired_samples(folder: Path) -
             f"plans:\n- name: one\n  model: m\n  base_url: {url}\n  cases: [{folder}/cases.yaml]\n"
             f"  references_dir: {folder}/refs\n"
         )
-        done = serve_eval("suite", folder / "suite.yaml", "-o", folder / "out")
+        done = serve_eval("run", folder / "suite.yaml", "-o", folder / "out")
     assert done.returncode == 3, done.stdout + done.stderr
     assert " repaired one/cases:double: 20 samples\n" in done.stdout
     assert 'name="repaired" value="20"' in (folder / "out/junit.xml").read_text()
@@ -310,7 +310,14 @@ def test_what_was_in_flight_when_the_server_ended_the_run_is_counted_apart(folde
 
     async def main() -> list[subprocess.CompletedProcess[str]]:
         async with server:
-            more = ["--order", "natural", "--outage-timeout", "0", "--stall-timeout", "60"]
+            more = [
+                "--set",
+                "limits.order=natural",
+                "--set",
+                "limits.outage_timeout_s=0",
+                "--set",
+                "limits.stall_timeout_s=60",
+            ]
             given = ["run", *flags(folder, server.base_url, *more), "-o", str(out)]
             first = await asyncio.to_thread(in_a_process, *given)
             await server.listen()
@@ -325,7 +332,7 @@ def test_what_was_in_flight_when_the_server_ended_the_run_is_counted_apart(folde
     assert 1 <= result["restarted"] <= 8
     lost = result["restarted"]
     said = f"{lost} repaired ({lost} of them lost with their server)"
-    assert said in serve_eval("verdict", out).stdout
+    assert said in serve_eval("judge", out).stdout
 
 
 def test_an_outage_is_told_with_the_answers_that_it_cost(folder: Path) -> None:
@@ -351,7 +358,7 @@ def test_an_outage_is_told_with_the_answers_that_it_cost(folder: Path) -> None:
 
     async def main() -> subprocess.CompletedProcess[str]:
         async with server:
-            given = ["run", *flags(folder, server.base_url, "--outage-timeout", "60")]
+            given = ["run", *flags(folder, server.base_url, "--set", "limits.outage_timeout_s=60")]
             ended = asyncio.create_task(asyncio.to_thread(in_a_process, *given, "-o", str(out)))
             await over.wait()
             await asyncio.sleep(1.0)
@@ -375,7 +382,7 @@ def test_a_finish_reason_of_no_known_server_is_unknown_until_the_plan_lists_it(
     folder: Path,
 ) -> None:
     odd = answer("7", finish="odd_end", usage=(5, 1))
-    for more, code in (([], 3), (["--known-finish-reasons", "odd_end"], 1)):
+    for more, code in (([], 3), (["--set", "limits.known_finish_reasons=odd_end"], 1)):
         out = folder / f"out{code}"
         with serve(fault=odd) as url:
             done = serve_eval("run", *flags(folder, url, *more), "-o", out)

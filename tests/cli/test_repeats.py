@@ -123,7 +123,7 @@ def test_the_line_about_repeats_has_its_errors_ties_and_passes(
     assert line in page
     assert f"{REPEATS} answers to each question" in page
     assert "By question" in page
-    table = serve_eval("export", folder / "first", "--format", "table")
+    table = serve_eval("runs", "export", folder / "first", "--format", "table")
     assert line in " ".join(table.stdout.split())
     assert (f"{told['tied']} of {QUESTIONS} prompts tied" in shown) is (told["tied"] > 0)
     assert f"pass@1 {told['pass_at']['1']:.2f}, pass@2" in shown

@@ -37,16 +37,16 @@ def test_repeats_have_columns_and_are_shown_of_a_pass(tmp_path: Path) -> None:
     assert done.stdout.count("avg@3 = ") == 2
     report = json.loads((tmp_path / "r/report.json").read_text())
     told = {task["result"]["task"]: task["result"]["stability"] for task in report["tasks"]}
-    collected = serve_eval("collect", tmp_path / "r").stdout
+    collected = serve_eval("runs", "table", tmp_path / "r").stdout
     for row in csv.DictReader(io.StringIO(collected, newline="")):
         known = told[row["task"]]
         assert row["repeats"] == "3"
         assert float(row["sd_repeats"]) == pytest.approx(known["sd"], rel=1e-5)
         assert float(row["pass_at_repeats"]) == pytest.approx(known["pass_at"]["3"], rel=1e-5)
         assert float(row["vote"]) == pytest.approx(known["majority"], rel=1e-5)
-    exported = serve_eval("export", tmp_path / "r", "--format", "csv").stdout
+    exported = serve_eval("runs", "export", tmp_path / "r", "--format", "csv").stdout
     [row] = csv.DictReader(io.StringIO(exported, newline=""))
-    noted = serve_eval("export", tmp_path / "r", "--format", "table").stdout
+    noted = serve_eval("runs", "export", tmp_path / "r", "--format", "table").stdout
     assert "reference: org/m, default (word_problems, passkey_short)" in noted
     for task in TASKS:
         assert row[f"{task} repeats"] == "3"

@@ -84,16 +84,16 @@ def _gsm8k(done: CompletedProcess[str]) -> dict[str, Any]:
 
 def test_what_another_extractor_makes_of_the_answers_is_said_and_nothing_written(run: Path) -> None:
     before = _content(run)
-    done = serve_eval("rescore", run)
+    done = serve_eval("judge", "--rescore", run)
     assert done.returncode == 0, done.stderr
     assert _content(run) == before
     assert done.stdout.startswith(" CHANGED   2 tasks: 1 CHANGED, 1 UNCHANGED\n")
     assert f"gsm8k: {ODD} of 60 changed outcome: {ODD} correct -> partial\n" in done.stdout
-    whole = serve_eval("rescore", run, "-v").stdout
+    whole = serve_eval("judge", "--rescore", run, "-v").stdout
     assert " samples  mmlu: none of 57 changed\n" in whole
     table = whole.partition(" Changed samples of gsm8k\n")[2].splitlines()
     assert sum(" -> " not in line and "correct 1" in line for line in table) == ODD
-    told = _gsm8k(serve_eval("rescore", run, "--json"))
+    told = _gsm8k(serve_eval("judge", "--rescore", run, "--json"))
     assert len(told["changed"]) == ODD
     first = told["changed"][0]
     assert (
@@ -106,23 +106,25 @@ def test_what_another_extractor_makes_of_the_answers_is_said_and_nothing_written
 
 
 def test_a_filter_is_an_option_of_scoring_alone(run: Path) -> None:
-    assert serve_eval("verdict", run).returncode == 3  # now the stored scores match the answers
-    same = _gsm8k(serve_eval("rescore", run, "--json"))
+    assert serve_eval("judge", run).returncode == 3  # now the stored scores match the answers
+    same = _gsm8k(serve_eval("judge", "--rescore", run, "--json"))
     assert (same["changed"], same["moves"]) == ([], [])
     assert "the stored scores are newer than the report" in same["notes"][0]
-    strict = _gsm8k(serve_eval("rescore", run, "--set", "gsm8k.filter=strict-match", "--json"))
+    strict = _gsm8k(
+        serve_eval("judge", "--rescore", run, "--set", "gsm8k.filter=strict-match", "--json")
+    )
     assert strict["moves"] == [["partial", "unparsed", ODD]]
     assert strict["options"] == {"filter": ["mean", "strict-match"]}
     assert strict["after"] == strict["parts"]["strict-match"]
     flexible = _gsm8k(
-        serve_eval("rescore", run, "--set", "gsm8k.filter=flexible-extract", "--json")
+        serve_eval("judge", "--rescore", run, "--set", "gsm8k.filter=flexible-extract", "--json")
     )
     assert flexible["moves"] == [["partial", "correct", ODD]]
 
 
 def test_the_new_folder_is_a_run_of_its_own(run: Path, tmp_path: Path) -> None:
     before, new = _content(run), tmp_path / "new"
-    done = serve_eval("rescore", run, "--set", "gsm8k.filter=strict-match", "-o", new)
+    done = serve_eval("judge", "--rescore", run, "--set", "gsm8k.filter=strict-match", "-o", new)
     assert (done.returncode, _content(run)) == (0, before), done.stderr
     old_report, report = (json.loads((folder / "report.json").read_text()) for folder in (run, new))
     assert report["started_at"] == old_report["started_at"]
@@ -130,7 +132,7 @@ def test_the_new_folder_is_a_run_of_its_own(run: Path, tmp_path: Path) -> None:
     assert any("scored again" in warning for warning in report["warnings"])
     assert (new / "samples/gsm8k.jsonl").read_bytes() == (run / "samples/gsm8k.jsonl").read_bytes()
     assert {file.stat().st_mode & 0o077 for file in new.rglob("*") if file.is_file()} == {0}
-    told = _gsm8k(serve_eval("rescore", new, "--json"))
+    told = _gsm8k(serve_eval("judge", "--rescore", new, "--json"))
     assert (told["changed"], told["after"]) == ([], report["tasks"][0]["result"]["value"])
     assert serve_eval("run", "--resume", new).returncode == 3  # no requests and no reference
 
@@ -145,14 +147,14 @@ def test_the_new_folder_is_a_run_of_its_own(run: Path, tmp_path: Path) -> None:
         ("mmlu.system_prompt=Hm", "--set mmlu.system_prompt: decides what is asked"),
         ("gsm8k.filter=strict", "strict-match"),
         ("gsm8k.filtre=mean", "Did you mean 'filter'?"),
-        ("launcher.seed=2", "serve-eval verdict RUN"),
+        ("launcher.seed=2", "serve-eval judge RUN"),
     ],
 )
 def test_what_was_asked_cannot_be_changed_afterwards(
     run: Path, tmp_path: Path, setting: str, said: str
 ) -> None:
     flags = ["--set", "gsm8k.filter=strict-match"] if "filt" not in setting else []
-    done = serve_eval("rescore", run, *flags, "--set", setting, "-o", tmp_path / "new")
+    done = serve_eval("judge", "--rescore", run, *flags, "--set", setting, "-o", tmp_path / "new")
     assert done.returncode == 2, done.stdout
     assert said in done.stderr
     assert "gsm8k.filter:" not in done.stderr.replace("tasks[0].gsm8k.filter", "")
@@ -165,7 +167,7 @@ def test_a_run_that_was_killed_is_scored_as_far_as_it_came(run: Path, tmp_path: 
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:40])[:-20])
     scores.write_bytes(b"".join(scores.read_bytes().splitlines(keepends=True)[:30])[:-20])
     before = _content(run)
-    done = serve_eval("rescore", run, "--json", "-o", tmp_path / "new")
+    done = serve_eval("judge", "--rescore", run, "--json", "-o", tmp_path / "new")
     assert (done.returncode, _content(run)) == (0, before), done.stderr
     told = _gsm8k(done)
     assert (told["answered"], told["planned"], told["reported"]) == (39, 60, None)
@@ -182,7 +184,7 @@ def test_a_run_that_was_killed_is_scored_as_far_as_it_came(run: Path, tmp_path: 
 def test_a_run_without_an_answer_has_nothing_to_score(run: Path) -> None:
     for file in (run / "samples").iterdir():
         file.unlink()
-    done = serve_eval("rescore", run, "--junit", run / "junit.xml")
+    done = serve_eval("judge", "--rescore", run, "--junit", run / "junit.xml")
     assert done.returncode == 5, done.stderr
     assert done.stdout.startswith(" NOT SCORED ")
     assert "0 of 60 samples have a score" in done.stdout
@@ -197,10 +199,12 @@ def test_the_printed_commands_run_as_they_stand(
     run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shown = json.loads(serve_eval("rescore", run, "--json").stdout)["commands"]
-    assert [one.split()[1] for one in shown] == ["show", "rescore"]
+    shown = json.loads(serve_eval("judge", "--rescore", run, "--json").stdout)["commands"]
+    assert [one.split()[1] for one in shown] == ["show", "judge"]
     for _ in range(2):  # The folder of the second command is another one than that of the first.
-        [show, again] = json.loads(serve_eval("rescore", run, "--json").stdout)["commands"]
+        [show, again] = json.loads(serve_eval("judge", "--rescore", run, "--json").stdout)[
+            "commands"
+        ]
         told = serve_eval(*shlex.split(show)[1:])
         assert (told.returncode, "####" in told.stdout) == (0, True), told.stderr
         done = serve_eval(*shlex.split(again)[1:], "--json")
@@ -214,7 +218,7 @@ def test_a_killed_run_is_resumed_by_the_printed_command(run: Path, tmp_path: Pat
     (run / "report.json").unlink()
     journal = run / "samples/gsm8k.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:40]))
-    done = serve_eval("rescore", run, "-o", tmp_path / "new", "--json")
+    done = serve_eval("judge", "--rescore", run, "-o", tmp_path / "new", "--json")
     resume = json.loads(done.stdout)["commands"][-1]
     assert resume == f"serve-eval run --resume {tmp_path / 'new'}"
     assert serve_eval(*shlex.split(resume)[1:]).returncode == 3
@@ -234,11 +238,13 @@ def test_the_new_verdict_stands_next_to_the_old_one(tmp_path: Path) -> None:
     journal.write_text("".join(f"{json.dumps(record)}\n" for record in records))
     line = tmp_path / "line"
     new = ("-o", tmp_path / "new", "--notify-text", line)
-    done = serve_eval("rescore", tmp_path / "out", *new)
+    done = serve_eval("judge", "--rescore", tmp_path / "out", *new)
     assert done.returncode == 0, done.stderr
     assert " verdict  FAIL against 90.000, PASS before\n" in done.stdout
     assert "; FAIL against 90.000, PASS before; " in line.read_text()
-    [told] = json.loads(serve_eval("rescore", tmp_path / "new", "--json").stdout)["result"]["tasks"]
+    [told] = json.loads(serve_eval("judge", "--rescore", tmp_path / "new", "--json").stdout)[
+        "result"
+    ]["tasks"]
     assert (told["verdict_before"], told["verdict_after"]) == ("FAIL", None)
 
 
@@ -248,9 +254,9 @@ def test_folders_that_do_not_fit_are_refused(run: Path, tmp_path: Path, place: s
     (tmp_path / "full/file").touch()
     before = _content(run)
     if place == "nothing":
-        done = serve_eval("rescore", tmp_path / "nothing")
+        done = serve_eval("judge", "--rescore", tmp_path / "nothing")
     else:
-        done = serve_eval("rescore", run, "-o", tmp_path / place)
+        done = serve_eval("judge", "--rescore", run, "-o", tmp_path / place)
     said = {"out/inside": "is inside", "full": "not an empty folder", "nothing": "holds no run"}[
         place
     ]
@@ -265,15 +271,15 @@ def test_other_data_and_damaged_files_are_told(run: Path, tmp_path: Path) -> Non
     rows = (tmp_path / "data/gsm8k/test.jsonl").read_text()
     (tmp_path / "data/gsm8k/test.jsonl").write_text(rows.replace("#### ", "#### 1"))
     (run / "plan.json").write_text(json.dumps(moved))
-    done = serve_eval("rescore", run)
+    done = serve_eval("judge", "--rescore", run)
     assert (done.returncode, "the data is not what" in done.stderr) == (2, True), done.stderr
     (run / "plan.json").write_text(json.dumps(plan))
     (run / "scores/gsm8k.jsonl").write_text("{}\n")
-    done = serve_eval("rescore", run)
-    assert (done.returncode, "serve-eval verdict" in done.stderr) == (2, True), done.stderr
+    done = serve_eval("judge", "--rescore", run)
+    assert (done.returncode, "serve-eval judge" in done.stderr) == (2, True), done.stderr
     (run / "scores/gsm8k.jsonl").unlink()
     (run / "samples/gsm8k.jsonl").write_text("{\n")
-    done = serve_eval("rescore", run)
+    done = serve_eval("judge", "--rescore", run)
     assert (done.returncode, "a damaged record" in done.stderr) == (2, True), done.stderr
 
 
@@ -281,13 +287,13 @@ def test_a_task_that_was_changed_since_the_run_is_told(run: Path, tmp_path: Path
     plan = json.loads((run / "plan.json").read_text())
     plan["fingerprints"]["gsm8k"]["version"] = "0"
     (run / "plan.json").write_text(json.dumps(plan))
-    done = serve_eval("rescore", run, "-o", tmp_path / "new")
+    done = serve_eval("judge", "--rescore", run, "-o", tmp_path / "new")
     assert done.returncode == 0, done.stderr
     assert 'version: was "0", now "1"' in done.stdout
     plan["fingerprints"]["gsm8k"]["max_tokens"] = "100"
     (run / "plan.json").write_text(json.dumps(plan))
-    assert 'max_tokens: was "100", now "256"' in serve_eval("rescore", run).stdout
-    refused = serve_eval("rescore", run, "-o", tmp_path / "other")
+    assert 'max_tokens: was "100", now "256"' in serve_eval("judge", "--rescore", run).stdout
+    refused = serve_eval("judge", "--rescore", run, "-o", tmp_path / "other")
     assert (refused.returncode, "claim requests that were never sent" in refused.stderr) == (
         2,
         True,

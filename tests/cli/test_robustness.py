@@ -21,7 +21,15 @@ from tests.scripted_server import serve_in_thread
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
 KEY = "sk-test-0123456789abcdef"
-NOWHERE = ("--base-url", "127.0.0.1:9", "--model", "m", "--no-reference", "--max-attempts", "1")
+NOWHERE = (
+    "--base-url",
+    "127.0.0.1:9",
+    "--model",
+    "m",
+    "--no-reference",
+    "--set",
+    "limits.max_attempts=1",
+)
 
 
 def _simulated(data_root: Path, out: Path, *more: str) -> list[str]:
@@ -55,16 +63,26 @@ def asked(data_root: Path) -> Iterator[list[str]]:
         (["--set", "gsm8k.temperature=.nan"], {}, 2, "must be a finite number"),
         (["--set", "gsm8k.temperature=-1"], {}, 2, "temperature 0 or more"),
         (["--set", "gsm8k.filter=strict"], {}, 2, "Did you mean 'strict-match'?"),
-        (["--sample-timeout", "nan"], {}, 2, "must be above 0 and finite"),
-        (["--connect-timeout", "inf"], {}, 2, "must be above 0 and finite"),
+        (["--set", "limits.sample_timeout_s=.nan"], {}, 2, "must be above 0 and finite"),
+        (["--set", "limits.connect_timeout_s=.inf"], {}, 2, "must be above 0 and finite"),
         (["--api-key-env", KEY], {}, 2, "expected the name of an environment variable"),
         (["--api-key-env", "NO_SUCH_VARIABLE"], {}, 2, "the environment has no NO_SUCH_VARIABLE"),
         (["--header", "Ocp-Apim-Subscription-Key: 0123456789abcdef"], {}, 2, "looks like a secret"),
         (["--header", f"Authorization: Bearer {KEY} ${{HOME}}"], {}, 2, "looks like a secret"),
         (["--header", "nonsense"], {}, 2, "expected 'Name: value'"),
-        (["--proxy", f"http://me:{KEY}@p:1/${{HOME}}"], {}, 2, "credentials"),
-        (["--proxy", "nonsense"], {}, 2, "proxy: expected http://host:port"),
-        (["--proxy", "${P}"], {"P": f"nonsense-{KEY}"}, 2, "proxy: expected http://host:port"),
+        (
+            ["--set", "connection.proxy=" + str(f"http://me:{KEY}@p:1/${{HOME}}")],
+            {},
+            2,
+            "credentials",
+        ),
+        (["--set", "connection.proxy=nonsense"], {}, 2, "proxy: expected http://host:port"),
+        (
+            ["--set", "connection.proxy=${P}"],
+            {"P": f"nonsense-{KEY}"},
+            2,
+            "proxy: expected http://host:port",
+        ),
         (["--set", f"launcher.base_url=http://me:{KEY}@host"], {}, 2, "credentials"),
         (["--base-url", "http://a..b:8000"], {}, 4, "does not answer"),
         (["--base-url", "ftp://host"], {}, 2, "expected host:port"),
@@ -128,7 +146,7 @@ def test_a_model_name_with_markup_and_control_characters_is_printed_as_it_is_or_
 ) -> None:
     done = serve_eval(*_simulated(data_root, tmp_path / "out", "--model", "[red]x[/red]\x1b[2J"))
     assert done.returncode == 3, done.stderr
-    assert ": [red]x[/red]," in serve_eval("verdict", tmp_path / "out", "-v").stdout
+    assert ": [red]x[/red]," in serve_eval("judge", tmp_path / "out", "-v").stdout
     assert "\x1b" not in done.stdout + done.stderr
 
 
@@ -276,7 +294,13 @@ def test_what_judges_nothing_takes_any_data(data_root: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "command", [["--version"], ["list"], ["references", "list"], ["power", "--total", "99"]]
+    "command",
+    [
+        ["--version"],
+        ["data", "list"],
+        ["references", "list"],
+        ["references", "power", "--total", "99"],
+    ],
 )
 @pytest.mark.parametrize("shell", ["| head -1", ">/dev/full"])
 def test_a_listing_into_a_broken_stream_is_no_fail(command: list[str], shell: str) -> None:
@@ -335,7 +359,7 @@ def test_scipy_is_not_imported_where_no_verdict_needs_it(asked: list[str], tmp_p
 
 def test_the_demo_does_not_write_into_a_folder_that_is_in_use(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
-    done = serve_eval("demo", "-o", tmp_path)
+    done = serve_eval("setup", "demo", "-o", tmp_path)
     assert done.returncode == 2
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 

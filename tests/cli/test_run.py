@@ -74,7 +74,7 @@ def test_a_sound_endpoint_passes(flags: list[str], tmp_path: Path) -> None:
     assert first.startswith(" PASS   gsm8k  ")
     assert drawn.count("●") == 1
     assert " asked    300 samples: 0 failed, 0 repaired, 0 cut off" in rows
-    verbose = serve_eval("verdict", tmp_path / "out", "--verbose").stdout
+    verbose = serve_eval("judge", tmp_path / "out", "--verbose").stdout
     assert f"\n run      {tmp_path / 'out'}: simulated, default," in verbose
     assert {"theta", "alpha", "beta", "sigma"} <= set(verbose.split())
     assert "gsm8k: 300/300 done, 0 failed" in done.stderr
@@ -209,11 +209,11 @@ def test_a_run_with_lasting_failures_can_be_repeated_and_keeps_its_report(
         "launcher.failure_kind=wrapped_400",
     ]
     # In some orders the first prompts fail, which stops the run.
-    failing += ["--order-seed", "7"]
-    first = _run(*failing, "--max-attempts", "1")
+    failing += ["--set", "limits.order_seed=7"]
+    first = _run(*failing, "--set", "limits.max_attempts=1")
     result = _report(tmp_path)["tasks"][0]["result"]
     assert 0 < result["failed"] < 30
-    again = _run(*failing, "--max-attempts", "1")
+    again = _run(*failing, "--set", "limits.max_attempts=1")
     assert (again.returncode, _report(tmp_path)["tasks"][0]["result"]) == (
         first.returncode,
         result,
@@ -324,12 +324,12 @@ def test_prompts_can_be_dumped(flags: list[str], tmp_path: Path) -> None:
 def test_a_limit_is_a_seeded_random_subset_judged_with_its_own_n(
     flags: list[str], tmp_path: Path
 ) -> None:
-    done = _run(*flags, "--limit", "40", "--seed", "7")
+    done = _run(*flags, "--limit", "40", "--set", "seed=7")
     assert "only 40 of 300 samples are asked, drawn at random (seed 7)" in done.stdout
     (task,) = _report(tmp_path)["tasks"]
     assert task["verdict"]["num_samples"] == task["result"]["planned"] == 40
     again = [str(tmp_path / "two") if x == str(tmp_path / "out") else x for x in flags]
-    _run(*again, "--limit", "40", "--seed", "8")
+    _run(*again, "--limit", "40", "--set", "seed=8")
     ids = [{record["id"] for record in _records(tmp_path, name)} for name in ("out", "two")]
     assert ids[0] != ids[1]
 
@@ -441,12 +441,15 @@ def test_failures_are_counted_never_scored_and_bound_the_value(
 
 def test_too_many_failures_are_inconclusive(flags: list[str], tmp_path: Path) -> None:
     failing = ["--set", "launcher.failure_rate=0.2", "--set", "launcher.failure_kind=wrapped_400"]
-    patient = [*flags, *failing, "--max-error-rate", "0.5"]
+    patient = [*flags, *failing, "--set", "limits.max_error_rate=0.5"]
     done = _run(*patient)
     assert done.returncode == 3, done.stderr
     assert "too_many_missing" in done.stdout
     assert (
-        _run("--resume", str(tmp_path / "out"), "--max-error-rate", "1", "--strict").returncode == 1
+        _run(
+            "--resume", str(tmp_path / "out"), "--set", "limits.max_error_rate=1", "--strict"
+        ).returncode
+        == 1
     )
 
 
@@ -455,10 +458,10 @@ def test_a_run_that_fails_too_often_is_stopped_with_the_one_cause(
 ) -> None:
     failing = ["--set", "launcher.failure_rate=0.2", "--set", "launcher.failure_kind=wrapped_400"]
     # A fixed order and low concurrency: neither chance nor the machine decides where the run stops.
-    done = _run(*flags, *failing, "--order-seed", "1", "--concurrency", "4")
+    done = _run(*flags, *failing, "--set", "limits.order_seed=1", "--concurrency", "4")
     assert done.returncode == 4
     assert "samples failed, more than the allowed 10%; " in done.stderr
-    assert "resume the run. --max-error-rate allows more." in done.stderr
+    assert "resume the run. --set limits.max_error_rate=SHARE allows more." in done.stderr
     assert "Bad Request" in done.stderr
     assert f"--resume {tmp_path / 'out'}" in done.stderr
     assert 50 <= len(_records(tmp_path)) < 100
@@ -477,7 +480,7 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(flags: list[str], tmp_path:
         resource.setrlimit(resource.RLIMIT_FSIZE, (450_000, 450_000))
 
     command = [sys.executable, "-m", "serve_eval", "run", *flags, "--set", "gsm8k.num_samples=1319"]
-    command.append("--no-prompts")  # that file would be the first to reach the limit
+    command += ["--set", "no_prompts=true"]  # that file would be the first to reach the limit
     done = subprocess.run(
         command,
         env=environment(),

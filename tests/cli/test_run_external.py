@@ -146,8 +146,8 @@ def test_a_context_overflow_is_a_failure_with_its_reason_on_record(
             url,
             "--model",
             "simulated",
-            "--max-error-rate",
-            "1",
+            "--set",
+            "limits.max_error_rate=1",
         )
     result = _task(tmp_path / "out")["result"]
     assert 0 < result["failed"] < 60, done.stderr
@@ -198,8 +198,8 @@ def test_a_report_outlives_an_attempt_to_go_on_that_reached_nothing(
             url,
             "--model",
             "simulated",
-            "--max-error-rate",
-            "1",
+            "--set",
+            "limits.max_error_rate=1",
         )
     before = (tmp_path / "out/report.json").read_bytes()
     done = _run(data_root, tmp_path / "out", "--base-url", url, "--model", "simulated")
@@ -218,8 +218,8 @@ def test_a_run_goes_on_at_a_new_address_and_stays_there(
             old,
             "--model",
             "simulated",
-            "--max-error-rate",
-            "1",
+            "--set",
+            "limits.max_error_rate=1",
         )
     done = serve_eval("run", "--resume", tmp_path / "out", "--base-url", plain)
     assert done.returncode == 3, done.stderr
@@ -285,4 +285,4 @@ def test_no_reference_is_used_where_none_is_wanted_though_one_ships(
         done = _run(data_root, tmp_path / "out", *flags)
     assert done.returncode == 3, done.stderr
     assert "--no-reference was given" in " ".join(done.stdout.split())
-    assert serve_eval("verdict", tmp_path / "out").returncode == 3
+    assert serve_eval("judge", tmp_path / "out").returncode == 3

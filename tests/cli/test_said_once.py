@@ -38,9 +38,9 @@ def test_what_stopped_several_runs_is_told_once() -> None:
         "    - {label: dead, base_url: '127.0.0.1:9'}\n"
         "  tasks: [{word_problems: {num_samples: 30}}, {passkey_short: {}}]\n"
     )
-    done = serve_eval("suite", "s.yaml", "-o", "out")
+    done = serve_eval("run", "s.yaml", "-o", "out")
     assert done.returncode == 4, done.stderr
     assert done.stdout.count("nothing listens on that port") == 1, done.stdout
     assert "dead_word_problems/word_problems and 1 more: EndpointError" in done.stdout
-    table = serve_eval("export", "out", "--format", "table")
+    table = serve_eval("runs", "export", "out", "--format", "table")
     assert table.stdout.count("nothing listens on that port") == 1, table.stdout

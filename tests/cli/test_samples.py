@@ -143,9 +143,11 @@ def test_compare_and_load_ask_the_named_samples() -> None:
     plan = "{launcher: simulated, model: m, tasks: [passkey_short]}"
     for name in ("a", "b"):
         Path(f"{name}.yaml").write_text(plan)
-    done = serve_eval("compare", "a.yaml", "b.yaml", "--samples", "3,4,5", "-o", "c")
+    done = serve_eval("compare", "a.yaml", "b.yaml", "--set", "samples=3,4,5", "-o", "c")
     assert _ids("c/a") == _ids("c/b") == {"3", "4", "5"}, done.stderr
-    done = serve_eval("load", "a.yaml", "--samples", "3,4,5", "--concurrency", "1,2", "-o", "l")
+    done = serve_eval(
+        "check", "load", "a.yaml", "--set", "samples=3,4,5", "--concurrency", "1,2", "-o", "l"
+    )
     assert _ids("l/1") == {"3", "4", "5"}, done.stderr
 
 
@@ -171,7 +173,7 @@ def test_a_data_file_with_fewer_rows_is_a_warning_with_allow_mismatch_dataset(
         "num_samples is 1,319, but the data has only 5 samples; the verdict uses n = 5"
         in done.stdout
     )
-    assert serve_eval("rescore", "r").returncode == 0
+    assert serve_eval("judge", "--rescore", "r").returncode == 0
     assert serve_eval("run", "--resume", "r").returncode == 3
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from serve_eval.cli.schema import KINDS
+from serve_eval.cli.setup_schema import KINDS
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.parse import KEYS
 from serve_eval.evaluation.plan.resolve import resolve
@@ -27,14 +27,14 @@ SUITE_KEYS = {"plans", "matrix"}
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_committed_schema_is_that_of_the_code(kind: str) -> None:
     """After a change: make task-pages, and see docs/schemas.md."""
-    printed = serve_eval("schema", kind)
+    printed = serve_eval("setup", "schema", kind)
     assert json.loads(printed.stdout) == COMMITTED[kind], "run make task-pages"
     Draft202012Validator.check_schema(COMMITTED[kind])
     assert COMMITTED[kind]["$id"].startswith(f"urn:serve-eval:{kind}:")
 
 
 def test_an_unknown_kind_is_a_wrong_use() -> None:
-    done = serve_eval("schema", "plam")
+    done = serve_eval("setup", "schema", "plam")
     assert (done.returncode, done.stdout) == (2, "")
     assert "no schema of 'plam'. Did you mean 'plan'?" in done.stderr
 
@@ -44,7 +44,7 @@ def test_the_files_of_a_run_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     done = serve_eval(
         "run", "--launcher", "simulated", "--set", "launcher.failure_rate=0.5",
         "--set", "launcher.failure_kind='500'", "--tasks", "word_problems", "--limit", "30",
-        "--model", "embedded", "--max-attempts", "1", "--max-error-rate", "1",
+        "--model", "embedded", "--set", "limits.max_attempts=1", "--set", "limits.max_error_rate=1",
         "-o", tmp_path / "out",
     )  # fmt: skip
     assert (tmp_path / "out/report.json").exists(), done.stderr

@@ -64,8 +64,8 @@ def test_a_hosted_model_that_refuses_fields_is_served_by_the_options_that_its_re
     flags += ["--set", "gsm8k.truncate_prompt_tokens=null"]
     first = _run(data_root, tmp_path / "1", *flags)
     assert first.returncode == 4
-    assert "--max-tokens-field max_completion_tokens" in first.stderr
-    flags += ["--max-tokens-field", "max_completion_tokens"]
+    assert "add --set connection.max_tokens_field=max_completion_tokens" in first.stderr
+    flags += ["--set", "connection.max_tokens_field=max_completion_tokens"]
     second = _run(data_root, tmp_path / "2", *flags)
     assert second.returncode == 4
     assert "omit it with --set TASK.temperature=null" in second.stderr
@@ -99,9 +99,10 @@ def test_a_streamed_run_tells_its_times_its_order_and_its_load(
         tmp_path / "s",
         *flags,
         "--verbose",
-        "--stream",
-        "--order-seed",
-        "7",
+        "--set",
+        "limits.stream=true",
+        "--set",
+        "limits.order_seed=7",
         "--concurrency",
         "auto",
     )
@@ -117,7 +118,7 @@ def test_a_streamed_run_tells_its_times_its_order_and_its_load(
     assert load["limits"]["order"] == "random"
     assert load["steps"][0]["concurrency"] == 32
     assert load["max_in_flight"] > 16
-    plain = _run(data_root, tmp_path / "p", *flags, "--order", "natural")
+    plain = _run(data_root, tmp_path / "p", *flags, "--set", "limits.order=natural")
     assert plain.returncode == 3
     (other,) = json.loads((tmp_path / "p/report.json").read_text())["tasks"]
     assert other["result"] == task["result"]
@@ -138,17 +139,17 @@ def test_a_streamed_run_tells_its_times_its_order_and_its_load(
         (["--concurrency", "many"], "limits.concurrency: expected a number or auto, not 'many'"),
         (["--concurrency", "0"], "limits.concurrency: must be above 0"),
         (["--concurrency", "100000000"], "100000000 requests in flight need 100000100 open files"),
-        (["--order", "sideways"], "limits.order: expected "),
-        (["--max-error-rate", "2"], "limits.max_error_rate: must be at most 1"),
-        (["--rate-limit", "-1"], "limits.rate_limit: must be above 0"),
-        (["--requests-per-minute", "0"], "limits.requests_per_minute: must be above 0"),
+        (["--set", "limits.order=sideways"], "limits.order: expected "),
+        (["--set", "limits.max_error_rate=2"], "limits.max_error_rate: must be at most 1"),
+        (["--set", "limits.rate_limit=-1"], "limits.rate_limit: must be above 0"),
+        (["--set", "limits.requests_per_minute=0"], "limits.requests_per_minute: must be above 0"),
         (
-            ["--max-tokens-field", "tokens"],
+            ["--set", "connection.max_tokens_field=tokens"],
             "connection.max_tokens_field: expected ",
         ),
-        (["--retry-budget", "-1"], "limits.retry_budget: must be"),
+        (["--set", "limits.retry_budget=-1"], "limits.retry_budget: must be"),
         (
-            ["--known-finish-reasons", "content-filter"],
+            ["--set", "limits.known_finish_reasons=content-filter"],
             "limits.known_finish_reasons: 'content-filter' says that no whole answer came",
         ),
     ],

@@ -299,7 +299,7 @@ def test_of_a_case_the_expected_answer_is_shown_and_not_its_scorer(tmp_path: Pat
 
 
 def test_without_prompts_the_rest_is_shown(tmp_path: Path) -> None:
-    _run(tmp_path / "out", Answers(), "--no-prompts")
+    _run(tmp_path / "out", Answers(), "--set", "no_prompts=true")
     assert (tmp_path / f"out/prompts/{TASK}.jsonl").read_bytes() == b""
     text = _show(tmp_path / "out", RETRIED)
     assert " prompt   not kept in this run folder" in text
@@ -322,8 +322,8 @@ def test_shards_merged_and_rescored_runs_keep_their_prompts(tmp_path: Path) -> N
             flags += ["--set", f"{TASK}.num_samples={N}", "--shard", f"{number}/2"]
             assert serve_eval("run", *flags, "-o", folder).returncode == 0
     merged, rescored = tmp_path / "merged", tmp_path / "rescored"
-    assert serve_eval("merge", *shards, "-o", merged).returncode == 3
-    assert serve_eval("rescore", merged, "-o", rescored).returncode == 0
+    assert serve_eval("runs", "merge", *shards, "-o", merged).returncode == 3
+    assert serve_eval("judge", "--rescore", merged, "-o", rescored).returncode == 0
     for folder in (merged, rescored):
         told = _json(folder, "--all", *(sample.id for sample in SAMPLES))["samples"]
         prompts = {one["id"]: one["prompt"] for one in told}
@@ -350,9 +350,14 @@ def test_latest_is_the_last_run_of_outputs(
     listed = _show("latest")
     assert f"serve-eval show outputs/second {FAILED}\n" in listed
     assert _show() == listed
-    assert serve_eval("verdict", "outputs/first").returncode == 3  # it asks nothing
+    assert serve_eval("judge", "outputs/first").returncode == 3  # it asks nothing
     assert Path("outputs/latest").readlink() == Path("second")
-    for command in ("verdict", "diagnose", "rescore"):
-        assert serve_eval(command, "latest").returncode in (0, 3)
+    for command in (("judge",), ("diagnose",), ("judge", "--rescore")):
+        assert serve_eval(*command, "latest").returncode in (0, 3)
+        of_all = serve_eval(*command, "outputs")
+        assert of_all.returncode in (0, 3)
+        assert "the latest run: outputs/second" in of_all.stderr
+    assert FAILED in _show(FAILED)  # no folder has this name, so it is an id of the latest run
+    assert "no such folder" in _show("nowhere/run", code=2)
     shutil.copytree(run, "latest")
     assert f"serve-eval show latest {FAILED}\n" in _show("latest")

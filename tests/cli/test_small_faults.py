@@ -27,8 +27,8 @@ ESC = "\x1b]0;owned\x07\x1b[2J"
     "columns", ["0", "-3", "1", "99999999999999999999", "wide", "²", " 80", ""]
 )
 def test_an_odd_width_is_ignored(columns: str) -> None:
-    usual = serve_eval("list", "tasks", COLUMNS="80")
-    odd = serve_eval("list", "tasks", COLUMNS=columns, LINES=columns)
+    usual = serve_eval("data", "list", "tasks", COLUMNS="80")
+    odd = serve_eval("data", "list", "tasks", COLUMNS=columns, LINES=columns)
     assert (odd.returncode, odd.stdout) == (0, usual.stdout)
 
 
@@ -150,24 +150,41 @@ def test_the_wait_for_an_answer_reads_no_body(encoding: str) -> None:
         ("run", "--launcher", "simulated", "--tasks", "word_problems", "--limit", "2", "-o"),
         ("verify", "h:1", "h:2", "-o"),
         ("compare", "h:1", "h:2", "--tasks", "word_problems", "-o"),
-        ("load", "--base-url", "h:1", "--tasks", "word_problems", "-o"),
-        ("tools", "--base-url", "127.0.0.1:9", "-o"),
-        ("invariants", "--base-url", "h:1", "--tasks", "word_problems", "-o"),
-        ("demo", "-o"),
+        ("check", "load", "--base-url", "h:1", "--tasks", "word_problems", "-o"),
+        ("check", "tools", "--base-url", "127.0.0.1:9", "-o"),
+        ("check", "invariants", "--base-url", "h:1", "--tasks", "word_problems", "-o"),
+        ("setup", "demo", "-o"),
         ("smoke", "127.0.0.1:9", "-o"),
         ("watch", "127.0.0.1:9", "-o"),
         ("show",),
         ("diagnose",),
-        ("verdict",),
-        ("rescore",),
-        ("merge",),
-        ("view",),
-        ("drift",),
-        ("collect",),
+        ("judge",),
+        (
+            "judge",
+            "--rescore",
+        ),
+        (
+            "runs",
+            "merge",
+        ),
+        (
+            "runs",
+            "view",
+        ),
+        (
+            "runs",
+            "trend",
+        ),
+        (
+            "runs",
+            "table",
+        ),
         ("run", "--resume"),
-        ("suite",),
-        ("suite", "--resume"),
-        ("export",),
+        ("run",),
+        (
+            "runs",
+            "export",
+        ),
     ],
 )
 @pytest.mark.parametrize("kind", ["file", "under-a-file/x", "broken", "n" * 300])
@@ -199,7 +216,7 @@ def test_collect_writes_no_controls_of_foreign_texts(tmp_path: Path) -> None:
         f"Hypothesis testing: {ESC}\nMODEL_NAME: {ESC}\n"
         "[TRT-LLM] MMLU weighted average accuracy: 55.5\n"
     )
-    done = serve_eval("collect", log)
+    done = serve_eval("runs", "table", log)
     assert "\x1b" not in done.stdout + done.stderr
     assert "\x07" not in done.stdout + done.stderr
 
@@ -235,7 +252,24 @@ def test_a_flag_of_run_that_compare_lacks_is_set_for_a_task(flag: str, option: s
     assert f"no option {flag}: set it for a task, --set TASK.{option}=VALUE" in done.stderr
 
 
-def test_list_of_a_name_prints_the_command_that_describes_it() -> None:
-    done = serve_eval("list", "word_problems")
+@pytest.mark.parametrize("command", ["compare h:1 h:2", "verify h:1 h:2", "check load h:1"])
+@pytest.mark.parametrize(
+    ("given", "instead"),
+    [
+        ("base_url=h:3", "name the endpoint as an argument, or in its plan"),
+        ("output_dir=out", "write -o DIR"),
+        ("shard=1/2", "only serve-eval run asks a part of the samples"),
+    ],
+)
+def test_a_key_that_would_change_both_sides_is_refused(
+    command: str, given: str, instead: str
+) -> None:
+    done = serve_eval(*command.split(), "--set", given)
     assert done.returncode == 2
-    assert "serve-eval list tasks word_problems" in done.stderr.splitlines()
+    assert f"--set {given.partition('=')[0]}: {instead}" in done.stderr
+
+
+def test_list_of_a_name_prints_the_command_that_describes_it() -> None:
+    done = serve_eval("data", "list", "word_problems")
+    assert done.returncode == 2
+    assert "serve-eval data list tasks word_problems" in done.stderr.splitlines()

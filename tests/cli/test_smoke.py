@@ -122,7 +122,12 @@ def test_a_key_is_sent_and_never_shown(tmp_path: Path) -> None:
 
 def test_a_proxy_is_used_for_all_requests() -> None:
     with create(_quirks()).serve_in_thread() as url:
-        done = serve_eval("smoke", "http://nowhere.invalid", "--proxy", url.removesuffix("/v1"))
+        done = serve_eval(
+            "smoke",
+            "http://nowhere.invalid",
+            "--set",
+            "connection.proxy=" + str(url.removesuffix("/v1")),
+        )
     assert done.returncode == 0, done.stdout
 
 
@@ -158,7 +163,10 @@ def test_nobody_listening_is_said_with_what_to_do() -> None:
         (["--header", "X-Key: sk-0123456789"], "looks like a secret"),
         (["--header", "nothing"], "expected 'Name: value'"),
         (["--junit", "/no/such/folder/x.xml"], "is not a folder"),
-        (["--max-tokens-field", "most"], "expected max_tokens or max_completion_tokens"),
+        (
+            ["--set", "connection.max_tokens_field=most"],
+            "expected max_tokens or max_completion_tokens",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_exit_code_2(arguments: list[str], told: str) -> None:
@@ -253,5 +261,5 @@ def test_a_server_that_dies_is_an_error_and_no_failure(after: int, tmp_path: Pat
     assert '<strong class="badge">ERROR</strong>' in (
         (tmp_path / "night/smoke/report.html").read_text()
     )
-    viewed = serve_eval("view", tmp_path / "night", "--write", tmp_path / "all.html")
+    viewed = serve_eval("runs", "view", tmp_path / "night", "-o", tmp_path / "all.html")
     assert re.search("ERROR +smoke", viewed.stdout), viewed.stdout

@@ -73,7 +73,7 @@ async def _run(*arguments: str) -> tuple[int | None, set[str], str]:
 def test_help_imports_no_command_and_nothing_that_only_a_run_needs() -> None:
     code, modules, told = asyncio.run(_run("--help"))
     assert code == 0
-    assert "Evaluate an endpoint" in told
+    assert "Judge an endpoint, by flags, a plan or a suite of plans." in told
     assert not modules & (HEAVY | {"numpy", "msgspec", "yaml", "asyncio"})
     ours = {name for name in modules if name.startswith("serve_eval")}
     assert ours == {
@@ -81,6 +81,7 @@ def test_help_imports_no_command_and_nothing_that_only_a_run_needs() -> None:
         "serve_eval.cli",
         "serve_eval.cli.app",
         "serve_eval.cli._clear_values",
+        "serve_eval.cli._commands",
         "serve_eval.cli._examples",
         "serve_eval.cli._interrupts",
         "serve_eval.cli._streams",
@@ -93,13 +94,13 @@ def test_help_imports_no_command_and_nothing_that_only_a_run_needs() -> None:
 
 
 def test_a_command_imports_no_other() -> None:
-    code, modules, _ = asyncio.run(_run("power", "--help"))
+    code, modules, _ = asyncio.run(_run("references", "power", "--help"))
     assert code == 0
     assert {
         name for name in modules if name.startswith("serve_eval.cli.") and "._" not in name
     } == {
         "serve_eval.cli.app",
-        "serve_eval.cli.power",
+        "serve_eval.cli.references_power",
     }
 
 
@@ -146,8 +147,8 @@ END = (
 )
 """Modules that a run needs at its end, or not at all."""
 MOST_OF_OURS = 381
-"""Our modules before the first request: 381 with the end of a command and the probe of what a
-server adds to requests; 369 before that probe."""
+"""Our modules before the first request: 381 with the table of commands, the end of a command and
+the probe of what a server adds to requests; 369 before that probe."""
 
 
 def test_before_its_first_request_a_run_imports_nothing_for_its_end(
@@ -220,4 +221,4 @@ def test_a_command_collects_garbage_rarely() -> None:
 def test_without_a_command_the_commands_are_listed() -> None:
     said = in_a_process()
     assert said.returncode == 2
-    assert "Evaluate an endpoint" in said.stderr
+    assert "Judge an endpoint, by flags, a plan or a suite of plans." in said.stderr

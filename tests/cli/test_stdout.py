@@ -105,11 +105,14 @@ def test_no_command_mixes_its_output_with_that_of_others(code: Path, tmp_path: P
     for command in (
         ("run", *_flags(code), "-o", out),
         ("run", "--resume", out, *include),
-        ("verdict", out, *include),
+        ("judge", out, *include),
     ):
         [task] = _parsed(*command, "--json")["result"]["tasks"]
         assert task["result"]["scored"] == 3
-    assert _parsed("rescore", out, *include, "--json")["result"]["tasks"][0]["answered"] == 3
+    assert (
+        _parsed("judge", "--rescore", out, *include, "--json")["result"]["tasks"][0]["answered"]
+        == 3
+    )
     plan = {
         "model": "m",
         "launcher": "simulated",
@@ -130,12 +133,12 @@ def test_no_command_mixes_its_output_with_that_of_others(code: Path, tmp_path: P
     )
     assert _parsed(*compared, codes=(0, 1, 3))["result"]["tasks"]
     (tmp_path / "suite.yaml").write_text(json.dumps({"plans": [{"name": "one", **plan}]}))
-    suite = ("suite", tmp_path / "suite.yaml", "-o", tmp_path / "suite")
+    suite = ("run", tmp_path / "suite.yaml", "-o", tmp_path / "suite")
     assert _parsed(*suite, "--json")["result"]["rows"]
-    listed = in_a_process("list", "tasks", *include)
+    listed = in_a_process("data", "list", "tasks", *include)
     assert "  loud" in listed.stdout
     assert "noise by" not in listed.stdout
-    files = _parsed("export", out, *include, "-o", tmp_path / "exported", "--json")
+    files = _parsed("runs", "export", out, *include, "-o", tmp_path / "exported", "--json")
     assert all(Path(one["file"]).is_file() for one in files["result"]["files"])
 
 

@@ -176,7 +176,7 @@ def _kill(command: list[str], journal: Path, lines: int) -> None:
         process.kill()
 
 
-@pytest.mark.parametrize("more", [[], ["--stream"]], ids=["whole", "stream"])
+@pytest.mark.parametrize("more", [[], ["--set", "limits.stream=true"]], ids=["whole", "stream"])
 def test_a_killed_run_asks_again_what_nothing_proves_though_the_next_server_is_sound(
     more: list[str], tmp_path: Path
 ) -> None:

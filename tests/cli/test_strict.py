@@ -53,9 +53,9 @@ def test_a_suite_with_a_run_that_detects_nothing_is_not_green(
 ) -> None:
     (tmp_path / "s.yaml").write_text(SUITE)
     out = tmp_path / "out"
-    done = serve_eval("suite", tmp_path / "s.yaml", *more, "-o", out)
+    done = serve_eval("run", tmp_path / "s.yaml", *more, "-o", out)
     assert done.returncode == code, done.stdout + done.stderr
     assert (f"--strict: one: {NEVER}" in " ".join(done.stdout.split())) == bool(more), done.stdout
     assert "--strict: forty" not in done.stdout
-    done = serve_eval("verdict", out, *more)
+    done = serve_eval("judge", out, *more)
     assert done.returncode == code, done.stdout + done.stderr

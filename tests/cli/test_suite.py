@@ -55,7 +55,7 @@ def _report(out: Path) -> dict[str, Any]:
 
 def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = serve_eval("suite", suite, "-o", out, "-v", OPENAI_API_KEY=KEY)
+    done = serve_eval("run", suite, "-o", out, "-v", OPENAI_API_KEY=KEY)
     assert done.returncode == 3, done.stdout + done.stderr
     assert "suite nightly" in (out / "report.html").read_text()
     title, _, header, *lines = (line.strip() for line in done.stdout.splitlines())
@@ -99,21 +99,21 @@ def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_pat
     for path in (out, *out.rglob("*")):
         assert path.stat().st_mode & 0o077 == 0, path
         assert not path.is_file() or KEY.encode() not in path.read_bytes()
-    again = serve_eval("suite", "--resume", out, "--json", "--strict", SERVE_EVAL_MODEL="other")
+    again = serve_eval("run", "--resume", out, "--json", "--strict", SERVE_EVAL_MODEL="other")
     assert again.returncode == json.loads(again.stdout)["exit_code"] == 1
     assert "4 of 5 runs are already finished" in again.stderr
     assert _report(out)["rows"][1:] == json.loads(again.stdout)["result"]["rows"][1:]
     suite.write_text(
         suite.read_text().replace("2999-01-01\n  - {match: {name", "2001-01-01\n  - {match: {name")
     )
-    expired = serve_eval("suite", suite, "-o", out)
+    expired = serve_eval("run", suite, "-o", out)
     assert expired.returncode == 1, expired.stdout
     assert (
         "expired on 2001-01-01 (issue 12, broken on purpose); it no longer covers damaged_gsm8k"
         in expired.stdout
     )
     suite.write_text(suite.read_text().replace("num_samples: 90", "num_samples: 95"))
-    other = serve_eval("suite", suite, "-o", out)
+    other = serve_eval("run", suite, "-o", out)
     assert other.returncode == 2
     assert "simulated_gsm8k-2.tasks.gsm8k.num_samples: was 90, now 95" in other.stderr
 
@@ -121,7 +121,7 @@ def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_pat
 def test_a_dry_run_shows_runs_servers_and_requests_and_sends_nothing(
     suite: Path, tmp_path: Path
 ) -> None:
-    done = serve_eval("suite", suite, "-o", tmp_path / "out", "--dry-run")
+    done = serve_eval("run", suite, "-o", tmp_path / "out", "--dry-run")
     assert done.returncode == 3
     for said in (
         "launcher simulated accuracy=0.9, damage=0.6, model simulated:",
@@ -166,15 +166,18 @@ def test_a_dry_run_shows_what_starts_the_servers(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "give a suite file, or --resume"),
-        (["--resume", "{tmp}", "-o", "{tmp}"], "do not give -o"),
-        (["--resume", "{tmp}"], "holds no suite: there is no suite.json"),
+        ([], "name at least one task"),
+        (["{suite}", "--resume", "{tmp}/night"], "give a suite file, or --resume"),
+        (["--resume", "{tmp}/night", "-o", "{tmp}"], "the folder of the suite: do not give -o"),
+        (["--resume", "{tmp}"], "holds no run: there is no plan.json"),
     ],
 )
 def test_what_cannot_be_meant_is_said(
     suite: Path, tmp_path: Path, arguments: list[str], said: str
 ) -> None:
-    done = serve_eval("suite", *(part.format(suite=suite, tmp=tmp_path) for part in arguments))
+    (tmp_path / "night").mkdir()
+    (tmp_path / "night/suite.json").write_text("{}")
+    done = serve_eval("run", *(part.format(suite=suite, tmp=tmp_path) for part in arguments))
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
     assert "Traceback" not in done.stderr
 
@@ -190,7 +193,7 @@ def _interrupted(suite: Path, out: Path, number: signal.Signals) -> tuple[int, s
     suite.write_text(
         text.replace("model: simulated}", "model: simulated, limits: {concurrency: 30}}")
     )
-    command = [sys.executable, "-m", "serve_eval", "suite", str(suite), "-o", str(out)]
+    command = [sys.executable, "-m", "serve_eval", "run", str(suite), "-o", str(out)]
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         journal, deadline = out / "runs/gsm8k-2/samples/gsm8k.jsonl", time.monotonic() + 60
         while time.monotonic() < deadline and (not journal.exists() or not journal.stat().st_size):
@@ -204,10 +207,10 @@ def test_an_interrupted_suite_says_how_to_go_on_and_goes_on(suite: Path, tmp_pat
     out = tmp_path / "out"
     code, said = _interrupted(suite, out, signal.SIGINT)
     assert code == 130
-    assert f"Resume with: serve-eval suite --resume {out}" in said
+    assert f"Resume with: serve-eval run --resume {out}" in said
     had = (out / "runs/gsm8k-2/samples/gsm8k.jsonl").read_bytes()
     assert not (out / "suite_report.json").exists()
-    done = serve_eval("suite", "--resume", out)
+    done = serve_eval("run", "--resume", out)
     assert done.returncode == 3, done.stderr
     assert "1 of 3 runs are already finished" in done.stderr
     assert (out / "runs/gsm8k-2/samples/gsm8k.jsonl").read_bytes().startswith(had)
@@ -218,8 +221,8 @@ def test_an_interrupted_suite_says_how_to_go_on_and_goes_on(suite: Path, tmp_pat
 def test_a_killed_suite_ends_as_one_that_was_not(suite: Path, tmp_path: Path) -> None:
     code, _ = _interrupted(suite, tmp_path / "killed", signal.SIGKILL)
     assert code == -signal.SIGKILL
-    assert serve_eval("suite", suite, "-o", tmp_path / "killed").returncode == 3
-    assert serve_eval("suite", suite, "-o", tmp_path / "whole").returncode == 3
+    assert serve_eval("run", suite, "-o", tmp_path / "killed").returncode == 3
+    assert serve_eval("run", suite, "-o", tmp_path / "whole").returncode == 3
     assert _report(tmp_path / "killed")["rows"] == _report(tmp_path / "whole")["rows"]
 
 
@@ -241,7 +244,7 @@ matrix:
     )
     sim = "accuracy: 0.8, flip_rate: 0.034"
     (tmp_path / "first.yaml").write_text(first.replace("SIM", sim))
-    assert serve_eval("suite", tmp_path / "first.yaml", "-o", tmp_path / "first").returncode == 3
+    assert serve_eval("run", tmp_path / "first.yaml", "-o", tmp_path / "first").returncode == 3
     registered = serve_eval(
         "references",
         "register",
@@ -258,7 +261,7 @@ matrix:
         for i in range(1, 9)
     )
     (tmp_path / "gates.yaml").write_text(gates.replace("RUNS", f"endpoint: [{damages}]"))
-    done = serve_eval("suite", tmp_path / "gates.yaml", "-o", tmp_path / "gates")
+    done = serve_eval("run", tmp_path / "gates.yaml", "-o", tmp_path / "gates")
     rows = _report(tmp_path / "gates")["rows"]
     alone = [row for row in rows if row["own"] == "FAIL"]
     assert alone, done.stdout
@@ -288,29 +291,29 @@ matrix:
     whole = "no_reference: true"
     first = write("first.yaml", whole, f"{{{sim}}}")
     first.write_text(first.read_text().replace(", limit: 120", ""))
-    assert serve_eval("suite", first, "-o", tmp_path / "first").returncode == 3
+    assert serve_eval("run", first, "-o", tmp_path / "first").returncode == 3
     refs = tmp_path / "refs"
     run = tmp_path / "first/runs/simulated"
     taken = serve_eval("references", "register", run, "--references-dir", refs)
     assert taken.returncode == 0, taken.stderr
     both = f"{{{sim}, run: 1}}, {{{sim}, run: 2, damage: 0.3}}"
-    asked = serve_eval("suite", write("both.yaml", whole, both), "-o", tmp_path / "out")
+    asked = serve_eval("run", write("both.yaml", whole, both), "-o", tmp_path / "out")
     assert asked.returncode == 3, asked.stderr
     before = (tmp_path / "out/suite_report.json").read_bytes()
     rule = ("--verdict", "paired", "--margin", "5", "--references-dir", refs)
-    done = serve_eval("verdict", tmp_path / "out", *rule)
+    done = serve_eval("judge", tmp_path / "out", *rule)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "suite nightly: 2 runs, 2 tasks: 1 FAIL, 1 PASS" in done.stdout
     assert " p holm " in done.stdout
-    told = json.loads(serve_eval("verdict", tmp_path / "out", *rule, "--json").stdout)
+    told = json.loads(serve_eval("judge", tmp_path / "out", *rule, "--json").stdout)
     assert told["exit_code"] == 1
     assert {row["rule"] for row in told["result"]["rows"]} == {"paired"}
     assert all(row["p_holm"] is not None for row in told["result"]["rows"])
     assert (tmp_path / "out/suite_report.json").read_bytes() == before
     (tmp_path / "out/runs" / told["result"]["runs"][0]["name"] / "report.json").unlink()
-    cut = serve_eval("verdict", tmp_path / "out", *rule)
+    cut = serve_eval("judge", tmp_path / "out", *rule)
     assert cut.returncode == 1
     assert "holds no finished run" in cut.stdout
-    named = serve_eval("power", "--from", tmp_path / "out", "--detect", "5")
+    named = serve_eval("references", "power", "--from", tmp_path / "out", "--detect", "5")
     assert named.returncode == 2
     assert all(f"out/runs/{one['name']}" in named.stderr for one in told["result"]["runs"])

@@ -45,7 +45,7 @@ def _write(*runs: str) -> None:
 def test_a_wrong_run_is_named_beside_the_sound_ones_and_nothing_starts(kind: str) -> None:
     run, said = BAD[kind]
     _write(run, GOOD, run.replace("label: bad", "label: worse"))
-    dry = serve_eval("suite", "s.yaml", "--dry-run", "-o", "out")
+    dry = serve_eval("run", "s.yaml", "--dry-run", "-o", "out")
     assert dry.returncode == 2
     assert "  good: default, verdict by reference, state good" in dry.stdout
     assert "passkey_short: 110 requests" in dry.stdout
@@ -56,7 +56,7 @@ def test_a_wrong_run_is_named_beside_the_sound_ones_and_nothing_starts(kind: str
         assert name in dry.stderr
     assert said in dry.stdout
     assert said in dry.stderr
-    done = serve_eval("suite", "s.yaml", "-o", "out")
+    done = serve_eval("run", "s.yaml", "-o", "out")
     assert (done.returncode, said in done.stderr, done.stdout) == (2, True, "")
     assert "run bad" in done.stderr or "runs bad, worse" in done.stderr
     assert "worse" in done.stderr
@@ -65,7 +65,7 @@ def test_a_wrong_run_is_named_beside_the_sound_ones_and_nothing_starts(kind: str
 
 def test_a_dry_run_as_json_has_the_runs_that_are_wrong() -> None:
     _write(BAD["option"][0], BAD["value"][0].replace("bad", "high"), GOOD)
-    done = serve_eval("suite", "s.yaml", "--dry-run", "--json")
+    done = serve_eval("run", "s.yaml", "--dry-run", "--json")
     told = json.loads(done.stdout)
     [refused] = told["refused"]
     assert (done.returncode, refused["name"], refused["attributes"]) == (2, "bad", {"state": "bad"})
@@ -80,10 +80,10 @@ def test_what_this_machine_lacks_is_told_first_and_stops_only_its_own_run() -> N
         "{label: noprogram, launcher: {name: vllm, command: no-such-server}}",
         GOOD,
     )
-    dry = serve_eval("suite", "s.yaml", "--dry-run")
+    dry = serve_eval("run", "s.yaml", "--dry-run")
     assert (dry.returncode, "refused: the data set MMLU was not found" in dry.stdout) == (2, True)
     assert "note: no-such-server is not on PATH here" in dry.stdout
-    done = serve_eval("suite", "s.yaml", "-o", "out")
+    done = serve_eval("run", "s.yaml", "-o", "out")
     first = done.stderr.index("run 1 of 3")
     for warning in (
         "warning: run nodata cannot be asked or judged as a whole: the data set MMLU",

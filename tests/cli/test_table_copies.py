@@ -30,7 +30,7 @@ def _write(file: Path, scorer: object) -> None:
 
 
 def _export(*arguments: str | Path) -> str:
-    done = serve_eval("export", *arguments, COLUMNS="200")
+    done = serve_eval("runs", "export", *arguments, COLUMNS="200")
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -18,7 +18,7 @@ matrix: {effort: [none, high]}
 
 
 def _export(*more: str | Path) -> str:
-    done = serve_eval("export", *more, "--format", "table")
+    done = serve_eval("runs", "export", *more, "--format", "table")
     assert done.returncode == 0, done.stderr
     return " ".join(done.stdout.split())
 
@@ -26,7 +26,7 @@ def _export(*more: str | Path) -> str:
 def test_efforts_are_rows_of_one_column_and_can_be_compared(tmp_path: Path) -> None:
     file, out = tmp_path / "s.yaml", tmp_path / "out"
     file.write_text(SUITE)
-    done = serve_eval("suite", file, "-o", out)
+    done = serve_eval("run", file, "-o", out)
     assert done.returncode == 3, done.stdout + done.stderr
     said = _export(out)
     assert "run effort passkey_short n 20 x 2 effort-" in said
@@ -47,7 +47,8 @@ def test_a_setting_of_the_user_keeps_runs_in_columns_of_their_own(tmp_path: Path
     for effort, temperature in (("none", "0.2"), ("high", "0.3")):
         done = serve_eval(
             "run", "--launcher", "simulated", "-m", "org/m", "-t", "passkey_short",
-            "--no-reference", "--limit", "20", "--preset", "qwen3-thinking", "--effort", effort,
+            "--no-reference", "--limit", "20", "--preset", "qwen3-thinking",
+            "--set", f"effort={effort}",
             "--set", f"passkey_short.temperature={temperature}", "--max-tokens", "64",
             "--set", "passkey_short.thinking=null", "-o", tmp_path / effort,
         )  # fmt: skip

@@ -22,7 +22,7 @@ def _run(folder: Path, task: str, *more: str, n: int = 12) -> None:
 
 
 def _export(*arguments: str | Path) -> str:
-    done = serve_eval("export", *arguments, COLUMNS="200")
+    done = serve_eval("runs", "export", *arguments, COLUMNS="200")
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -88,7 +88,7 @@ def test_suites_of_the_same_deployments_share_rows(tmp_path: Path) -> None:
             "plans:\n  - {name: bf16}\n  - {name: fp8, launcher: {name: simulated, damage: 0.9}}\n"
             "  - {name: lost, launcher: {name: simulated, no_completions: true, no_chat: true}}\n"
         )
-        serve_eval("suite", tmp_path / f"{name}.yaml", "-o", tmp_path / name)
+        serve_eval("run", tmp_path / f"{name}.yaml", "-o", tmp_path / name)
     rows = _rows(tmp_path / "nightly", tmp_path / "texts")
     assert sorted(rows) == ["bf16", "fp8", "lost"]
     assert sorted(_rows(tmp_path)) == ["bf16", "fp8", "lost"]

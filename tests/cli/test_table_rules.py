@@ -51,13 +51,13 @@ def made(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path
         f"matrix:\n  deployment:\n{runs}"
         "    - {label: lost, launcher: {name: external, base_url: 'http://127.0.0.1:9'}}\n"
     )
-    serve_eval("suite", top / "suite.yaml", "-o", top / "out")
+    serve_eval("run", top / "suite.yaml", "-o", top / "out")
     assert (top / "out/suite_report.json").exists()
     return top
 
 
 def _export(*arguments: str | Path) -> str:
-    done = serve_eval("export", *arguments)
+    done = serve_eval("runs", "export", *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -200,7 +200,7 @@ def test_runs_with_other_sampling_seeds_are_one_row_with_its_spread(tmp_path: Pa
     flags = ("--no-reference", SET[0], "--set", "word_problems.temperature=0.8")
     for seed in ("1", "2", "3"):
         to = tmp_path / f"runs/fp8-seed{seed}"
-        _run(to, *flags, "--sampling-seed", seed, tasks="word_problems")
+        _run(to, *flags, "--set", f"protocol.seed={seed}", tasks="word_problems")
     _run(tmp_path / "runs/bf16", *flags, tasks="word_problems")
     rows = _rows(tmp_path / "runs")
     assert sorted(rows) == ["bf16", "fp8"]
@@ -218,10 +218,13 @@ def test_runs_with_other_sampling_seeds_are_one_row_with_its_spread(tmp_path: Pa
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--sampling-seed", "7"), "the server may ignore or repeat its seed, or keep its replies"),
+        (
+            ("--set", "protocol.seed=7"),
+            "the server may ignore or repeat its seed, or keep its replies",
+        ),
         ((), "the server may ignore or repeat its seed, or keep its replies"),
         (("--set=word_problems.temperature=0",), "at temperature 0 a server may choose alike"),
-        (("--sampling-seed", "7", "--set=launcher.varied=true"), ""),
+        (("--set", "protocol.seed=7", "--set=launcher.varied=true"), ""),
         (("--set=launcher.varied=true",), ""),
     ],
 )
@@ -243,7 +246,7 @@ def test_repeats_that_are_one_draw_are_named(
 
 
 def test_collect_has_the_verdict_of_the_suite_and_names_what_it_lacks(made: Path) -> None:
-    done = serve_eval("collect", made / "out")
+    done = serve_eval("runs", "table", made / "out")
     rows = list(csv.DictReader(io.StringIO(done.stdout, newline="")))
     report = json.loads((made / "out/suite_report.json").read_text())
     judged = {(row["run"], row["task"]): row for row in report["rows"]}
@@ -261,7 +264,7 @@ def test_collect_has_the_verdict_of_the_suite_and_names_what_it_lacks(made: Path
         assert (row["tests"], row["finding"]) == ("6", suite["finding"])
     assert f"an error ended {made / 'out/runs/lost'}: its rows have no value" in done.stderr
     assert "left out" not in done.stderr
-    alone = serve_eval("collect", made / "first").stdout
+    alone = serve_eval("runs", "table", made / "first").stdout
     [one, _] = csv.DictReader(io.StringIO(alone, newline=""))
     assert (one["suite_verdict"], one["p_holm"], one["verdict"]) == ("", "", "NO REFERENCE")
 
@@ -295,7 +298,14 @@ def test_compare_pairs_chat_with_text_if_the_user_allows_it(tmp_path: Path) -> N
     flags = ("--no-reference", "--set", f"{word}.num_samples=40")
     _run(tmp_path / "text", *flags, tasks=word)
     damaged = ("--set", "launcher.damage=0.9")
-    _run(tmp_path / "chat", *flags, *damaged, "--apply-chat-template", tasks=word)
+    _run(
+        tmp_path / "chat",
+        *flags,
+        *damaged,
+        "--set",
+        "protocol.apply_chat_template=true",
+        tasks=word,
+    )
     allowed = ("--allow-mismatch", "apply_chat_template", "--allow-mismatch", "stop")
     refused = serve_eval("compare", tmp_path / "text", tmp_path / "chat", "-o", tmp_path / "no")
     assert refused.returncode == 3

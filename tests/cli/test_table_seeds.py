@@ -39,13 +39,13 @@ HOT = (
 def _run(folder: Path, seed: int, damage: float) -> None:
     done = serve_eval(
         "run", "--launcher", "simulated", "-m", "org/m", "-t", "word_problems", "--no-reference",
-        *HOT, "--sampling-seed", str(seed), f"--set=launcher.damage={damage}", "-o", folder,
+        *HOT, "--set", f"protocol.seed={seed!s}", f"--set=launcher.damage={damage}", "-o", folder,
     )  # fmt: skip
     assert (folder / "report.json").exists(), done.stderr
 
 
 def _export(*arguments: str | Path) -> str:
-    done = serve_eval("export", *arguments, COLUMNS="200")
+    done = serve_eval("runs", "export", *arguments, COLUMNS="200")
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -101,14 +101,14 @@ def test_a_difference_is_the_mean_over_the_seeds_of_both_sides(seeds: Path) -> N
 def test_a_note_has_no_differences_from_another_reference(tmp_path: Path) -> None:
     """The chat runs have a registered reference, and the baseline was asked otherwise."""
     asked = ("--launcher", "simulated", "-m", "org/m", "-t", "word_problems", *HOT)
-    chat = (*asked, "--apply-chat-template")
+    chat = (*asked, "--set", "protocol.apply_chat_template=true")
     refs = ("--references-dir", str(tmp_path / "refs"))
     taken = serve_eval("references", "take", *chat, "--runs", "2", *refs, "-o", tmp_path / "taken")
     assert taken.returncode == 0, taken.stderr
     _run(tmp_path / "runs/bf16", 1, 0.0)
     _run(tmp_path / "runs/int3", 1, 0.6)
     for seed in "12":
-        damaged = ("--sampling-seed", seed, "--set=launcher.damage=0.6")
+        damaged = ("--set", f"protocol.seed={seed}", "--set=launcher.damage=0.6")
         done = serve_eval("run", *chat, *damaged, *refs, "-o", tmp_path / f"runs/chat-seed{seed}")
         assert (tmp_path / f"runs/chat-seed{seed}/report.json").exists(), done.stderr
     own = _export(tmp_path / "runs", "--differences", "--format", "table")
@@ -245,10 +245,10 @@ def test_a_seed_without_a_value_stands_in_the_row_of_its_deployment(tmp_path: Pa
     file = tmp_path / "s.yaml"
     with _serving() as address:
         file.write_text(suite.format(address=address, seeds=[1]))
-        done = serve_eval("suite", file, "-o", tmp_path / "out")
+        done = serve_eval("run", file, "-o", tmp_path / "out")
         assert done.returncode == 3, done.stderr
     file.write_text(suite.format(address=address, seeds=[1, 2]))
-    done = serve_eval("suite", file, "-o", tmp_path / "out")
+    done = serve_eval("run", file, "-o", tmp_path / "out")
     assert done.returncode == 4, done.stderr
     text = _export(tmp_path / "out", "--format", "csv")
     rows = {row["run"]: row for row in csv.DictReader(io.StringIO(text, newline=""))}

@@ -21,7 +21,7 @@ def _references(tmp_path: Path, entry: str) -> Path:
 
 def _run(tmp_path: Path, entry: str, n: int = 100, out: str = "out") -> tuple[int, str]:
     done = serve_eval(
-        *("run", "--launcher", "simulated", "--set", "launcher.accuracy=0.57", "--seed", "1"),
+        *("run", "--launcher", "simulated", "--set", "launcher.accuracy=0.57", "--set", "seed=1"),
         *("-t", "word_problems", "--set", f"word_problems.num_samples={n}"),
         *("--references-dir", _references(tmp_path, entry), "-o", tmp_path / out),
     )

@@ -316,15 +316,17 @@ def test_links_in_a_folder_of_somebody_else_are_not_written_through(
     asked = serve_eval("run", "--resume", folder)
     assert asked.returncode == 2
     assert f'  samples/word_problems.jsonl: write through this link to "{mine}"\n' in asked.stderr
-    for command in ("verdict", "rescore"):
-        serve_eval(command, folder)
+    for command in (("judge",), ("judge", "--rescore")):
+        serve_eval(*command, folder)
     assert serve_eval("run", "--resume", folder, "--trust-plan").returncode == 2, (
         "a linked lock must be refused, even with --trust-plan"
     )
     assert mine.read_text() == "mine\n"
 
 
-@pytest.mark.parametrize("command", ["verdict", "rescore", "export", "capsule"])
+@pytest.mark.parametrize(
+    "command", ["judge RUN", "judge --rescore RUN", "runs export RUN", "show RUN SAMPLE --capsule"]
+)
 def test_commands_that_read_do_not_write_where_a_link_leads(
     finished: Path, tmp_path: Path, command: str
 ) -> None:
@@ -335,7 +337,8 @@ def test_commands_that_read_do_not_write_where_a_link_leads(
     for name in ("scores", "lm-eval", "capsules"):
         (folder / name).symlink_to(mine)
     sample = json.loads((folder / "samples/word_problems.jsonl").read_text().splitlines()[0])["id"]
-    done = serve_eval(command, folder, *(("--sample", sample) if command == "capsule" else ()))
+    given = {"RUN": folder, "SAMPLE": sample}
+    done = serve_eval(*(given.get(word, word) for word in command.split()))
     assert (done.returncode, f'scores leads to "{mine}"' in done.stderr) == (2, True)
     assert [file.read_text() for file in mine.rglob("*")] == ["mine\n"]
     assert serve_eval("run", "--resume", folder, "--dry-run").returncode in (
@@ -343,7 +346,7 @@ def test_commands_that_read_do_not_write_where_a_link_leads(
         DONE,
     ), "a dry run writes nothing"
     shutil.copytree(folder, tmp_path / "followed")  # the copy follows the links
-    assert serve_eval("verdict", tmp_path / "followed").returncode == DONE
+    assert serve_eval("judge", tmp_path / "followed").returncode == DONE
 
 
 def test_files_that_a_folder_of_somebody_else_calls_logs_are_neither_read_nor_written(
@@ -397,9 +400,9 @@ def test_commands_that_read_a_folder_run_and_reach_nothing(
     folder = _foreign(finished, tmp_path / "hostile", hostile, answers=True)
     around = {"AWS_SECRET": "aws", "HF_ENDPOINT": trap.url}
     for command in (
-        ("verdict", folder),
-        ("rescore", folder, "-o", tmp_path / "scored"),
-        ("export", folder, "-o", tmp_path / "exported"),
+        ("judge", folder),
+        ("judge", "--rescore", folder, "-o", tmp_path / "scored"),
+        ("runs", "export", folder, "-o", tmp_path / "exported"),
         ("references", "register", folder, "--references-dir", tmp_path / "references"),
         ("diagnose", folder),
         ("compare", folder, folder, "-o", tmp_path / "compared"),
@@ -422,7 +425,7 @@ def test_other_commands_that_ask_ask_too(finished: Path, tmp_path: Path, trap: T
     for command in (
         ("compare", folder, "127.0.0.1:9"),
         ("compare", "127.0.0.1:9", folder),
-        ("attribute", folder),
+        ("check", "workers", folder),
     ):
         more = ("-o", tmp_path / "out") if command[0] == "compare" else ()
         done = serve_eval(*command, *more, AWS_SECRET="aws")
@@ -442,7 +445,7 @@ def test_attribute_asks_nobody_that_a_folder_was_made_to_name(
     assert sessions[0]["signature"]
     sessions[0]["endpoint"]["base_url"] = trap.url
     (out / "environment.json").write_text(json.dumps(sessions))
-    asked = serve_eval("attribute", out)
+    asked = serve_eval("check", "workers", out)
     assert (
         asked.returncode,
         f'environment.json: send prompts of the run to "{trap.url}"' in asked.stderr,
@@ -465,17 +468,17 @@ def test_a_suite_of_somebody_else_asks_for_each_of_its_runs(tmp_path: Path, trap
     }
     (file := tmp_path / "suite.yaml").write_text(yaml.safe_dump({"name": "s", "plans": [run]}))
     out = tmp_path / "out"
-    assert serve_eval("suite", file, "-o", out).returncode == DONE
-    assert serve_eval("suite", "--resume", out).returncode == DONE
+    assert serve_eval("run", file, "-o", out).returncode == DONE
+    assert serve_eval("run", "--resume", out).returncode == DONE
     content = json.loads((out / "suite.json").read_text())
     _launched("trtllm", command=trap.command)(content["suite"]["runs"][0]["plan"])
     (out / "suite.json").write_text(json.dumps(content))
-    asked = serve_eval("suite", "--resume", out, "--rerun", "all")
+    asked = serve_eval("run", "--resume", out, "--rerun", "all")
     assert asked.returncode == 2
     assert f"  one: launcher.command: run {json.dumps(trap.command)}\n" in asked.stderr
     assert trap.untouched()
     shutil.rmtree(out / "runs")
-    serve_eval("suite", "--resume", out, "--trust-plan")
+    serve_eval("run", "--resume", out, "--trust-plan")
     assert trap.marker.exists()
 
 
@@ -492,12 +495,12 @@ def test_a_suite_of_somebody_else_writes_to_its_own_folder_alone(tmp_path: Path,
         yaml.safe_dump({"name": "s", "plans": [{**run, "no_reference": True}]})
     )
     out = tmp_path / "out"
-    assert serve_eval("suite", file, "-o", out).returncode == DONE
+    assert serve_eval("run", file, "-o", out).returncode == DONE
     content = json.loads((out / "suite.json").read_text())
     content["suite"]["runs"][0]["name"] = name.replace("/VICTIM", str(tmp_path / "victim"))
     (out / "suite.json").write_text(json.dumps(content))
     before = sorted(tmp_path.rglob("*"))
-    asked = serve_eval("suite", "--resume", out, "--trust-plan")
+    asked = serve_eval("run", "--resume", out, "--trust-plan")
     assert (asked.returncode, "cannot be used as the name of a folder" in asked.stderr) == (2, True)
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -115,7 +115,13 @@ def _ask(command: str, made: Made, out: Path) -> Asked:
         ),
         "smoke": Asked((made.answers,), 1, " FAIL", CI),
     }[command]
-    return Asked((command, *asked.arguments, "-o", str(out)), asked.code, asked.said, asked.files)
+    words = {"suite": ("run",), "load": ("check", "load"), "merge": ("runs", "merge")}
+    return Asked(
+        (*words.get(command, (command,)), *asked.arguments, "-o", str(out)),
+        asked.code,
+        asked.said,
+        asked.files,
+    )
 
 
 def _run(

@@ -1,4 +1,4 @@
-"""`serve-eval verdict` sets options of the rule that judges a finished run again."""
+"""`serve-eval judge` sets options of the rule that judges a finished run again."""
 
 from __future__ import annotations
 
@@ -26,13 +26,19 @@ def test_options_of_the_rule_are_tried_on_a_finished_run(tmp_path: Path) -> None
     found = {}
     for margin in ("10", "90"):
         done = serve_eval(
-            "verdict", run, *refs, "--verdict", "noninferiority",
+            "judge", run, *refs, "--verdict", "noninferiority",
             "--set", f"verdict.margin={margin}", "--json",
         )  # fmt: skip
         [task] = json.loads(done.stdout)["result"]["tasks"]
         found[margin] = done.returncode, task["verdict"]["outcome"]
     assert found == {"10": (1, "FAIL"), "90": (0, "PASS")}
     assert (run / "report.json").read_bytes() == before
+    alias = tmp_path / "alias"
+    done = serve_eval("run", *ASKED, "-m", "org/alias", "--no-reference", "-o", alias)
+    assert done.returncode == 3, done.stderr
+    assert serve_eval("judge", alias, *refs).returncode == 3
+    done = serve_eval("judge", alias, *refs, "--set", "reference_model=org/m")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
@@ -45,5 +51,5 @@ def test_options_of_the_rule_are_tried_on_a_finished_run(tmp_path: Path) -> None
 def test_another_option_is_a_wrong_use(text: str, told: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert serve_eval("run", *ASKED, "--no-reference", "-o", run).returncode == 3
-    done = serve_eval("verdict", run, "--set", text)
+    done = serve_eval("judge", run, "--set", text)
     assert (done.returncode, told in done.stderr) == (2, True), done.stderr

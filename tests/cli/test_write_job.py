@@ -198,15 +198,15 @@ waivers: [{{match: {{model: org/a}}, reason: issue 12, until: 2031-01-31}}]
 """
     )
     folder = tmp_path / "job"
-    done = serve_eval("suite", file, "--write-job", folder)
+    done = serve_eval("run", file, "--write-job", folder)
     assert done.returncode == 0, done.stderr
-    assert _last(folder)[5:] == ["suite", f"{folder}/plan.yaml", "-o", f"{folder}/run"]
+    assert _last(folder)[5:] == ["run", f"{folder}/plan.yaml", "-o", f"{folder}/run"]
     asked = read_suite(file, {})
     assert {run.task_label for run in asked.runs} == {"gsm8k", "mmlu"}
     assert read_suite(folder / "plan.yaml", {}) == asked
     assert asked.waivers[0].until == date(2031, 1, 31)
     assert "#SBATCH --gpus-per-node=4\n" in (folder / "job.sbatch").read_text()
-    refused = serve_eval("suite", file, "--write-job", folder, "--job-array", "2")
+    refused = serve_eval("run", file, "--write-job", folder, "--job-array", "2")
     assert "a suite has no shards" in refused.stderr
-    with_folder = serve_eval("suite", "--resume", folder, "--write-job", folder)
+    with_folder = serve_eval("run", "--resume", folder, "--write-job", folder)
     assert "leave out --resume" in with_folder.stderr

@@ -40,7 +40,7 @@ WRONG = {
     "limit": ["run", "--resume", "RUN", "--limit", "0"],
     "option": ["run", "--resume", "RUN", "--set", "cases:sums.nosuch=1"],
     "junit": ["run", "--resume", "RUN", "--junit", "/nowhere/x.xml"],
-    "task": ["load", "URL", "-t", "nosuch", "-o", "RUN"],
+    "task": ["check", "load", "URL", "-t", "nosuch", "-o", "RUN"],
     "cases": ["compare", "URL", "URL", "--cases", "/nowhere.yaml", "-o", "BOTH"],
     "level": ["smoke", "URL", "--level", "nosuch", "-o", "SMOKE"],
 }

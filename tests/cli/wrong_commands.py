@@ -57,17 +57,23 @@ def prepare(folder: Path) -> None:
 
 
 TYPED = {
-    "command": _wrong("rum plan.yaml", "there is no command 'rum'", "Did you mean 'run'?"),
-    "subcommand": _wrong("datasets get gsm8k", "there is no command 'get'", "See serve-eval"),
+    "command": _wrong(
+        "rum plan.yaml", "there is no command 'rum'", "Write: serve-eval run plan.yaml"
+    ),
+    "subcommand": _wrong(
+        "data get gsm8k", "there is no command 'data get'", "see: serve-eval data fetch"
+    ),
     "output": _wrong("run --output out", "no option --output.", "Did you mean --output-dir?"),
-    "option": _wrong("run --task gsm8k", "no option --task.", "Did you mean --tasks?"),
+    "option": _wrong("run --task gsm8k", "no option --task:", "write --tasks NAME"),
     "value-missing": _wrong("run --tasks", "the option '--tasks' needs a value", "See serve-eval"),
-    "no-sample": _wrong("capsule done", "required: the option '--sample'", "capsule --help"),
-    "sample": _wrong("capsule done --sample 9", "--sample 9: the run has no such", "Known: test-0"),
+    "no-sample": _wrong(
+        "show done --capsule", "name a sample", "serve-eval show RUN lists the ids"
+    ),
+    "sample": _wrong("show done 9 --capsule", "9: the run has no such sample", "Known: test-0"),
     "limit-word": _wrong(f"{ASK} --limit many", "'--limit': expected a whole", "not 'many'"),
     "limit-0": _wrong(f"{ASK} --limit 0", "limit: must be 1 or more", "not 0"),
     "concurrency": _wrong(f"{ASK} --concurrency -1", "limits.concurrency:", "must be above 0"),
-    "no-task": _wrong("run", "name at least one task", "All: serve-eval list tasks"),
+    "no-task": _wrong("run", "name at least one task", "All: serve-eval data list tasks"),
     "task": _wrong("run --tasks gsmk", "unknown task 'gsmk'", "Did you mean 'gsm8k'?"),
     "family": _wrong("run --tasks cases", "cases is a family of tasks", "cases:NAME"),
     "task-option": _wrong(
@@ -83,9 +89,11 @@ TYPED = {
         f"run --launcher trtllm {HERE} --no-reference", "model: required", "Add --model NAME."
     ),
     "serve": _wrong("serve trtlm", "unknown launcher 'trtlm'", "Did you mean 'trtllm'?"),
-    "kind": _wrong("list task", "unknown kind 'task'", "Did you mean 'tasks'?"),
-    "dataset": _wrong("datasets fetch gsmk", "unknown data set 'gsmk'", "Did you mean 'gsm8k'?"),
-    "one-side": _wrong("compare host:8000", "name A and B", "serve-eval invariants host:8000"),
+    "kind": _wrong("data list task", "unknown kind 'task'", "Did you mean 'tasks'?"),
+    "dataset": _wrong("data fetch gsmk", "unknown data set 'gsmk'", "Did you mean 'gsm8k'?"),
+    "one-side": _wrong(
+        "compare host:8000", "name A and B", "serve-eval check invariants host:8000"
+    ),
 }
 PLANS = {
     "plan-key": _wrong("run key.yaml", "key.yaml:2: task: unknown key", "Did you mean 'tasks'?"),
@@ -137,7 +145,7 @@ DATA = {
     "data": _wrong(
         "run --base-url {ok} -m m --tasks gsm8k --no-reference --dataset-root folder",
         "the data set GSM8K was not found",
-        "serve-eval datasets fetch gsm8k --to DIR",
+        "serve-eval data fetch gsm8k -o DIR",
     ),
     "root": _wrong(
         "run --base-url {ok} -m m --tasks gsm8k --no-reference --dataset-root nowhere",
@@ -174,10 +182,12 @@ FOLDERS = {
     "resume-missing": _wrong("run --resume nowhere", "no such folder", RUN_HINT),
     "resume-file": _wrong("run --resume file", "it is a file, not a folder", RUN_HINT),
     "rescore-compared": _wrong(
-        "rescore compared", "the folder of a comparison", "It has no run yet: repeat the command"
+        "judge --rescore compared",
+        "the folder of a comparison",
+        "It has no run yet: repeat the command",
     ),
     "export-suite": _wrong(
-        "export suites", "the folder of a suite", "It has no run yet: repeat the command"
+        "runs export suites", "the folder of a suite", "It has no run yet: repeat the command"
     ),
     "compare-tasks": _wrong(
         "compare done keys -o c", "only A has this task", "--allow-mismatch FIELD", 3

@@ -535,8 +535,11 @@ def test_a_missing_key_is_said(answers: Path) -> None:
             "remove the option that sends it (thinking, effort, or suite_exact, which switches it"
             " off)",
         ),
-        ("reasoning_effort", "remove the option that sends it (--effort, --preset or --extra-body"),
-        ("min_p", "remove the option that sends it (--extra-body, or extra_body in the plan)"),
+        (
+            "reasoning_effort",
+            "remove the option that sends it (effort, --preset or protocol.extra_body)",
+        ),
+        ("min_p", "remove the option that sends it (protocol.extra_body)"),
     ],
 )
 def test_a_server_that_refuses_a_field_comes_with_what_leaves_it_out(field: str, hint: str) -> None:

@@ -81,8 +81,8 @@ def test_an_address_that_refuses_for_the_time_of_an_outage_is_gone(
         asyncio.run(main())
     lasted = ": every connection was refused for 0.2 s" if timeout_s else ""
     assert str(caught.value).endswith(f"any more{lasted}")
-    # compare and suite have no such flag: a plan has the key.
-    assert "limits.outage_timeout_s of a plan, or --outage-timeout of run" in caught.value.hint
+    # Some commands take no --set: a plan has the key.
+    assert "--set limits.outage_timeout_s=S, or this key of a plan," in caught.value.hint
     assert len(told) == (timeout_s > 0)
 
 

@@ -112,7 +112,7 @@ EVENTS: dict[str, Event] = {
     ),
     "a generation that ends": Event(script=once(act.says("half", "cancelled"))),
     "not strict HTTP": Event(script=once(act.two_lengths)),
-    "max-response-bytes": Event(script=once(act.endless), limits={"max_response_bytes": 10_000}),
+    "max_response_bytes": Event(script=once(act.endless), limits={"max_response_bytes": 10_000}),
     "ends without a finish_reason": Event(
         script=once(act.ends_the_stream_early), limits={"stream": True}
     ),

@@ -245,7 +245,11 @@ def test_a_server_that_gives_no_answer_is_not_asked_for_its_models() -> None:
             False,
             "The server uses the other field name: ",
         ),
-        (b"Stream is not supported", True, "The server refuses to stream: add --no-stream."),
+        (
+            b"Stream is not supported",
+            True,
+            "The server refuses to stream: add --set limits.stream=false.",
+        ),
         (b"Stream is not supported", False, "The server's log may say more."),
         (b"the upstream is gone", True, "The server's log may say more."),
     ],
@@ -279,11 +283,12 @@ TRUNCATION = (
         (
             b"top_k must be 0 (disable), or at least 1, got -5.",
             "The server knows the field top_k and refuses its value -5: change the option that"
-            " sends it (--extra-body, or extra_body in the plan).",
+            " sends it (protocol.extra_body).",
         ),
         (
             b"Unrecognized request argument supplied: top_k",
-            "The server refuses the field top_k: remove the option that sends it (--extra-body, or",
+            "The server refuses the field top_k: remove the option that sends it"
+            " (protocol.extra_body).",
         ),
         (
             b"temperature must be non-negative, got -1.0.",

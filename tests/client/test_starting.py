@@ -150,7 +150,7 @@ def test_a_run_ends_when_it_takes_too_long(timeout_s: float) -> None:
         EndpointError, match=r"still starting after 0\.1 s" if timeout_s else "is starting"
     ) as caught:
         _with(server, lambda client: client.send(ASKED), watched=True, outage_timeout_s=timeout_s)
-    assert "--outage-timeout" in caught.value.hint
+    assert "--set limits.outage_timeout_s=S" in caught.value.hint
 
 
 def test_the_time_is_shared_until_an_answer_comes() -> None:

@@ -51,9 +51,9 @@ def test_a_set_of_a_task_file_is_listed_and_its_folder_is_known(tasks: Path) -> 
     found = find_sources()
     assert found.keys() - before.keys() == {"made_up_rivers"}
     assert "Put a copy from https://example.com" in local.advice(found["made_up_rivers"])
-    listed = " ".join(run("datasets", "list", "-v").stdout.split())
+    listed = " ".join(run("data", "list", "datasets", "-v").stdout.split())
     assert "made_up_rivers: Rivers, 9 test; licence: MIT" in listed
-    where = run("datasets", "path", "made_up_rivers", "--root", tasks)
+    where = run("data", "path", "made_up_rivers", "--dataset-root", tasks)
     assert (where.returncode, where.stdout) == (2, f"{tasks}/made_up_rivers\n")
 
 

@@ -22,10 +22,7 @@ def test_a_data_set_that_is_nowhere_says_what_to_do_and_then_where_it_was_looked
         local.find_folder(SOURCE, DataRoots(roots=(tmp_path,)), markers)
     assert str(caught.value) == "the data set GSM8K was not found"
     fetch, hub, by_hand, looked, *places = caught.value.hint.splitlines()
-    assert (
-        fetch == "Fetch it with serve-eval datasets fetch gsm8k --to DIR, then add --dataset-root"
-        " DIR."
-    )
+    assert fetch == "Fetch it with serve-eval data fetch gsm8k -o DIR, then add --dataset-root DIR."
     assert "--allow-hub to download openai/gsm8k" in hub
     assert "into <root>/gsm8k and name the root with --dataset-root" in by_hand
     assert len(markers) == 28

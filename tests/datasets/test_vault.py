@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from serve_eval.cli.datasets import app
+from serve_eval.cli.app import app
 from serve_eval.datasets import local, manifest, vault
 from serve_eval.datasets.hub import HubSource, download
 from serve_eval.datasets.known import KNOWN
@@ -115,7 +115,7 @@ def test_a_changed_file_is_an_error_when_it_is_read_also_in_a_root_that_was_move
         DatasetError, match=r"test\.jsonl was changed since it was fetched"
     ) as caught:
         local.read_file(file)
-    assert "datasets fetch toy" in caught.value.hint
+    assert "serve-eval data fetch toy" in caught.value.hint
 
 
 def test_verify_tells_what_is_the_same_what_changed_and_what_is_gone(
@@ -233,38 +233,40 @@ def test_the_command_lists_fetches_verifies_and_says_where(
 ) -> None:
     monkeypatch.setitem(KNOWN, "toy", source)
     root, run = tmp_path / "root", CliRunner()
-    listed = run.invoke(app, ["list", "-v"]).output
+    listed = run.invoke(app, ["data", "list", "datasets", "-v"]).output
     assert all(f"{name}: " in listed for name in KNOWN)
     assert "gated" in listed
-    done = run.invoke(app, ["fetch", "toy", "--to", str(root)])
+    done = run.invoke(app, ["data", "fetch", "toy", "-o", str(root)])
     assert f"--dataset-root {root}" in done.output
     assert (
         json.loads((root / manifest.NAME).read_bytes())["files"]["toy/test.jsonl"]["data_set"]
         == "toy"
     )
     monkeypatch.setenv("SERVE_EVAL_DATASET_ROOT", str(root))
-    assert run.invoke(app, ["path"]).output == f"{root}\n"
-    assert run.invoke(app, ["path", "toy"]).output == f"{root / 'toy'}\n"
-    sound = " ".join(run.invoke(app, ["verify"]).output.split())
+    assert run.invoke(app, ["data", "path"]).output == f"{root}\n"
+    assert run.invoke(app, ["data", "path", "toy"]).output == f"{root / 'toy'}\n"
+    sound = " ".join(run.invoke(app, ["data", "check"]).output.split())
     assert sound == f"1 files in {root}, 0 changed {root}/toy/test.jsonl: ok, of toy"
     (root / "toy/test.jsonl").write_bytes(b"x")
-    failed = run.invoke(app, ["verify", "toy"])
+    failed = run.invoke(app, ["data", "check", "toy"])
     assert f"1 files in {root}, 1 changed" in failed.output
     assert isinstance(failed.exception, DatasetError)
     assert failed.exception.exit_code == 2
-    assert "unknown data set 'toi'" in str(run.invoke(app, ["path", "toi"]).exception)
+    assert "unknown data set 'toi'" in str(run.invoke(app, ["data", "path", "toi"]).exception)
 
 
 def test_the_path_of_a_set_is_printed_and_said_to_be_missing_where_it_is(tmp_path: Path) -> None:
     run = CliRunner()
 
     def path(*arguments: str) -> tuple[int, str, str]:
-        done = run.invoke(app, ["path", *arguments, "--root", str(tmp_path / "my root")])
+        done = run.invoke(
+            app, ["data", "path", *arguments, "--dataset-root", str(tmp_path / "my root")]
+        )
         return done.exit_code, done.stdout, done.stderr
 
     def missing(name: str) -> str:
         return (
-            f"the folder does not exist yet. To create it: serve-eval datasets fetch {name} --to"
+            f"the folder does not exist yet. To create it: serve-eval data fetch {name} -o"
             f" '{tmp_path}/my root'\n"
         )
 

@@ -18,7 +18,7 @@ COMPARE, ALARM, ATTRIBUTION, ASKED = (
     "compare",
     "drift alarm",
     "attribution of the run",
-    "serve-eval attribute",
+    "serve-eval check workers",
 )
 DIAGNOSE, COUNTS = "diagnose", "counts and exit code"
 NAMES = (COMPARE, ALARM, ATTRIBUTION, ASKED, DIAGNOSE, COUNTS)

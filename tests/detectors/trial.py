@@ -124,7 +124,7 @@ def tried(
 
 
 async def _each_asked(run: Path, asked: Plan, there: Deployed, samples: int) -> Attributed:
-    """Ask each server in the same way as serve-eval attribute RUN --worker ... does."""
+    """Ask each server in the same way as serve-eval check workers RUN --worker ... does."""
     given = [
         attribute.worker(f"{name.rpartition('_')[0]}={url}") for name, url in there.workers.items()
     ]

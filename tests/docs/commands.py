@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from serve_eval.cli import app
+from serve_eval.cli._commands import CommandEntry, find_entry
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -46,10 +47,12 @@ def read_command(words: list[str]) -> None:
     """Read a command as `serve-eval` does, without calling it. Raises click's UsageError."""
     if not words or words[0] in ROOT_OPTIONS:
         return
-    command: Any = app.make_command(words[0])
-    rest, path = words[1:], f"serve-eval {words[0]}"
     settings = app.app.info.context_settings
-    while inner := getattr(command, "commands", None):
-        command, path, rest = inner[rest[0]], f"{path} {rest[0]}", rest[1:]
+    ends = (n for n in range(1, len(words) + 1) if isinstance(find_entry(words[:n]), CommandEntry))
+    count = next(ends, 0)
+    if not count and set(words) & ROOT_OPTIONS:
+        return
+    command: Any = app.make_command(*words[:count])
+    path, rest = " ".join(("serve-eval", *words[:count])), words[count:]
     if not {"--help", "-h", "--help-all"} & set(rest):
         command.make_context(path, list(rest), **settings)

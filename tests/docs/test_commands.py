@@ -19,7 +19,11 @@ def test_every_command_of_a_page_can_be_read(page: Path) -> None:
 
 
 def test_a_command_that_does_not_exist_is_noticed() -> None:
-    for words in (["run", "--no-such-flag"], ["nothing"], ["power", "--samples", "many"]):
+    for words in (
+        ["run", "--no-such-flag"],
+        ["nothing"],
+        ["references", "power", "--samples", "many"],
+    ):
         with pytest.raises(Exception, match=r".*"):
             read_command(words)
 

@@ -94,7 +94,7 @@ def test_a_run_with_other_sampling_is_refused_before_its_first_sample(
         *("--references-dir", references[taken]),
         *("--reason", "other server_adds"),
     ]
-    advice = [f"--server-defaults {way}" for way in ("keep leaves", "neutral replaces")]
+    advice = [f"--set server_defaults={way}" for way in ("keep leaves", "neutral replaces")]
     assert [way for way in advice if way in caught.value.hint] == [
         way for way in advice if hint and hint in way
     ]

@@ -52,7 +52,7 @@ def test_every_data_set_that_is_missing_is_named_with_what_to_do(
     for name, folder in (("GSM8K", "gsm8k"), ("MMLU", "cais/mmlu"), ("GPQA", "gpqa")):
         assert f"the data set {name} was not found" in said
         assert f"into <root>/{folder} and name the root with --dataset-root" in said
-    assert said.count("serve-eval datasets fetch") == 3
+    assert said.count("serve-eval data fetch") == 3
 
 
 def test_all_problems_of_all_tasks_are_in_one_error_each_with_what_to_do(
@@ -73,8 +73,8 @@ def test_all_problems_of_all_tasks_are_in_one_error_each_with_what_to_do(
         ("gsm8k: gsm8k.yaml has no model 'm'", "references take"),
         ("passkey_short: there is no reference file", "-t gsm8k,mmlu,passkey_short"),
         ("allow_mismatch: unknown protocol field 'temprature'", "Did you mean 'temperature'"),
-        ("the data set GSM8K was not found", "serve-eval datasets fetch gsm8k"),
-        ("the data set MMLU was not found", "serve-eval datasets fetch mmlu"),
+        ("the data set GSM8K was not found", "serve-eval data fetch gsm8k"),
+        ("the data set MMLU was not found", "serve-eval data fetch mmlu"),
     ):
         [found] = [one for one in paragraphs if problem in one]
         assert fix in found

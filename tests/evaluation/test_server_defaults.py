@@ -194,7 +194,7 @@ def test_compare_names_unlike_defaults_and_diagnose_says_it_first(tmp_path: Path
     causes = diagnose(tmp_path / "kept").between
     assert [one.rule for one in causes[:2]] == ["server_defaults", "overruled"]
     assert causes[0].told == f"{DIFFER}: B adds repetition_penalty"
-    assert causes[0].change[0] == "--server-defaults neutral: ask A and B again"
+    assert causes[0].change[0] == "--set server_defaults=neutral: ask A and B again"
     assert "B writes a token that it ranks below another" in causes[1].told
     assert not any("weights" in one.told and one.rule == "even_loss" for one in causes)
     assert not any(one.rule == "server_defaults" for one in diagnose(tmp_path / "neutral").between)
@@ -304,7 +304,7 @@ SERVED = [
         (["temperature"], "neutral", ["the task leaves it to the server (null)"]),
         (["temperature"], "keep", ["the task leaves it to the server (null)"]),
         (["min_p"], "neutral", ["no value of a request replaces it, so change the server"]),
-        (["min_p"], "keep", ["--server-defaults neutral replaces it"]),
+        (["min_p"], "keep", ["--set server_defaults=neutral replaces it"]),
         (["top_k"], "neutral", ["set it in `extra_body` of the task"]),
         (["temperature", "min_p"], "neutral", ["temperature: the task", "min_p: no value"]),
     ],
@@ -325,5 +325,5 @@ def test_the_side_that_kept_what_its_server_adds_must_be_asked_again(
     policies: tuple[Any, Any], again: str
 ) -> None:
     sides = [SamplingDefaults(fields=tuple(SERVED), policy=policy) for policy in policies]
-    told = f"--server-defaults neutral replaces it: ask {again} again"
+    told = f"--set server_defaults=neutral replaces it: ask {again} again"
     assert advise(["min_p"], *sides) == [told]

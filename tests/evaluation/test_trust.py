@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from serve_eval.cli.suite import _open
+from serve_eval.cli._suite_run import _open
 from serve_eval.errors import PlanError, WithheldCodeError
 from serve_eval.evaluation.storage.reports.suite_files import write_suite
 from serve_eval.evaluation.storage.run_folder import open_folder

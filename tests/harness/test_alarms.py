@@ -55,13 +55,13 @@ def _all_ways(
         first["secondary"],
         first["scored"],
     )
-    [rescored] = json.loads(_told("rescore", out, *include, "--json"))["result"]["tasks"]
+    [rescored] = json.loads(_told("judge", "--rescore", out, *include, "--json"))["result"]["tasks"]
     assert (rescored["before"], rescored["after"], rescored["moves"]) == (
         first["value"],
         first["value"],
         [],
     )
-    told = json.loads(_told("export", out, *include, "-o", out / "exported", "--json"))
+    told = json.loads(_told("runs", "export", out, *include, "-o", out / "exported", "--json"))
     samples = Path(told["result"]["files"][1]["file"])
     return first, [json.loads(line) for line in samples.read_text().splitlines()]
 

@@ -128,9 +128,10 @@ def _run_child(asked: dict[str, Any], count: mmap.mmap) -> None:
 
 def _serve() -> None:
     import serve_eval.cli.app as app
+    from serve_eval.cli._commands import walk
 
-    for name in app.COMMANDS:
-        app.make_command(name)
+    for words, _ in walk():
+        app.make_command(*words)
     import serve_eval.evaluation.evaluate
     import serve_eval.workflows  # noqa: F401
 

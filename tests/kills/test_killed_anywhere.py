@@ -22,20 +22,42 @@ from tests.scripted_server import serve_in_thread
 
 ASKED = ["-t", "passkey_short", "--limit", "4", "--model", "m"]
 WRITTEN = {
-    "merge": ["merge", "s1", "s2", "-o", "out"],
-    "rescore": ["rescore", "r", "-o", "out"],
-    "capsule": ["capsule", "r", "--sample", "27", "--sample", "60", "-o", "out"],
-    "export": ["export", "r", "-o", "out"],
-    "canaries": ["invariants", "URL", "--canaries", "--limit", "4", "--model", "m", "-o", "out"],
+    "merge": ["runs", "merge", "s1", "s2", "-o", "out"],
+    "rescore": ["judge", "--rescore", "r", "-o", "out"],
+    "capsule": ["show", "r", "27", "60", "--capsule", "-o", "out"],
+    "export": ["runs", "export", "r", "-o", "out"],
+    "canaries": [
+        "check",
+        "invariants",
+        "URL",
+        "--canaries",
+        "--limit",
+        "4",
+        "--model",
+        "m",
+        "-o",
+        "out",
+    ],
 }
 ASKING = {
     "run": ["run", "--base-url", "URL", *ASKED, "--no-reference", "-o", "out"],
     "compare": ["compare", "URL", "OTHER", *ASKED, "-o", "out"],
-    "load": ["load", "URL", *ASKED, "--concurrency", "1,2", "--order-seed", "1", "-o", "out"],
-    "invariants": ["invariants", "URL", *ASKED, "-o", "out"],
-    "suite": ["suite", "suite.yaml", "-o", "out"],
+    "load": [
+        "check",
+        "load",
+        "URL",
+        *ASKED,
+        "--concurrency",
+        "1,2",
+        "--set",
+        "limits.order_seed=1",
+        "-o",
+        "out",
+    ],
+    "invariants": ["check", "invariants", "URL", *ASKED, "-o", "out"],
+    "suite": ["run", "suite.yaml", "-o", "out"],
     "tools": [
-        *("tools", "URL", "--model", "m", "--limit", "2", "--concurrency", "1"),
+        *("check", "tools", "URL", "--model", "m", "--limit", "2", "--concurrency", "1"),
         *("--kinds", "auto", "-o", "out"),
     ],
     "take": [

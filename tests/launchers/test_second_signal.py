@@ -93,14 +93,14 @@ def _command(what: str, launcher: str, folder: Path, data: Path) -> list[str]:
     (folder / "suite.yaml").write_text(
         yaml.safe_dump({"name": "s", "plans": [{**plan, "name": "one"}]})
     )
-    return ["suite", "suite.yaml", "-o", "out"]
+    return ["run", "suite.yaml", "-o", "out"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
     ("what", "launcher"),
-    [("run", "trtllm"), ("serve", "trtllm"), ("suite", "trtllm"), ("run", "trtllm_disaggregated")],
+    [("run", "trtllm"), ("serve", "trtllm"), ("run", "trtllm_disaggregated")],
 )
 def test_a_second_signal_while_servers_end(
     what: str, launcher: str, number: signal.Signals, data_root: Path, tmp_path: Path

@@ -76,7 +76,7 @@ def test_an_image_that_does_not_start_is_an_alert(images: Path) -> None:
         rf" kernel image \({night.folder.name}/new\.log\)",
         night.lines,
     )
-    viewed = serve_eval(images, "view", ".", "--write", "all.html")
+    viewed = serve_eval(images, "runs", "view", ".", "-o", "all.html")
     assert re.search("ERROR +serve: broken.yaml", viewed.stdout), viewed.stdout
 
 
@@ -170,7 +170,7 @@ def test_a_damaged_image_fails_and_says_where(images: Path) -> None:
         assert "\\" not in line
         assert any(one.startswith("::error title=serve-eval") for one in night.annotations)
     assert night.pages == STEPS
-    told = serve_eval(images, "view", ".", "--write", "all.html").stdout
+    told = serve_eval(images, "runs", "view", ".", "-o", "all.html").stdout
     pair = r": damaged\.yaml against old\.yaml"
     assert re.search(rf"FAIL +compare: .*{pair} .*B \d+\.\d / A \d+\.\d ", told), told
     assert re.search(r"FAIL +smoke: .*: damaged\.yaml", told), told
@@ -211,7 +211,7 @@ def test_a_server_that_dies_in_the_smoke_test_is_an_error(images: Path) -> None:
     said = r": the server died during \w+, .*; .* trtllm ended with exit code \d+ after"
     assert re.search(said, night.alerts["smoke"]), night.alerts
     assert night.sent.startswith("fragile.yaml against old.yaml: smoke: the servers of new have")
-    viewed = serve_eval(images, "view", ".", "--write", "all.html").stdout
+    viewed = serve_eval(images, "runs", "view", ".", "-o", "all.html").stdout
     assert re.search(r"^ ERROR +smoke: .*fragile\.yaml", viewed, re.MULTILINE), viewed
 
 
@@ -268,7 +268,7 @@ def test_a_disaggregated_image_against_an_aggregated_one(images: Path, rehearse:
         )
         for step in ("smoke", "verify", "compare"):
             assert (night.folder / f"{step}.line").read_text().startswith("REHEARSAL: ")
-        viewed = serve_eval(images, "view", ".", "--write", "all.html").stdout
+        viewed = serve_eval(images, "runs", "view", ".", "-o", "all.html").stdout
         assert "passed" not in viewed, viewed
     else:
         assert (night.code, night.lines) == (0, "")

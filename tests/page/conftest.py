@@ -55,7 +55,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> MadeRuns:
     for out, accuracy, more in (
         (made.run, "0.6", ("--limit", "60")),
         (made.other, "0.9", ("--limit", "60", "--set", "launcher.damage=0.1")),
-        (made.repeated, "0.5", ("--limit", "3", "--repeats", "3", "--no-prompts")),
+        (made.repeated, "0.5", ("--limit", "3", "--repeats", "3", "--set", "no_prompts=true")),
     ):
         accurate = ["--set", f"launcher.accuracy={accuracy}"]
         done = serve_eval("run", *flags, *accurate, *more, "-o", out, **DRAWN)

@@ -107,8 +107,11 @@ def test_every_printed_command_names_the_folder_of_a_scorer(
     "command",
     [
         ("run", "--resume"),
-        ("verdict",),
-        ("rescore",),
+        ("judge",),
+        (
+            "judge",
+            "--rescore",
+        ),
         ("references", "register", "--references-dir", "registered", "--reason", "x"),
     ],
 )
@@ -127,9 +130,9 @@ def test_a_scorer_that_a_case_names_is_asked_for_as_a_task_is(
 
 def test_a_folder_that_moved_is_named_as_it_was(failed: tuple[Path, str], tmp_path: Path) -> None:
     (tmp_path / "my evals").rename(tmp_path / "elsewhere")
-    refused = serve_eval("verdict", failed[0])
+    refused = serve_eval("judge", failed[0])
     assert f"takes its scorer 'raises' from {tmp_path}/my evals, whose" in refused.stderr
-    judged = serve_eval("verdict", failed[0], "--include-path", tmp_path / "elsewhere")
+    judged = serve_eval("judge", failed[0], "--include-path", tmp_path / "elsewhere")
     assert judged.returncode == 4, judged.stderr
 
 
@@ -137,7 +140,7 @@ def test_a_scorer_that_no_folder_has_is_unknown_as_before(
     failed: tuple[Path, str], tmp_path: Path
 ) -> None:
     (tmp_path / "my evals/scorers/raises.py").unlink()
-    refused = serve_eval("verdict", failed[0])
+    refused = serve_eval("judge", failed[0])
     assert "unknown scorer 'raises'" in refused.stderr
 
 
@@ -168,20 +171,20 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_rule_that_is_replaced_is_not_asked_for(broken: Path, tmp_path: Path) -> None:
     tasks = tmp_path / "tasks"
-    refused = serve_eval("verdict", broken, "--verdict", "classic")
+    refused = serve_eval("judge", broken, "--verdict", "classic")
     assert f"takes its task 'towns' from {tasks}, whose code" in refused.stderr
     assert refused.stderr.endswith(f"If you trust it: --include-path {tasks}\n")
-    judged = serve_eval("verdict", broken, "--verdict", "classic", "--include-path", tasks)
+    judged = serve_eval("judge", broken, "--verdict", "classic", "--include-path", tasks)
     assert judged.returncode == 0, judged.stderr
     assert " PASS " in judged.stdout
 
 
 def test_only_the_folders_that_have_what_is_needed_are_named(broken: Path, tmp_path: Path) -> None:
-    refused = serve_eval("verdict", broken, "--include-path", tmp_path / "tasks")
+    refused = serve_eval("judge", broken, "--include-path", tmp_path / "tasks")
     assert refused.stderr.endswith(
         f"takes its verdict rule 'within' from {tmp_path / 'rules'}, whose code runs only if you"
         f" name the folder again\nIf you trust it: --include-path {tmp_path / 'rules'}\n"
     )
-    both = serve_eval("verdict", broken)
+    both = serve_eval("judge", broken)
     assert "takes its task 'towns', verdict rule 'within' from" in both.stderr
     assert "only if you name the folders again" in both.stderr

@@ -139,10 +139,10 @@ def test_a_file_that_is_no_task_is_an_error_with_its_line(bad: Path, name: str) 
 
 
 def test_the_list_tells_what_is_wrong_and_lists_the_others(bad: Path) -> None:
-    few = serve_eval("list", "tasks", "--include-path", bad)
+    few = serve_eval("data", "list", "tasks", "--include-path", bad)
     assert (few.returncode, len(few.stdout.splitlines()) <= LINES) == (2, True)
     assert f"\n  absent: error: {bad}/tasks/absent.py:1: Mod" in few.stdout
-    told = serve_eval("list", "tasks", "--include-path", bad, "-v")
+    told = serve_eval("data", "list", "tasks", "--include-path", bad, "-v")
     assert told.returncode == 2
     assert "Traceback" not in told.stdout + told.stderr
     for name, (_, said) in BAD.items():
@@ -152,7 +152,7 @@ def test_the_list_tells_what_is_wrong_and_lists_the_others(bad: Path) -> None:
         in told.stdout
     )
     assert "\n  gsm8k: GSM8K: " in told.stdout
-    assert serve_eval("list", "verdicts", SERVE_EVAL_INCLUDE_PATH=str(bad)).returncode == 0
+    assert serve_eval("data", "list", "verdicts", SERVE_EVAL_INCLUDE_PATH=str(bad)).returncode == 0
 
 
 def test_tasks_in_lm_evals_format_are_listed_with_their_files(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_tasks_in_lm_evals_format_are_listed_with_their_files(tmp_path: Path) ->
         ("rain_fall", folder / "a.yaml"),
         ("snow.fall", folder / "b.yaml"),
     ]
-    told = serve_eval("list", "tasks", "--include-path", str(tmp_path))
+    told = serve_eval("data", "list", "tasks", "--include-path", str(tmp_path))
     assert f"  lm_eval:rain_fall\n      from {folder / 'a.yaml'}\n" in told.stdout
 
 

@@ -16,7 +16,7 @@ FOREIGN = "raise SystemExit('the code of others was run')\n"
 
 
 def _serve_eval(
-    at: Path, *path: Path, command: tuple[str, ...] = ("list", "launchers")
+    at: Path, *path: Path, command: tuple[str, ...] = ("data", "list", "launchers")
 ) -> tuple[int, str, str]:
     """Run the command in an empty folder, with these folders first on `sys.path`."""
     done = subprocess.run(

@@ -66,7 +66,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_the_list_names_all_four_with_their_package_and_options(path: str) -> None:
-    done = in_a_process("list", PYTHONPATH=path)
+    done = in_a_process("data", "list", PYTHONPATH=path)
     assert done.returncode == 0, done.stderr
     for kind, module, name, option in (
         ("tasks", "sums", "sums", r"num_samples +\(whole number; 50\)"),
@@ -79,7 +79,7 @@ def test_the_list_names_all_four_with_their_package_and_options(path: str) -> No
         *summary, place = map(str.strip, entry[0].splitlines())
         assert len(" ".join(summary)) > 30
         assert place == f"from serve_eval_example.{module} of serve-eval-example 0.3"
-        one = in_a_process("list", kind, name, PYTHONPATH=path)
+        one = in_a_process("data", "list", kind, name, PYTHONPATH=path)
         assert re.search(option, one.stdout), one.stdout
 
 
@@ -120,7 +120,7 @@ def test_task_launcher_and_verdict_rule_make_a_run_together(
     )
     told = [warning for warning in report["warnings"] if "serve-eval-example 0.3" in warning]
     assert len(told) == 3
-    again = serve_eval("rescore", tmp_path / "out")
+    again = serve_eval("judge", "--rescore", tmp_path / "out")
     assert again.stdout.splitlines()[-1] == " samples  none of 50 changed", again.stderr
 
 

@@ -327,7 +327,7 @@ def test_a_run_is_saved_whatever_its_rule_returns_and_can_be_judged_again(
     [reason] = task["verdict"]["reasons"]
     assert re.match(rf"{re.escape(str(file))}:\d+: {re.escape(told)}", reason)
     again = reason.partition("; the answers are kept: mend it, then judge them with serve-eval ")[2]
-    assert again == f"verdict OUT --include-path {tmp_path}/mine"
+    assert again == f"judge OUT --include-path {tmp_path}/mine"
     assert told.split(" - at")[0] in " ".join(done.stdout.split())
     _write("verdicts", RULE.format(body=GOOD_RULE))
     assert serve_eval(*again.split()).returncode == 0
@@ -404,9 +404,9 @@ def test_a_score_is_checked_and_given_again_after_mending(kind: str) -> None:
     for wanted in SCORES.values():
         assert any(re.match(begins + re.escape(wanted), one) for one in told), wanted
     _write(kind, TASK.format(**task) if kind == "tasks" else SCORER.format(**good))
-    again = serve_eval("rescore", "OUT", "--include-path", "mine", "--json")
+    again = serve_eval("judge", "--rescore", "OUT", "--include-path", "mine", "--json")
     assert again.returncode == 0, again.stderr
-    judged = serve_eval("verdict", "OUT", "--include-path", "mine", "--json")
+    judged = serve_eval("judge", "OUT", "--include-path", "mine", "--json")
     [task] = json.loads(judged.stdout)["result"]["tasks"]
     assert (task["result"]["failed"], task["result"]["scorer_errors"]) == (0, [])
 
@@ -498,4 +498,4 @@ def test_an_answer_that_cannot_be_remembered_has_no_score() -> None:
     assert (done.returncode, "defect" in done.stderr) == (4, False), done.stderr
     assert _report()["result"]["failures"] == {"scorer_error": 4}
     _write("tasks", TASK.format(**GOOD_TASK))
-    assert serve_eval("verdict", "OUT", "--include-path", "mine").returncode == 0
+    assert serve_eval("judge", "OUT", "--include-path", "mine").returncode == 0

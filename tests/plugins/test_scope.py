@@ -187,7 +187,7 @@ def test_a_scorer_that_two_folders_have_is_that_of_the_folder_that_is_included(
 def test_plans_and_commands_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = [write_task(tmp_path / name) for name in ("one", "two")]
     for folder in folders:
-        told = serve_eval("list", "tasks", "--include-path", folder)
+        told = serve_eval("data", "list", "tasks", "--include-path", folder)
         assert f"from {folder}/tasks/towns.py" in told.stdout
         assert told.returncode == 0, told.stderr
 

@@ -62,8 +62,11 @@ def test_the_run_keeps_which_code_made_it(run: Path, tmp_path: Path) -> None:
     "command",
     [
         ("run", "--resume"),
-        ("verdict",),
-        ("rescore",),
+        ("judge",),
+        (
+            "judge",
+            "--rescore",
+        ),
         ("references", "register", "--references-dir", "registered"),
     ],
 )
@@ -117,7 +120,7 @@ def test_a_changed_file_is_told_where_the_answers_are_older(run: Path, tmp_path:
     (tmp_path / "code/tasks/_reading.py").write_text(
         "def said(text):\n    return text.strip().lower()\n"
     )
-    told = serve_eval("verdict", run, "--include-path", tmp_path / "code").stdout
+    told = serve_eval("judge", run, "--include-path", tmp_path / "code").stdout
     assert f"earlier answers were made with {before}" in told
 
 
@@ -150,15 +153,15 @@ def test_a_suite_takes_folders_from_its_plans_or_the_flag_and_anew_on_resuming(
         " no_reference: true"
     )
     file.write_text(f"plans:\n  - {plan}, include_path: {code}}}\n")
-    done = serve_eval("suite", file, "-o", out)
+    done = serve_eval("run", file, "-o", out)
     assert done.returncode == 3, done.stderr
     forget(monkeypatch)
-    refused = serve_eval("suite", "--resume", out)
+    refused = serve_eval("run", "--resume", out)
     assert (refused.returncode, refused.stderr.endswith(f"{HINT}{code}\n")) == (2, True)
-    assert serve_eval("suite", "--resume", out, "--include-path", code).returncode == 3
+    assert serve_eval("run", "--resume", out, "--include-path", code).returncode == 3
     forget(monkeypatch)
     file.write_text(f"plans:\n  - {plan}}}\n")
-    by_flag = serve_eval("suite", file, "-o", tmp_path / "other", "--include-path", code)
+    by_flag = serve_eval("run", file, "-o", tmp_path / "other", "--include-path", code)
     assert by_flag.returncode == 3, by_flag.stderr
     saved = json.loads((tmp_path / "other/runs/a/plan.json").read_text())
     assert saved["plan"]["include_path"] == [str(code)]

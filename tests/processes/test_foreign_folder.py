@@ -123,12 +123,15 @@ def test_resuming_the_run_folder_that_one_stands_in(finished: Path, tmp_path: Pa
     [
         ("diagnose", "."),
         ("show", "."),
-        ("view", ".", "--write", "runs.html"),
-        ("verdict", ".", "--verdict", "paired", "--no-reference"),
-        ("rescore", "."),
-        ("list", "launchers"),
-        ("doctor",),
-        ("completion", "bash"),
+        ("runs", "view", ".", "-o", "runs.html"),
+        ("judge", ".", "--verdict", "paired", "--no-reference"),
+        ("judge", "--rescore", "."),
+        ("data", "list", "launchers"),
+        (
+            "setup",
+            "doctor",
+        ),
+        ("setup", "completion", "bash"),
     ],
     ids=lambda words: words[0],
 )
@@ -144,7 +147,7 @@ def test_a_suite_and_the_folder_of_its_plans(tmp_path: Path) -> None:
     mark = fill(tmp_path / "work")
     (tmp_path / "work/plan.yaml").write_text(PLAN)
     (tmp_path / "work/suite.yaml").write_text(SUITE)
-    words = (str(SCRIPT), "suite", "suite.yaml", "-o", "out")
+    words = (str(SCRIPT), "run", "suite.yaml", "-o", "out")
     _check(_run(tmp_path / "work", *words), mark, 0, 3)
 
 
@@ -159,7 +162,7 @@ def test_servers_that_are_kept_up(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_demo(tmp_path: Path) -> None:
     mark = fill(tmp_path / "work")
-    _check(_run(tmp_path / "work", str(SCRIPT), "demo", "-o", "out"), mark)
+    _check(_run(tmp_path / "work", str(SCRIPT), "setup", "demo", "-o", "out"), mark)
 
 
 TEST = """

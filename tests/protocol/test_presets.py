@@ -92,7 +92,7 @@ def test_a_model_is_found_by_the_last_part_of_its_id(model: str, name: str | Non
 def test_an_unknown_name_comes_with_the_nearest() -> None:
     with pytest.raises(PlanError, match=r"unknown preset 'gpt-os'. Did you mean 'gpt-oss'\?") as e:
         TABLE.find("gpt-os")
-    assert "serve-eval list presets" in e.value.hint
+    assert "serve-eval data list presets" in e.value.hint
 
 
 def test_an_effort_that_a_family_lacks_is_refused_with_those_that_it_has() -> None:

@@ -435,9 +435,10 @@ def test_a_reference_is_not_compared_with_a_run_under_a_choice_that_it_knows_not
 
 
 FLAGS = """
-    --apply-chat-template --system-prompt S --num-fewshot 2 --fewshot-as-multiturn --thinking off
-    --max-tokens 99
-    --temperature 0.5 --top-p 0.9 --sampling-seed 4 --suite-exact --extra-body {"top_k":1}
+    --set protocol.apply_chat_template=true --set protocol.system_prompt=S --num-fewshot 2
+    --set protocol.fewshot_as_multiturn=true --set protocol.thinking=off --max-tokens 99
+    --temperature 0.5 --set protocol.top_p=0.9 --set protocol.seed=4 --set protocol.suite_exact=true
+    --set protocol.extra_body={"top_k":1}
 """
 
 

@@ -22,8 +22,8 @@ from tests.report.summary.made import RESULT, VERDICT, make_report, task
         ),
         ("Add --model NAME.", "Add model_name=NAME."),
         (
-            "Fetch it with serve-eval datasets fetch a --to DIR, then add --dataset-root DIR.",
-            "Fetch it with serve-eval datasets fetch a --to DIR, then add dataset_root=DIR.",
+            "Fetch it with serve-eval data fetch a --to DIR, then add --dataset-root DIR.",
+            "Fetch it with serve-eval data fetch a --to DIR, then add dataset_root=DIR.",
         ),
         (
             "rules_disagree: paired says FAIL (p 0.01); --verdict paired lets it decide",
@@ -31,8 +31,8 @@ from tests.report.summary.made import RESULT, VERDICT, make_report, task
         ),
         ("For all: --no-reference.", "For all: no_reference=True."),
         (
-            "such as --tasks gsm8k. All: serve-eval list --tasks x",
-            'such as evaluate("gsm8k"). All: serve-eval list --tasks x',
+            "such as --tasks gsm8k. All: serve-eval data list --tasks x",
+            'such as evaluate("gsm8k"). All: serve-eval data list --tasks x',
         ),
         ("anyway with --allow-mismatch dataset.", 'anyway with allow_mismatch=["dataset"].'),
         (
@@ -41,18 +41,31 @@ from tests.report.summary.made import RESULT, VERDICT, make_report, task
         ),
         ("with --concurrency 1", "with concurrency=1"),
         (
-            "Fix the cause, then resume the run. --max-error-rate allows more.",
-            "Fix the cause, then run the test again. max_error_rate= allows more.",
+            "Fix the cause, then resume the run. --set limits.max_error_rate=SHARE allows more.",
+            "Fix the cause, then run the test again. max_error_rate=SHARE allows more.",
         ),
-        ("Resume with --rate-limit.", "Run the test again with rate_limit=."),
+        (
+            "Resume with --set limits.rate_limit=R.",
+            "Run the test again with rate_limit=R.",
+        ),
         ("Resume once it responds.", "Run the test again once it responds."),
         (
             "Resume: serve-eval run --resume runs/a",
             "Run the test again: serve-eval run --resume runs/a",
         ),
         ("--set gsm8k.tokenizer=DIR.", '{"gsm8k": {"tokenizer": DIR}} as the task.'),
-        ("add --no-stream. Scores", "add stream=False. Scores"),
-        ("no chat: --no-apply-chat-template", "no chat: apply_chat_template=False"),
+        ("add --set limits.stream=false. Scores", "add stream=False. Scores"),
+        (
+            "no chat: --set protocol.apply_chat_template=false",
+            "no chat: apply_chat_template=False",
+        ),
+        ("--set server_defaults=keep measures", 'server_defaults="keep" measures'),
+        ("Add --set gsm8k.stop=[].", 'Add {"gsm8k": {"stop": []}} as the task.'),
+        ("--set gsm8k.temperature=0.6.", '{"gsm8k": {"temperature": 0.6}} as the task.'),
+        ("--set gsm8k.thinking=off", '{"gsm8k": {"thinking": "off"}} as the task'),
+        ("--set protocol.extra_body='{\"top_k\": 1}'.", 'extra_body={"top_k": 1}.'),
+        ("--set limits.known_finish_reasons=abort", 'known_finish_reasons=["abort"]'),
+        ("--set verdict.repaired=trust", 'verdict={"name": NAME, "repaired": "trust"}'),
         ("--set launcher.tp=2", 'launcher_options={"tp": 2}'),
         (
             "--max-detects 20 needs --strict",
@@ -107,7 +120,7 @@ def test_a_mistyped_keyword_is_compared_with_all_that_a_test_takes(wrong: str, m
 def test_warnings_of_a_run_name_keywords_and_commands_stay() -> None:
     told = (
         "rules disagree; --verdict paired lets it decide",
-        "again with serve-eval verdict RUN --verdict paired",
+        "again with serve-eval judge RUN --verdict paired",
     )
     one = task(RESULT, replace(VERDICT, warnings=told))
     report = replace(make_report(one), warnings=("raise --concurrency 4",))

@@ -100,6 +100,8 @@ def test_an_error_advises_with_keywords(tmp_path: Path) -> None:
     with server.serve_in_thread() as url:
         done = run_pytest(tmp_path, SERVE_EVAL_BASE_URL=url)
     assert "1 error" in done.stdout.splitlines()[-1], done.stdout
-    assert "then run the test again. max_error_rate= allows more." in done.stdout
+    assert "then run the test again. max_error_rate=SHARE allows more." in done.stdout
     assert "--max-error-rate" not in done.stdout
+    assert "--set" not in done.stdout
+    assert "limits" not in done.stdout
     assert "resume the run" not in done.stdout

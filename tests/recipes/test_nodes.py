@@ -40,7 +40,7 @@ def test_the_nodes_that_a_plan_needs_are_named(
         for role, (count, width) in given
     )
     Path("recipe.yaml").write_text(f"engine: trtllm\nresources: {{{options}}}\nroles:\n{roles}")
-    done = serve_eval("init", "--from", "recipe.yaml", "--model", "m")
+    done = serve_eval("setup", "init", "--from", "recipe.yaml", "--model", "m")
     assert said in done.stdout
 
 

@@ -1,4 +1,4 @@
-"""Convert recipes of each form, written for these tests, through `serve-eval init --from`."""
+"""Convert recipes of each form, written for these tests, through `serve-eval setup init --from`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _plan(file: str = "plan.yaml") -> dict[str, Any]:
 
 def convert(name: str, *more: str) -> tuple[dict[str, Any], str]:
     """Return the plan of a recipe, which a dry run takes, and its text."""
-    done = serve_eval("init", "--from", EXAMPLES / name, *more)
+    done = serve_eval("setup", "init", "--from", EXAMPLES / name, *more)
     assert done.returncode == 0, done.stderr
     assert "would be refused" not in done.stdout
     assert done.stdout.startswith(" WRITTEN   plan.yaml")
@@ -80,7 +80,7 @@ def test_a_recipe_of_one_node_needs_no_slurm_and_names_what_is_unknown() -> None
 
 
 def test_variants_become_plans_of_their_own() -> None:
-    done = serve_eval("init", "--from", EXAMPLES / "srt_variants.yaml", "-o", "p.yaml")
+    done = serve_eval("setup", "init", "--from", EXAMPLES / "srt_variants.yaml", "-o", "p.yaml")
     assert done.returncode == 0, done.stderr
     small = _plan("p-small.yaml")["launcher"]
     assert small["env"] == {"A": "1"}
@@ -92,7 +92,9 @@ def test_variants_become_plans_of_their_own() -> None:
     assert done.stdout.startswith(" WRITTEN   3 plans: 3 WRITTEN\n")
     assert len(done.stdout.splitlines()) <= 22
     assert "\n fill in  p-small.yaml: launcher: the recipe gives 8 GPUs" in done.stdout
-    whole = serve_eval("init", "--from", EXAMPLES / "srt_variants.yaml", "--force", "-v").stdout
+    whole = serve_eval(
+        "setup", "init", "--from", EXAMPLES / "srt_variants.yaml", "--force", "-v"
+    ).stdout
     assert " left out plan-small.yaml and 2 more: the frontend and router of dynamo" in whole
 
 
@@ -112,7 +114,7 @@ def test_a_variant_is_chosen_as_srtctl_does(selector: str, names: list[str]) -> 
 
 
 def test_an_unknown_variant_names_the_known_ones() -> None:
-    refused = serve_eval("init", "--from", f"{EXAMPLES / 'srt_variants.yaml'}:big")
+    refused = serve_eval("setup", "init", "--from", f"{EXAMPLES / 'srt_variants.yaml'}:big")
     assert refused.returncode == 2
     assert "Its variants: small, sizes_0, sizes_1." in refused.stderr
 
@@ -141,9 +143,9 @@ def test_lists_of_unlike_lengths_are_refused() -> None:
     ],
 )
 def test_recipes_of_other_engines_are_named_and_refused(name: str, words: str) -> None:
-    refused = serve_eval("init", "--from", EXAMPLES / name)
+    refused = serve_eval("setup", "init", "--from", EXAMPLES / name)
     assert (refused.returncode, words in refused.stderr) == (2, True), refused.stderr
-    assert "serve-eval init URL" in refused.stderr
+    assert "serve-eval setup init URL" in refused.stderr
     assert not Path("plan.yaml").exists()
 
 
@@ -198,7 +200,7 @@ def test_keys_of_a_fleet_are_the_orchestrators(key: str, value: object, refused:
         "context_servers: {num_instances: 1, urls: [localhost:8001]}\n"
         "generation_servers: {num_instances: 1, urls: [localhost:8002]}\n"
     )
-    done = serve_eval("init", "--from", "recipe.yaml", "--model", "m")
+    done = serve_eval("setup", "init", "--from", "recipe.yaml", "--model", "m")
     assert done.returncode == 0, done.stderr
     assert _plan()["launcher"]["orchestrator"] == {key: value}
     assert ("starts no coordinator elsewhere" in done.stdout) is refused
@@ -242,7 +244,7 @@ def test_a_deployment_of_dynamo_is_read() -> None:
 
 
 def test_an_address_and_a_recipe_exclude_each_other() -> None:
-    refused = serve_eval("init", "localhost:8000", "--from", EXAMPLES / "srt.yaml")
+    refused = serve_eval("setup", "init", "localhost:8000", "--from", EXAMPLES / "srt.yaml")
     assert (refused.returncode, "leave the address out" in refused.stderr) == (2, True)
 
 
@@ -264,14 +266,14 @@ def test_an_address_and_a_recipe_exclude_each_other() -> None:
 )
 def test_files_that_are_no_recipes_are_refused(text: str, words: str) -> None:
     Path("recipe.yaml").write_text(text)
-    refused = serve_eval("init", "--from", "recipe.yaml")
+    refused = serve_eval("setup", "init", "--from", "recipe.yaml")
     assert (refused.returncode, words in refused.stderr) == (2, True), refused.stderr
-    assert serve_eval("init", "--from", "nowhere.yaml").returncode == 2
+    assert serve_eval("setup", "init", "--from", "nowhere.yaml").returncode == 2
 
 
 @pytest.mark.parametrize("name", ["srt_alone.yaml", "llm_args.yaml", "separate/disagg_config.yaml"])
 def test_a_model_that_the_command_names_is_not_left_to_fill_in(name: str) -> None:
-    found = serve_eval("init", "--from", EXAMPLES / name, "-o", "open.yaml")
+    found = serve_eval("setup", "init", "--from", EXAMPLES / name, "-o", "open.yaml")
     assert " fill in  model: " in found.stdout
     plan, text = convert(name, "--model", "org/mine")
     assert plan["model"] == "org/mine"
@@ -284,7 +286,7 @@ def test_sides_with_models_of_their_own_keep_them() -> None:
         "context_servers: {model: org/fp4, num_instances: 1}\n"
         "generation_servers: {num_instances: 1}\n"
     )
-    done = serve_eval("init", "--from", "recipe.yaml")
+    done = serve_eval("setup", "init", "--from", "recipe.yaml")
     assert " fill in  model: the recipe has several: org/fp8, org/fp4" in done.stdout
     launcher = _plan()["launcher"]
     sides = [launcher[f"{kind}_servers"]["model"] for kind in ("context", "generation")]
@@ -295,7 +297,7 @@ def test_sides_with_models_of_their_own_keep_them() -> None:
 
 def test_a_plan_that_exists_is_replaced_only_by_force() -> None:
     Path("plan.yaml").write_text("mine")
-    refused = serve_eval("init", "--from", EXAMPLES / "srt.yaml")
+    refused = serve_eval("setup", "init", "--from", EXAMPLES / "srt.yaml")
     assert (refused.returncode, "with --force" in refused.stderr) == (2, True)
     assert Path("plan.yaml").read_text() == "mine"
 
@@ -306,6 +308,6 @@ def test_a_plan_that_a_run_would_refuse_says_so() -> None:
         "  ctx: {cache_transceiver_config: {backend: UCX}}\n"
         "  gen: {cache_transceiver_config: {backend: NIXL}}\n"
     )
-    done = serve_eval("init", "--from", "recipe.yaml", "--model", "m")
+    done = serve_eval("setup", "init", "--from", "recipe.yaml", "--model", "m")
     assert done.returncode == 0
     assert "a run would be refused: launcher: the backend of cache_trans" in done.stdout

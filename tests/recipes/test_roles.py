@@ -65,7 +65,7 @@ def test_a_variant_called_base_is_chosen_by_its_whole_name() -> None:
 
 
 def test_a_file_without_a_base_names_its_variants() -> None:
-    refused = serve_eval("init", "--from", f"{EXAMPLES / 'srt_roles.yaml'}:base")
+    refused = serve_eval("setup", "init", "--from", f"{EXAMPLES / 'srt_roles.yaml'}:base")
     assert (refused.returncode, "no variant base" in refused.stderr) == (2, True)
 
 
@@ -85,7 +85,7 @@ def test_a_file_without_a_base_names_its_variants() -> None:
 )
 def test_wrong_roles_are_refused_by_name(roles: str, words: str) -> None:
     Path("recipe.yaml").write_text(f"schema: 2\nengine: trtllm\nroles: {roles}\n")
-    refused = serve_eval("init", "--from", "recipe.yaml")
+    refused = serve_eval("setup", "init", "--from", "recipe.yaml")
     assert (refused.returncode, words in refused.stderr) == (2, True), refused.stderr
 
 
@@ -107,5 +107,5 @@ def test_wrong_roles_are_refused_by_name(roles: str, words: str) -> None:
 )
 def test_the_engine_of_roles_is_read(text: str, words: str) -> None:
     Path("recipe.yaml").write_text(text)
-    refused = serve_eval("init", "--from", "recipe.yaml")
+    refused = serve_eval("setup", "init", "--from", "recipe.yaml")
     assert (refused.returncode, words in refused.stderr) == (2, True), refused.stderr

@@ -20,7 +20,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_recipe_is_converted_started_and_judged(tmp_path: Path) -> None:
-    made = in_a_process("init", "--from", EXAMPLES / "orchestrator.yaml")
+    made = in_a_process("setup", "init", "--from", EXAMPLES / "orchestrator.yaml")
     assert made.returncode == 0, made.stderr
     Path("references").mkdir()
     Path("references/word_problems.yaml").write_text(

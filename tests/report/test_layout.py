@@ -51,7 +51,9 @@ def test_a_long_line_goes_on_below_its_beginning(text: str, lines: list[str]) ->
 
 
 def test_a_command_stays_whole() -> None:
-    command = f"   change: serve-eval attribute {'long/' * 12}OUT for its servers, also in pairs"
+    command = (
+        f"   change: serve-eval check workers {'long/' * 12}OUT for its servers, also in pairs"
+    )
     assert _print(command, terminal=True) == [command]
 
 

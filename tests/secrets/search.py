@@ -123,14 +123,15 @@ def glance(root: Path) -> Search:
             "--base-url",
             url,
             *_asking(every),
-            "--stream",
+            "--set",
+            "limits.stream=true",
             "-o",
             root / "run",
         )
         assert script.keys == {KEY}
-        found.command("verdict --json", "verdict", root / "run", "--json")
+        found.command("verdict --json", "judge", root / "run", "--json")
         found.command("show --wrong", "show", root / "run", "--wrong", "--failed", "--all", "-v")
-        found.command("export", "export", root / "run")
+        found.command("export", "runs", "export", root / "run")
         found.command(
             "smoke, failing", "smoke", failing, "-m", "m", "--junit", root / "failing.xml"
         )
@@ -144,10 +145,10 @@ def _asking(file: str) -> list[str]:
         "--cases",
         file,
         "--no-reference",
-        "--max-attempts",
-        "1",
-        "--max-error-rate",
-        "1",
+        "--set",
+        "limits.max_attempts=1",
+        "--set",
+        "limits.max_error_rate=1",
     ]
 
 
@@ -155,7 +156,9 @@ def _evaluate(found: Search, url: str, every: str, sound: str) -> None:
     root, runs, at = found.root, _asking(every), ("--base-url", url)
     found.command("run, sound", "run", *at, *_asking(sound), "-o", root / "sound")
     found.command("run", "run", *at, *runs, "-o", root / "run")
-    found.command("run --stream", "run", *at, *runs, "--stream", "-o", root / "streamed")
+    found.command(
+        "run --stream", "run", *at, *runs, "--set", "limits.stream=true", "-o", root / "streamed"
+    )
     found.command("run, an odd key", "run", *at, *runs, "-o", root / "odd", key=ODD)
     header = ["--header", "Authorization: Bearer ${TEAM}", "--header", "X-Team: ${TEAM}"]
     found.command("run --header", "run", *at, *runs, *header, "-o", root / "team", TEAM=ODD)
@@ -174,7 +177,7 @@ def _evaluate(found: Search, url: str, every: str, sound: str) -> None:
     limits = {"max_attempts": 1, "max_error_rate": 1.0}
     plans = [{"name": name, "limits": {**limits, "stream": name == "b"}} for name in "ab"]
     suite.write_text(json.dumps({"defaults": common, "plans": plans}))
-    found.command("suite", "suite", suite, "-o", root / "suite")
+    found.command("suite", "run", suite, "-o", root / "suite")
     found.command(
         "run --launcher",
         "run",
@@ -214,34 +217,32 @@ def _evaluate(found: Search, url: str, every: str, sound: str) -> None:
         "limits": limits,
     }
     suite.write_text(json.dumps({"plans": [{"name": "a", **plan}]}))
-    found.command("suite, a server ends", "suite", suite, "-o", root / "ended_suite")
+    found.command("suite, a server ends", "run", suite, "-o", root / "ended_suite")
 
 
 def _read(found: Search, url: str, other: str) -> None:
     run, sound = found.root / "run", found.root / "sound"
-    found.command("verdict", "verdict", run)
-    found.command("verdict --json", "verdict", run, "--json")
-    found.command("rescore", "rescore", run, "--json")
-    found.command("export", "export", sound)
-    found.command("export, streamed", "export", found.root / "streamed")
+    found.command("verdict", "judge", run)
+    found.command("verdict --json", "judge", run, "--json")
+    found.command("rescore", "judge", "--rescore", run, "--json")
+    found.command("export", "runs", "export", sound)
+    found.command("export, streamed", "runs", "export", found.root / "streamed")
     found.command("show", "show", run)
     found.command("show --json", "show", run, "--wrong", "--failed", "--all", "--json")
     references = ["--references-dir", str(found.root / "references")]
     found.command("references register", "references", "register", sound, *references)
     found.command("references show", "references", "show", "cases-sound", *references)
-    found.command("drift", "drift", found.root, "--json")
+    found.command("drift", "runs", "trend", found.root, "--json")
     for one in ("run", "streamed", "sound", "judged", "suite"):
         found.command(f"diagnose {one}", "diagnose", found.root / one)
     found.command("diagnose --json", "diagnose", run, "--json")
     for name in ("run", "streamed"):
         records = (found.root / name / "samples/cases-every.jsonl").read_text().splitlines()
-        samples = [
-            f"--sample={one}" for one in sorted({json.loads(record)["id"] for record in records})
-        ]
-        found.command(f"capsule {name}", "capsule", found.root / name, *samples)
+        samples = sorted({json.loads(record)["id"] for record in records})
+        found.command(f"capsule {name}", "show", found.root / name, *samples, "--capsule")
     workers = ["--worker", url, "--worker", other, "--samples", "20"]
-    found.command("attribute", "attribute", run, *workers)
-    found.command("attribute --json", "attribute", run, *workers, "--json")
+    found.command("attribute", "check", "workers", run, *workers)
+    found.command("attribute --json", "check", "workers", run, *workers, "--json")
 
 
 def _compare(found: Search, url: str, other: str, sound: str) -> None:
@@ -259,7 +260,9 @@ def _compare(found: Search, url: str, other: str, sound: str) -> None:
         found.root / "again",
     )
     found.command("diagnose compared", "diagnose", found.root / "compared")
-    found.command("invariants", "invariants", url, *asking[:4], "-o", found.root / "invariants")
+    found.command(
+        "invariants", "check", "invariants", url, *asking[:4], "-o", found.root / "invariants"
+    )
 
 
 def _check(found: Search, url: str, other: str, failing: str) -> None:
@@ -326,8 +329,11 @@ def _fail(found: Search, url: str, every: str) -> None:
         "run, refused", "run", "--base-url", url, "-m", "m", *flags, found.root / "refused"
     )
     through = [
-        "--proxy",
-        "http://${USER_OF_IT}:${PASSWORD}@" + url.removeprefix("http://").removesuffix("/v1"),
+        "--set",
+        "connection.proxy="
+        + str(
+            "http://${USER_OF_IT}:${PASSWORD}@" + url.removeprefix("http://").removesuffix("/v1")
+        ),
     ]
     away = ["--base-url", "http://127.0.0.1:9/v1", "-m", "m", *through]
     secret = {"USER_OF_IT": "u", "PASSWORD": PROXY}

@@ -28,7 +28,7 @@ hill market"""
 WORDS = tuple(_WORDS.split())
 
 EXAMPLE = Path(cases.__file__).with_name("example.yaml")
-"""The file that `serve-eval cases new` writes."""
+"""The file that `serve-eval data cases new` writes."""
 NAMES = [name for name in registry.names("serve_eval.tasks") if name != "lm_eval"]
 """Every task except that of lm-eval, which tests/harness covers."""
 PROMPTS = "longbench_prompts"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from serve_eval.cli.schema import KINDS, format_schema
+from serve_eval.cli.setup_schema import KINDS, format_schema
 from serve_eval.datasets import local
 from serve_eval.datasets.declared import find_sources
 from serve_eval.errors import DatasetError

@@ -106,6 +106,6 @@ def test_too_few_rows_say_where_to_get_the_others(tmp_path: Path) -> None:
     _load(tmp_path, _row())
     with pytest.raises(DatasetError, match="has 1 rows; 2 are needed") as raised:
         task().load(DataRoots(roots=(tmp_path,)), 2)
-    assert "datasets fetch mmmu_pro" in raised.value.hint
+    assert "serve-eval data fetch mmmu_pro -o DIR" in raised.value.hint
     with pytest.raises(PlanError, match="num_samples"):
         task(num_samples=0)

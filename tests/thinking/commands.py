@@ -85,10 +85,18 @@ def attribute_once(name: str, damaged: bool, number: int) -> str:
     ):
         folder = Path(text)
         cases = write_sums(folder, _limit_of(number, damaged))
-        words = ["--model", "M", "--no-reference", "-o", folder / "run", "--seed", str(number)]
+        words = [
+            "--model",
+            "M",
+            "--no-reference",
+            "-o",
+            folder / "run",
+            "--set",
+            f"seed={number!s}",
+        ]
         serve_eval("run", "--base-url", good, "--cases", cases, *words)
         workers = [word for url in (good, other) for word in ("--worker", url)]
-        ran = serve_eval("attribute", folder / "run", *workers, "--samples", "20")
+        ran = serve_eval("check", "workers", folder / "run", *workers, "--samples", "20")
     return _tell(ran)
 
 
@@ -99,7 +107,7 @@ def invariants_once(name: str, damaged: bool, number: int) -> str:
         folder = Path(text)
         cases = write_sums(folder, _limit_of(number, damaged))
         words = ["--model", "M", "--cases", cases, "--chunk-tokens", "0", "--concurrency", "4"]
-        ran = serve_eval("invariants", url, *words, "--limit", "20", "-o", folder / "out")
+        ran = serve_eval("check", "invariants", url, *words, "--limit", "20", "-o", folder / "out")
     return _tell(ran)
 
 
@@ -124,7 +132,7 @@ def canaries_once(name: str, damaged: bool, number: int) -> str:
     model = CopyingModel(leaks=damaged)
     with tempfile.TemporaryDirectory() as text, flavour_in_thread(name, model) as url:
         words = ["--model", "M", "--canaries", "--limit", "42", "--concurrency", "6"]
-        ran = serve_eval("invariants", url, *words, "-o", Path(text) / "out")
+        ran = serve_eval("check", "invariants", url, *words, "-o", Path(text) / "out")
     return _tell(ran)
 
 
@@ -141,7 +149,7 @@ def tools_once(name: str, damaged: bool, number: int) -> str:
             words += ["--limit", "120"]
             if number % 2 and not damaged:
                 words += ["--set", f"tool_calls.max_tokens={FEW}"]
-            ran = serve_eval("tools", url, *words, "-o", folder / "out")
+            ran = serve_eval("check", "tools", url, *words, "-o", folder / "out")
     return _tell(ran)
 
 
@@ -218,7 +226,7 @@ def load_once(name: str, damaged: bool, number: int) -> str:
         )
         (folder / "cases.yaml").write_text(cases)
         words = ["--model", "M", "--cases", folder / "cases.yaml", "--concurrency", "1,8"]
-        ran = serve_eval("load", url, *words, "-o", folder / "out")
+        ran = serve_eval("check", "load", url, *words, "-o", folder / "out")
     return _tell(ran)
 
 

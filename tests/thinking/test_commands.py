@@ -32,7 +32,7 @@ def _attribute(folder: Path, forms: tuple[str, str], max_tokens: int, **faults: 
         words = ["--model", "M", "--no-reference", "-o", folder / "run"]
         serve_eval("run", "--base-url", one, "--cases", cases, *words)
         workers = ["--worker", one, "--worker", other]
-        done = serve_eval("attribute", folder / "run", *workers, "--samples", "20")
+        done = serve_eval("check", "workers", folder / "run", *workers, "--samples", "20")
     return done.returncode
 
 
@@ -87,7 +87,7 @@ def test_chats_of_canaries_repeat_their_codes_behind_thoughts(name: str, tmp_pat
     out = tmp_path / "out"
     with flavour_in_thread(name, CopyingModel()) as url:
         words = ["--model", "M", "--canaries", "--limit", "14", "--concurrency", "2", "-o", out]
-        assert serve_eval("invariants", url, *words).returncode == 0
+        assert serve_eval("check", "invariants", url, *words).returncode == 0
     found = json.loads((out / "canaries.json").read_text())
     assert (found["answers"], found["own"]) == (14, 14)
 

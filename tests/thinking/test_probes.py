@@ -30,7 +30,9 @@ def test_verify_asks_a_thinker_without_thoughts_where_it_continues_no_message(
     file = tmp_path / "reference.json"
     words = ["--model", "M", "--floor", "0.08", "--probes", "40", "-o", tmp_path / "out"]
     with flavour_in_thread("hybrid_field") as url:
-        made = serve_eval("verify", url, *words, "--apply-chat-template", "--register", file)
+        made = serve_eval(
+            "verify", url, *words, "--set", "protocol.apply_chat_template=true", "--register", file
+        )
     assert made.returncode == 0, made.stderr
     assert '"route":"plain"' in file.read_text()
 

@@ -211,9 +211,9 @@ def test_the_command_line_runs_shows_resumes_and_judges_again(judged: Plan, tmp_
     told = CliRunner().invoke(app, ["run", *flags, "-o", str(out)])
     assert told.exit_code == 0
     assert "a drop of 8.0 points is ruled out" in told.output
-    again = CliRunner().invoke(app, ["verdict", str(out)])
+    again = CliRunner().invoke(app, ["judge", str(out)])
     assert (again.exit_code, "a drop of 8.0 points is ruled out" in again.output) == (0, True)
-    other = CliRunner().invoke(app, ["verdict", str(out), "--verdict", "classic"])
+    other = CliRunner().invoke(app, ["judge", str(out), "--verdict", "classic"])
     assert "early stop" not in other.output
     rest = CliRunner().invoke(app, ["run", "--resume", str(out), "--no-early-stop"])
     assert rest.exit_code == 0

@@ -20,7 +20,7 @@ def compare(name: str, a: str, b: str, out: Path, *, limit: int, seed: int = 0) 
     began = time.monotonic()
     ran = serve_eval(
         "compare", a, b, "--model", MODEL, "--tasks", "word_problems", "--limit", limit,
-        "--seed", seed, "--self", 20, "-o", out,
+        "--set", f"seed={seed}", "--self", 20, "-o", out,
     )  # fmt: skip
     assert (out / "comparison.json").exists(), ran.stderr
     [task] = json.loads((out / "comparison.json").read_text())["tasks"]
@@ -40,7 +40,7 @@ def compare(name: str, a: str, b: str, out: Path, *, limit: int, seed: int = 0) 
 
 def attribute(name: str, run: Path, *more: str, samples: int = 15) -> tuple[Any, int]:
     """Ask the servers of a run separately; return who is accused, or the error, and the exit."""
-    ran = serve_eval("attribute", run, "--samples", samples, "--concurrency", 16, *more)
+    ran = serve_eval("check", "workers", run, "--samples", samples, "--concurrency", 16, *more)
     if ran.returncode not in (0, 1):
         told = " ".join((ran.stderr + ran.stdout).split())
         TABLE.append(f"attribute {name} | exit {ran.returncode} | {told[-240:]}")

@@ -25,7 +25,7 @@ plans:
   - {name: eight-bits, launcher: {name: embedded, damage: int8}}
 """
 COMPLETES = """
-eval "$(serve-eval completion bash)"
+eval "$(serve-eval setup completion bash)"
 COMP_WORDS=(serve-eval run --launcher embed); COMP_CWORD=3; _serve_eval serve-eval
 echo "${COMPREPLY[*]}"
 """
@@ -117,7 +117,7 @@ class Steps:
     def run_suite(self) -> str:
         """Run two plans for one verdict."""
         (self.work / "suite.yaml").write_text(SUITE)
-        expect(self._tool("suite", "suite.yaml", "-o", "s"), code=0, words=("eight-bits",))
+        expect(self._tool("run", "suite.yaml", "-o", "s"), code=0, words=("eight-bits",))
         return ""
 
     def verify(self) -> str:
@@ -145,7 +145,7 @@ class Steps:
     def show_pages(self) -> str:
         """Look at the page of a run without the extra for pictures, and at that of all runs."""
         self._read_page("a")
-        expect(self._tool("view", ".", "--write", "runs.html"), code=0)
+        expect(self._tool("runs", "view", ".", "-o", "runs.html"), code=0)
         return f"{(self.work / 'runs.html').stat().st_size >> 10} KB"
 
     def complete(self) -> str:
@@ -175,7 +175,7 @@ class Steps:
         flags = ("-n", "2", "-p", "no:cacheprovider", "--import-mode=importlib")
         with ThreadPoolExecutor() as pool:
             apart = pool.submit(self._pytest, "apart", *flags)
-            demo = self._tool("demo", "-o", "d")
+            demo = self._tool("setup", "demo", "-o", "d")
         expect(apart.result(), code=1, words=("1 failed, 1 passed, 1 skipped",))
         expect(demo, code=0, words=("The five runs:",))
         return ""

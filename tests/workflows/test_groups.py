@@ -108,13 +108,13 @@ def test_the_interval_of_the_value_is_that_of_passages() -> None:
 
 
 def test_texts_name_the_groups_and_power_plans_with_them() -> None:
-    assert "200 prompts in 40 groups" in serve_eval("verdict", "B").stdout
+    assert "200 prompts in 40 groups" in serve_eval("judge", "B").stdout
     paired = _verdict()["paired"]
     assert paired["groups"] == 40
     assert paired["design_effect"] == pytest.approx(5.0, abs=0.2)
     least = {}
     for effect in ([], ["--design-effect", "1"]):
-        done = serve_eval("power", "--from", "B", "--detect", "5", *effect)
+        done = serve_eval("references", "power", "--from", "B", "--detect", "5", *effect)
         assert done.returncode == 0, done.stderr
         line = next(one for one in done.stdout.splitlines() if one.startswith(" paired  "))
         least[bool(effect)] = int(line.split()[1].replace(",", ""))
@@ -156,17 +156,17 @@ def test_power_takes_the_design_effect_of_the_references_runs(sides: tuple[str, 
     assert re.search(r"proven drop: \d+\.\d\d points with a probability of 0\.8", planned)
     assert "at a flip rate of 0.55, that of the reference's 2 runs" in planned
     serve_eval("run", *asked, *judged, "-o", "C")
-    done = serve_eval("power", "--from", "C", "--detect", "5")
+    done = serve_eval("references", "power", "--from", "C", "--detect", "5")
     assert done.returncode == 0, done.stderr
     assert "design effect 5, of the reference's 2 runs: prompts share groups" in done.stdout
-    done = serve_eval("power", "--from", "C", "--detect", "5", "--design-effect", "2")
+    done = serve_eval("references", "power", "--from", "C", "--detect", "5", "--design-effect", "2")
     assert "design effect 2: prompts share groups" in done.stdout
 
 
 def test_the_scores_keep_the_group_and_an_export_has_it() -> None:
     lines = [json.loads(line) for line in Path("B/scores/cases-sea.jsonl").read_text().splitlines()]
     assert {line["group"] for line in lines} == {f"p{p}" for p in range(PASSAGES)}
-    done = serve_eval("export", "B", "-o", "exported")
+    done = serve_eval("runs", "export", "B", "-o", "exported")
     assert done.returncode == 0, done.stderr
     [file] = Path("exported").rglob("samples_*.jsonl")
     first = json.loads(file.read_text().splitlines()[0])
@@ -183,7 +183,7 @@ def test_a_comparison_of_the_folders_agrees_with_the_run() -> None:
 def test_without_the_group_the_same_answers_fail_and_a_warning_says_why() -> None:
     try:
         _write(group=False)
-        done = serve_eval("verdict", "B", "--json")
+        done = serve_eval("judge", "B", "--json")
         assert done.returncode == 1, done.stdout + done.stderr
         [task] = json.loads(done.stdout)["result"]["tasks"]
         assert task["verdict"]["outcome"] == "FAIL"
@@ -192,13 +192,13 @@ def test_without_the_group_the_same_answers_fail_and_a_warning_says_why() -> Non
         assert said[0].startswith("shared_text: 200 of 200 prompts share a long text with others")
     finally:
         _write(group=True)
-    again = serve_eval("verdict", "B", "--json")
+    again = serve_eval("judge", "B", "--json")
     assert again.returncode == 3
     assert json.loads(again.stdout)["result"]["tasks"][0]["verdict"] == _verdict()
 
 
 def test_rescored_answers_keep_their_groups() -> None:
-    done = serve_eval("rescore", "B", "-o", "rescored")
+    done = serve_eval("judge", "--rescore", "B", "-o", "rescored")
     assert done.returncode == 0, done.stdout + done.stderr
     assert _verdict("rescored/report.json")["paired"]["p"] == _verdict()["paired"]["p"]
 
@@ -208,7 +208,7 @@ def test_load_counts_passages_too() -> None:
     server = ScriptedServer(_Side(range(5), above=1).reply, routes={"/v1/models": models("m")})
     with server.serve_in_thread() as url:
         asked = ["--cases", "cases.yaml", "--model", "m", "--concurrency", "1,8"]
-        done = serve_eval("load", url, *asked, "-o", "load", "--json")
+        done = serve_eval("check", "load", url, *asked, "-o", "load", "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         [task] = json.loads(done.stdout)["result"]["tasks"]
         point = task["points"][-1]
@@ -244,8 +244,7 @@ def test_an_early_stop_by_pairs_asks_passages_whole_and_stops(sides: tuple[str, 
     # The course of such a run cannot be judged, nor what was in flight together.
     assert not read(Path("early")).in_random_order
     assert (
-        f"after {early['looked_at']} of 200 in whole groups"
-        in serve_eval("verdict", "early").stdout
+        f"after {early['looked_at']} of 200 in whole groups" in serve_eval("judge", "early").stdout
     )
     again = serve_eval("run", "--resume", "early", "--no-early-stop")
     assert again.returncode == 0, again.stdout + again.stderr

@@ -40,7 +40,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Pat
         "defaults: {model: org/llama-8b, limit: 24, no_reference: true,"
         f" tasks: [{', '.join(TASKS)}]}}\nmatrix:\n  build:\n{runs}\n"
     )
-    suite = serve_eval("suite", top / "nightly.yaml", "-o", top / "suite")
+    suite = serve_eval("run", top / "nightly.yaml", "-o", top / "suite")
     assert suite.returncode == 3, suite.stderr
     run = serve_eval(
         "run", "--launcher", "simulated", "-m", "org/llama-8b", "-t", ",".join(TASKS),
@@ -51,12 +51,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Pat
     assert serve_eval("compare", a, b, "-o", top / "compare").returncode in (0, 1, 3)
     (top / "plan.yaml").write_text("model: org/llama-8b\nlauncher: {name: simulated}\n")
     load = serve_eval(
-        "load", "--launch", top / "plan.yaml", "-t", "word_problems,tool_calls", "--limit", "12",
+        "check", "load", "--launch", top / "plan.yaml", "-t", "word_problems,tool_calls",
+        "--limit", "12",
         "--concurrency", "1,4", "-o", top / "load",
     )  # fmt: skip
     assert (top / "load/report.html").exists(), load.stderr
-    assert serve_eval("view", top / "suite", "--write", top / "view.html").returncode == 0
-    drift = serve_eval("drift", top / "suite", "--page", top / "drift.html")
+    assert serve_eval("runs", "view", top / "suite", "-o", top / "view.html").returncode == 0
+    drift = serve_eval("runs", "trend", top / "suite", "-o", top / "drift.html")
     assert (top / "drift.html").exists(), drift.stderr
     return top
 

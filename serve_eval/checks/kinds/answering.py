@@ -40,7 +40,7 @@ async def whole(session: CheckSession, *, chat: bool) -> CheckResult:
         return report_unsupported(answer.told, answer.sent)
     if not answer.answered:
         hint = (
-            f" (--max-tokens-field {other_field(session)}?)"
+            f" (--set connection.max_tokens_field={other_field(session)}?)"
             if "max_completion_tokens" in answer.told
             else ""
         )

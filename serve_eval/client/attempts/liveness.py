@@ -98,8 +98,8 @@ class LivenessGuard:
                 raise ServerEndedError(
                     f"no server listens at {place} any more{lasted}",
                     hint=(
-                        "Check the server's log. limits.outage_timeout_s of a plan, or"
-                        " --outage-timeout of run, sets how long a restart may take."
+                        "Check the server's log. --set limits.outage_timeout_s=S, or this key of a"
+                        " plan, sets how long a restart may take."
                     ),
                 )
             await asyncio.sleep(min(PROBE_S, max(0.0, began + left_s - clock())))

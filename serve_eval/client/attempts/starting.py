@@ -18,8 +18,8 @@ LOOK_S = 10.0
 """Seconds that one probe may take."""
 SAID = "the endpoint is starting"
 HINT = (
-    "The server is loading its model. Wait, or allow more time: limits.outage_timeout_s of a plan,"
-    " --outage-timeout S of run, or --set launcher.ready_timeout_s=S with --base-url."
+    "The server is loading its model. Wait, or allow more time: --set limits.outage_timeout_s=S, or"
+    " this key of a plan, or --set launcher.ready_timeout_s=S with --base-url."
 )
 
 

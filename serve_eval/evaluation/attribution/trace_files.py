@@ -189,5 +189,5 @@ def _why_none(
         )
     return (
         f"perf metrics were requested, but the servers of none of {len(answered)} answers are"
-        f" known: {why}; serve-eval attribute asks each server separately"
+        f" known: {why}; serve-eval check workers asks each server separately"
     )

@@ -141,5 +141,6 @@ class HangDetector:
         )
         return ServerEndedError(
             "\n".join(message),
-            hint=f"Resume once it responds again. --stall-timeout sets this time limit.{logs}",
+            hint="Resume once it responds again. limits.stall_timeout_s sets this time"
+            f" limit.{logs}",
         )

@@ -21,7 +21,7 @@ def check_inherited(plan: Plan, environ: Mapping[str, str] = os.environ) -> None
         raise PlanError(
             [str(one) for one in found],
             hint=f"Servers inherit your variables: unset {names}, or allow them with"
-            " --allow-meaningless.",
+            " --set allow_meaningless=true.",
         )
 
 

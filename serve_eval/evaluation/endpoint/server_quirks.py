@@ -25,7 +25,7 @@ def quirks(plan: Plan, endpoint: Endpoint, tasks: Sequence[Task]) -> list[str]:
         found.append(
             f"the endpoint is {LLAMA_CPP_PYTHON}, which cuts off streams when a newer request"
             " arrives, unless it runs with --interrupt_requests false. Start it with that"
-            " option, or run without --stream or with --concurrency 1"
+            " option, or run without --set limits.stream=true or with --concurrency 1"
         )
     sampled = [
         task.name for task in asked if task.sampling.temperature or plan.times(task.name) > 1

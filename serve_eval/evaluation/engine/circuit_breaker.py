@@ -104,7 +104,7 @@ class CircuitBreaker:
         raise EndpointError(
             f"{failed} of {started} samples failed, more than the allowed {rate:.0%};"
             f" {count} of them with: {self._messages[cause]}",
-            hint=f"{_hint(cause[1])} --max-error-rate allows more.",
+            hint=f"{_hint(cause[1])} --set limits.max_error_rate=SHARE allows more.",
         )
 
 
@@ -112,6 +112,6 @@ def _hint(status: int) -> str:
     if status in (429, 503):
         return (
             "The endpoint refuses the load. Resume with --concurrency auto, a lower --concurrency,"
-            " or --rate-limit."
+            " or --set limits.rate_limit=R."
         )
     return "Fix the cause, then resume the run."

@@ -107,7 +107,7 @@ def _check_early_stop(
             ("early_stop",), "must be true, false, or a probability between 0 and 1 such as 0.01"
         )
     if eps and order in ("prefix", "longest"):
-        problems.add(("early_stop",), "needs the random order of samples: leave out --order")
+        problems.add(("early_stop",), "needs the random order of samples: leave out limits.order")
     if eps and _never_stops_early(rule):
         known = ", ".join(rules_with_early_stop())
         problems.add(

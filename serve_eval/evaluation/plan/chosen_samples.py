@@ -166,7 +166,8 @@ def _suggest(name: str, ids: Sequence[str]) -> str:
 def _find_ids(wanted: Iterable[str], dataset: Dataset) -> dict[str, list[str]]:
     """Return the ids of the samples that each wanted name means.
 
-    It may be an id, that of a repeat, or the name of cases as `serve-eval cases expand` prints it.
+    It may be an id, that of a repeat, or the name of cases as `serve-eval data cases expand` prints
+    it.
     """
     known: dict[str, list[str]] = defaultdict(list)
     for sample in dataset.samples:

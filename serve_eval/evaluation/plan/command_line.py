@@ -73,7 +73,7 @@ def _shorten(url: str) -> str:
         return url
 
 
-_ALLOWED = ("allow_hub", "allow_code_execution", "allow_meaningless")
+_ALLOWED = ("allow_hub", "allow_code_execution")
 
 
 def _flags(plan: Plan) -> Iterator[str]:
@@ -82,7 +82,6 @@ def _flags(plan: Plan) -> Iterator[str]:
     named = {
         "launcher": None if plan.launcher.name == "external" else plan.launcher.name,
         "model": None if own_model else plan.model,
-        "reference_model": plan.reference_model,
     }
     for name, value in named.items():
         yield from () if value is None else (_flag(name), value)
@@ -96,11 +95,15 @@ def _flags(plan: Plan) -> Iterator[str]:
     for name, values in repeated.items():
         yield from (word for value in values for word in (_flag(name), value))
     yield from (_flag(one) for one in _ALLOWED if getattr(plan, one))
-    yield from _list_changed(plan.accuracy_spec, AccuracySpec())
+    if plan.reference_model is not None:
+        yield from ("--set", f"reference_model={_write_value(plan.reference_model)}")
+    if plan.allow_meaningless:
+        yield from ("--set", "allow_meaningless=true")
+    yield from _list_changed("accuracy_spec", plan.accuracy_spec, AccuracySpec())
     yield from _list_options(plan)
     if plan.server_defaults != "neutral":
-        yield from ("--server-defaults", plan.server_defaults)
-    yield from _list_changed(plan.connection, Connection())
+        yield from ("--set", f"server_defaults={plan.server_defaults}")
+    yield from _list_changed("connection", plan.connection, Connection())
     if plan.limits.concurrency not in (Limits().concurrency, "auto"):
         yield from ("--concurrency", str(plan.limits.concurrency))
 
@@ -119,15 +122,22 @@ def _list_case_files(task: Spec) -> list[str]:
     return [given] if isinstance(given, str) else list(given)
 
 
-def _list_changed(given: object, usual: object) -> Iterator[str]:
-    """Yield a flag for each field of a section that has another value than usual."""
+_FLAGS = frozenset(("api_key_env", "quant_algo", "kv_cache_quant_algo"))
+"""The fields of sections that have a flag; --set takes the others."""
+
+
+def _list_changed(section: str, given: object, usual: object) -> Iterator[str]:
+    """Yield words for each field of a section that has another value than usual."""
     for field in fields(given):  # type: ignore[arg-type]
         value = getattr(given, field.name)
         if field.name == "headers":
             for name, text in value.items():
                 yield from ("--header", f"{name}: {text}")
         elif value is not None and value != getattr(usual, field.name):
-            yield from (_flag(field.name), str(value))
+            if field.name in _FLAGS:
+                yield from (_flag(field.name), str(value))
+            else:
+                yield from ("--set", f"{section}.{field.name}={_write_value(value)}")
 
 
 def _flag(name: str) -> str:

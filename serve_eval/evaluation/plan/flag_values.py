@@ -46,13 +46,13 @@ def headers_of(lines: Sequence[str]) -> dict[str, str]:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """Return the JSON object of --extra-body. Raises PlanError for anything else."""
+    """Return the JSON object of `protocol.extra_body`. Raises PlanError for anything else."""
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise PlanError(f"--extra-body is not valid JSON: {error}") from error
+        raise PlanError(f"protocol.extra_body is not valid JSON: {error}") from error
     if not isinstance(value, dict):
-        raise PlanError("--extra-body: expected a JSON object, such as '{\"top_k\": 1}'")
+        raise PlanError("protocol.extra_body: expected a JSON object, such as '{\"top_k\": 1}'")
     return value
 
 

@@ -18,7 +18,7 @@ _NO_ROW_HINT = (
     " --references-dir."
 )
 _NO_VERDICT_HINT = (
-    " To print the value without a verdict: --allow-missing-reference, or for all tasks"
+    " To print the value without a verdict: --set allow_missing_reference=true, or for all tasks"
     f" --no-reference. {HOW_TO_TAKE}:"
 )
 

@@ -38,7 +38,12 @@ class LimitsOptions:
     stream: Stream = None
     max_attempts: Annotated[
         int | None,
-        Setting("Maximum attempts per sample (default 4).", metavar="N", key="limits.max_attempts"),
+        Setting(
+            "Maximum attempts per sample (default 4).",
+            metavar="N",
+            key="limits.max_attempts",
+            flag=False,
+        ),
     ] = None
     retry_budget: Annotated[
         int | None,
@@ -46,6 +51,7 @@ class LimitsOptions:
             "Maximum retries per session, over all samples (default: a quarter of the samples).",
             metavar="N",
             key="limits.retry_budget",
+            flag=False,
         ),
     ] = None
     max_error_rate: Annotated[
@@ -54,6 +60,7 @@ class LimitsOptions:
             "Stop if more than this share of 50 or more samples failed (default .10).",
             metavar="SHARE",
             key="limits.max_error_rate",
+            flag=False,
         ),
     ] = None
     connect_timeout: Annotated[
@@ -62,6 +69,7 @@ class LimitsOptions:
             "Time limit to connect, per attempt (default 60).",
             metavar="SECONDS",
             key="limits.connect_timeout_s",
+            flag=False,
         ),
     ] = None
     stall_timeout: Annotated[
@@ -70,6 +78,7 @@ class LimitsOptions:
             "Time limit without data, per attempt (default 900).",
             metavar="SECONDS",
             key="limits.stall_timeout_s",
+            flag=False,
         ),
     ] = None
     sample_timeout: Annotated[
@@ -78,6 +87,7 @@ class LimitsOptions:
             "Time limit of a sample with all attempts (default 3600).",
             metavar="SECONDS",
             key="limits.sample_timeout_s",
+            flag=False,
         ),
     ] = None
     outage_timeout: Annotated[
@@ -86,6 +96,7 @@ class LimitsOptions:
             "Time to wait while no server listens or it is starting (default 60; 0: end the run).",
             metavar="SECONDS",
             key="limits.outage_timeout_s",
+            flag=False,
         ),
     ] = None
     max_response_bytes: Annotated[
@@ -94,6 +105,7 @@ class LimitsOptions:
             "Maximum bytes to read of a response (default 16777216).",
             metavar="BYTES",
             key="limits.max_response_bytes",
+            flag=False,
         ),
     ] = None
     max_request_bytes: Annotated[
@@ -102,6 +114,7 @@ class LimitsOptions:
             "Maximum bytes of a request, media included (default 134217728).",
             metavar="BYTES",
             key="limits.max_request_bytes",
+            flag=False,
         ),
     ] = None
     scorer_timeout: Annotated[
@@ -110,6 +123,7 @@ class LimitsOptions:
             "Time limit of a scorer per answer (default 10).",
             metavar="SECONDS",
             key="limits.scorer_timeout_s",
+            flag=False,
         ),
     ] = None
     known_finish_reasons: Annotated[
@@ -118,6 +132,7 @@ class LimitsOptions:
             "A finish_reason of your server that ends a whole answer. Repeatable.",
             metavar="REASON",
             key="limits.known_finish_reasons",
+            flag=False,
         ),
     ] = None
     page_samples: PageSamples = None

@@ -12,7 +12,7 @@ from serve_eval.schema import Plan
 
 HINT = (
     "Answers would not follow from the model, and no accuracy of them means anything: leave"
-    " it out, or allow it with --allow-meaningless (in a plan: allow_meaningless: true)."
+    " it out, or allow it with --set allow_meaningless=true (in a plan: allow_meaningless: true)."
 )
 
 
@@ -60,5 +60,5 @@ def warn_of_meaningless(plan: Plan, told: Iterable[str]) -> Iterator[str]:
     if found := dict.fromkeys([*map(str, list_meaningless(plan)), *told]):
         yield (
             "the answers do not follow from the model, so that no value here means anything:"
-            f" {'; '.join(found)} (--allow-meaningless)"
+            f" {'; '.join(found)} (--set allow_meaningless=true)"
         )

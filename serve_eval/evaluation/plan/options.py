@@ -52,6 +52,8 @@ from serve_eval.evaluation.plan.shared_options import (
 )
 from serve_eval.plugins.setting import Declared, Setting, list_declared
 
+PROTOCOL = "protocol"
+"""The key of a plan with the options of all tasks."""
 SAMPLING_SEED = "sampling_seed"
 """The option whose field in `protocol` has another name, since a plan has a seed of its own."""
 
@@ -76,7 +78,7 @@ class AskedOptions:
     shard: Annotated[
         str | None,
         Setting(
-            "Ask part K of N of the samples, chosen by their ids; serve-eval merge joins the"
+            "Ask part K of N of the samples, chosen by their ids; serve-eval runs merge joins the"
             " parts. auto/N takes K from SLURM_ARRAY_TASK_ID (1 to N) or JOB_COMPLETION_INDEX.",
             metavar="K/N",
         ),
@@ -105,6 +107,7 @@ class ProtocolOptions:
     """Choose the protocol of all tasks: the section `protocol` of the plan file."""
 
     title: ClassVar[str] = "Protocol of all tasks"
+    below: ClassVar[str] = PROTOCOL
     apply_chat_template: ApplyChatTemplate = None
     tokenizer: Annotated[
         str | None,
@@ -113,11 +116,14 @@ class ProtocolOptions:
             " reads its first token.",
             metavar="DIR",
             parse=flag_values.absolute,
+            flag=False,
         ),
     ] = None
     system_prompt: Annotated[
         str | None,
-        Setting("System message; without chat, a text before each prompt.", metavar="TEXT"),
+        Setting(
+            "System message; without chat, a text before each prompt.", metavar="TEXT", flag=False
+        ),
     ] = None
     num_fewshot: Annotated[
         int | None, Setting("Number of worked examples in each prompt.", metavar="N")
@@ -127,10 +133,12 @@ class ProtocolOptions:
         Setting(
             "Send each example as two turns of the chat.",
             flags=("--fewshot-as-multiturn/--no-fewshot-as-multiturn",),
+            flag=False,
         ),
     ] = None
     thinking: Annotated[
-        str | None, Setting("Value of enable_thinking in chat_template_kwargs.", metavar="on|off")
+        str | None,
+        Setting("Value of enable_thinking in chat_template_kwargs.", metavar="on|off", flag=False),
     ] = None
     max_tokens: Annotated[
         str | None,
@@ -146,14 +154,17 @@ class ProtocolOptions:
     ] = None
     top_p: Annotated[
         float | None,
-        Setting("Sample from the likeliest tokens with this total probability.", metavar="P"),
+        Setting(
+            "Sample from the likeliest tokens with this total probability.", metavar="P", flag=False
+        ),
     ] = None
     sampling_seed: Annotated[
         int | None,
         Setting(
-            "Seed from which that of each request is derived; --seed selects the subset.",
+            "Seed from which that of each request is derived; seed selects the subset.",
             metavar="N",
             key="seed",
+            flag=False,
         ),
     ] = None
     extra_body: Annotated[
@@ -162,6 +173,7 @@ class ProtocolOptions:
             "More fields for every request, as a JSON object.",
             metavar="JSON",
             parse=flag_values.json_object,
+            flag=False,
         ),
     ] = None
     suite_exact: Annotated[
@@ -169,6 +181,7 @@ class ProtocolOptions:
         Setting(
             "Reproduce the quirks of the original suite as well.",
             flags=("--suite-exact/--no-suite-exact",),
+            flag=False,
         ),
     ] = None
 
@@ -185,6 +198,7 @@ class ReferenceKeyOptions:
             "Data type of the reference to use (default auto).",
             metavar="TYPE",
             key="accuracy_spec.dtype",
+            flag=False,
         ),
     ] = None
     quant_algo: Annotated[
@@ -209,6 +223,7 @@ class ReferenceKeyOptions:
             "Speculative decoding of the reference to use: MTP, Eagle, ...",
             metavar="NAME",
             key="accuracy_spec.spec_dec_algo",
+            flag=False,
         ),
     ] = None
     extra_acc_spec: Annotated[
@@ -217,6 +232,7 @@ class ReferenceKeyOptions:
             "Extra specification of the reference to use.",
             metavar="TEXT",
             key="accuracy_spec.extra_acc_spec",
+            flag=False,
         ),
     ] = None
     references_dir: ReferencesDir = None
@@ -229,7 +245,8 @@ class JudgedOptions(ReferenceKeyOptions):
     title: ClassVar[str] = "Verdict"
     no_reference: NoReference = None
     allow_missing_reference: Annotated[
-        bool | None, Setting("Print the value without a verdict if no reference applies.")
+        bool | None,
+        Setting("Print the value without a verdict if no reference applies.", flag=False),
     ] = None
     allow_mismatch: AllowMismatch = None
     verdict: VerdictRuleName = None
@@ -251,6 +268,7 @@ class JudgedOptions(ReferenceKeyOptions):
             metavar="P",
             key="early_stop",
             in_file=None,
+            flag=False,
         ),
     ] = None
 
@@ -270,7 +288,7 @@ class AddressOptions:
     launcher: Annotated[
         str | None,
         Setting(
-            "Start the endpoint with this launcher; see serve-eval list launchers.",
+            "Start the endpoint with this launcher; see serve-eval data list launchers.",
             metavar="NAME",
             in_file=SPEC,
         ),
@@ -309,10 +327,12 @@ class FolderOptions:
         ),
     ] = None
     no_prompts: Annotated[
-        bool | None, Setting("Keep no prompts in the run folder; serve-eval show then has none.")
+        bool | None,
+        Setting("Keep no prompts in the run folder; serve-eval show then has none.", flag=False),
     ] = None
     no_media: Annotated[
-        bool | None, Setting("Keep no images, sounds and videos of prompts in the run folder.")
+        bool | None,
+        Setting("Keep no images, sounds and videos of prompts in the run folder.", flag=False),
     ] = None
 
 

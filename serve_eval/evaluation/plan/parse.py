@@ -156,7 +156,7 @@ def tasks_of(
         by_name = {spec.name: spec for spec in listed}
         listed = [by_name.get(name, Spec(name=name)) for name in chosen]
     if needed and not listed and not problems.found:
-        advice = "for example --tasks gsm8k. All: serve-eval list tasks"
+        advice = "for example --tasks gsm8k. All: serve-eval data list tasks"
         problems.add(("tasks",), f"name at least one task, {advice}")
     names = [spec.name for spec in listed]
     for name in sorted({name for name in names if names.count(name) > 1}):

@@ -72,7 +72,7 @@ def _read_effort(effort: object, problems: Problems) -> str:
         problems.add(
             (EFFORT,),
             f"a run has one effort, not {listed}; a suite asks with each of them: write"
-            f" `matrix: {{effort: [{listed}]}}` into a suite file, and run serve-eval suite FILE",
+            f" `matrix: {{effort: [{listed}]}}` into a suite file, and run serve-eval run FILE",
         )
         return ""
     if words[0] and words[0] not in EFFORTS:
@@ -159,7 +159,7 @@ def _find_rows(
             f"the table of presets does not say how {shown} is asked for an effort",
             hint=(
                 "Name a preset of the same family with --preset NAME, or send the server's own"
-                ' field, for example --extra-body \'{"reasoning_effort": "high"}\'.'
+                ' field, for example --set protocol.extra_body=\'{"reasoning_effort": "high"}\'.'
                 f" {ALL}."
             ),
         )

@@ -45,7 +45,7 @@ def note_repeats(given: Times | Mapping[str, Times] | None, plan: Plan) -> Itera
         if plan.times(task.name) > 1 and not task.options.get("temperature"):
             yield (
                 f"{task.name}: at temperature 0 a server may answer alike each time; set the"
-                " sampling of the model's card (--temperature, --top-p)"
+                " sampling of the model's card (--temperature, protocol.top_p)"
             )
     for task in plan.tasks if given is None else ():
         if (usual := _find_usual(task.name)) is not None and plan.times(task.name) == 1:

@@ -9,9 +9,9 @@ from serve_eval.schema import MediaFile, MediaPart, Plan, Sample
 from serve_eval.schema.media import media_url
 
 _HINT = (
-    "Raise --max-request-bytes if the endpoint, and each proxy before it, takes as much (nginx"
+    "Raise limits.max_request_bytes if the endpoint, and each proxy before it, takes as much (nginx"
     " takes 1 MB unless client_max_body_size says more). Or let the server read the files:"
-    " --send-media path."
+    " --set connection.send_media=path."
 )
 
 

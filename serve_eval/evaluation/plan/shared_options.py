@@ -56,7 +56,8 @@ AllowMeaningless = Annotated[
     bool | None,
     Setting(
         "Ask servers whose settings make accuracy meaningless: forced acceptance, dummy weights,"
-        " ignore_eos."
+        " ignore_eos.",
+        flag=False,
     ),
 ]
 IncludePath = Annotated[
@@ -80,9 +81,9 @@ Samples = Annotated[
 ]
 Limit = Annotated[
     int | None,
-    Setting("Ask a random subset of N samples per task, drawn with --seed.", metavar="N"),
+    Setting("Ask a random subset of N samples per task, drawn with seed.", metavar="N"),
 ]
-Seed = Annotated[int | None, Setting("Seed of the subset (default 0).", metavar="N")]
+Seed = Annotated[int | None, Setting("Seed of the subset (default 0).", metavar="N", flag=False)]
 ServerDefaultsOption = Annotated[
     str | None,
     Setting(
@@ -90,15 +91,16 @@ ServerDefaultsOption = Annotated[
         " (default) sends neutral values in their place, keep sends none.",
         metavar="neutral|keep",
         in_file=Literal["neutral", "keep"],
+        flag=False,
     ),
 ]
 Set = Annotated[
     list[str] | None,
     Setting(
-        "Set an option: gsm8k.num_fewshot=3, launcher.OPTION=VALUE or verdict.OPTION=VALUE."
+        "Set any key of a plan: gsm8k.num_fewshot=3, launcher.tp=2, limits.order=natural."
         " Repeatable.",
         flags=("--set",),
-        metavar="NAME.OPTION=VALUE",
+        metavar="KEY=VALUE",
         key="set",
         in_file=None,
     ),
@@ -107,7 +109,7 @@ Preset = Annotated[
     str | None,
     Setting(
         "Sampling, thinking and max_tokens as a model's card says; auto: by the model's id. Options"
-        " that you set win. All: serve-eval list presets.",
+        " that you set win. All: serve-eval data list presets.",
         metavar="NAME",
         in_file=str | dict[str, Any],
     ),
@@ -119,6 +121,7 @@ Effort = Annotated[
         " takes.",
         metavar="EFFORT",
         in_file=str | list[str],
+        flag=False,
     ),
 ]
 ApplyChatTemplate = Annotated[
@@ -126,6 +129,7 @@ ApplyChatTemplate = Annotated[
     Setting(
         "Ask with chat requests, or with plain text.",
         flags=("--apply-chat-template/--no-apply-chat-template",),
+        flag=False,
     ),
 ]
 Rehearse = Annotated[
@@ -151,7 +155,8 @@ VerdictRuleName = Annotated[
     ),
 ]
 ReferenceModel = Annotated[
-    str | None, Setting("Use the references of this model instead of --model.", metavar="NAME")
+    str | None,
+    Setting("Use the references of this model instead of --model.", metavar="NAME", flag=False),
 ]
 ReferencesDir = Annotated[
     str | None, Setting("Folder with your own references, searched first.", metavar="DIR")
@@ -197,10 +202,17 @@ Header = Annotated[
         variable="always",
     ),
 ]
-Proxy = Annotated[str | None, Setting("HTTP proxy.", metavar="URL", key="connection.proxy")]
+Proxy = Annotated[
+    str | None, Setting("HTTP proxy.", metavar="URL", key="connection.proxy", flag=False)
+]
 CaBundle = Annotated[
     str | None,
-    Setting("File with CA certificates to trust.", metavar="FILE", key="connection.ca_bundle"),
+    Setting(
+        "File with CA certificates to trust.",
+        metavar="FILE",
+        key="connection.ca_bundle",
+        flag=False,
+    ),
 ]
 ClientCert = Annotated[
     str | None,
@@ -209,15 +221,17 @@ ClientCert = Annotated[
         metavar="FILE",
         key="connection.client_cert",
         parse=flag_values.absolute,
+        flag=False,
     ),
 ]
 ClientKey = Annotated[
     str | None,
     Setting(
-        "PEM file with the key of --client-cert, if that file does not have it.",
+        "PEM file with the key of connection.client_cert, if that file does not have it.",
         metavar="FILE",
         key="connection.client_key",
         parse=flag_values.absolute,
+        flag=False,
     ),
 ]
 ClientKeyPasswordEnv = Annotated[
@@ -226,6 +240,7 @@ ClientKeyPasswordEnv = Annotated[
         "Variable with the password of the key, if it is encrypted.",
         metavar="NAME",
         key="connection.client_key_password_env",
+        flag=False,
     ),
 ]
 MaxTokensField = Annotated[
@@ -237,6 +252,7 @@ MaxTokensField = Annotated[
         ),
         metavar="FIELD",
         key="connection.max_tokens_field",
+        flag=False,
     ),
 ]
 SendMediaOption = Annotated[
@@ -245,6 +261,7 @@ SendMediaOption = Annotated[
         "Send media in files inline (default), or as a path that the server may read.",
         metavar="inline|path",
         key="connection.send_media",
+        flag=False,
     ),
 ]
 ApiKey = Annotated[
@@ -262,7 +279,10 @@ ApiKey = Annotated[
 RateLimit = Annotated[
     float | None,
     Setting(
-        "Start at most N requests per second, evenly spaced.", metavar="N", key="limits.rate_limit"
+        "Start at most N requests per second, evenly spaced.",
+        metavar="N",
+        key="limits.rate_limit",
+        flag=False,
     ),
 ]
 RequestsPerMinute = Annotated[
@@ -271,6 +291,7 @@ RequestsPerMinute = Annotated[
         "Keep to a quota: start at most N requests in any minute.",
         metavar="N",
         key="limits.requests_per_minute",
+        flag=False,
     ),
 ]
 Order = Annotated[
@@ -279,6 +300,7 @@ Order = Annotated[
         "Order of the samples: random (default), natural, prefix, longest.",
         metavar="ORDER",
         key="limits.order",
+        flag=False,
     ),
 ]
 OrderSeed = Annotated[
@@ -287,6 +309,7 @@ OrderSeed = Annotated[
         "Seed of the random order (default: new for each run).",
         metavar="N",
         key="limits.order_seed",
+        flag=False,
     ),
 ]
 PageSamples = Annotated[
@@ -295,6 +318,7 @@ PageSamples = Annotated[
         "Answers that a page shows of each run (default 5000); show prints every one.",
         metavar="N",
         key="limits.page_samples",
+        flag=False,
     ),
 ]
 Stream = Annotated[
@@ -303,5 +327,6 @@ Stream = Annotated[
         "Stream the answers, to measure the time to the first token and per token.",
         flags=("--stream/--no-stream",),
         key="limits.stream",
+        flag=False,
     ),
 ]

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.plan.options import IN_A_PLAN, ProtocolOptions
+from serve_eval.evaluation.plan.options import IN_A_PLAN, PROTOCOL, ProtocolOptions
 from serve_eval.evaluation.plan.parse import KEYS, Problems, scalars, section
+from serve_eval.evaluation.plan.set_options import CHOICES
 from serve_eval.plugins.registry import nearest
 from serve_eval.plugins.setting import list_declared
 from serve_eval.schema import Limits
@@ -25,10 +26,6 @@ from serve_eval.yaml_source import parse, read_text
 
 ALLOWED = ("dataset_root", "limits", "no_prompts", "references_dir")
 """The keys of a plan that the file may have."""
-PROTOCOL = "protocol"
-"""The key of a plan that holds the options of the protocol."""
-CHOICES = "choices"
-"""The key of settings that holds them."""
 _FOLDERS = ("dataset_root", "references_dir")
 _OTHERS_MAY_WRITE = 0o022
 
@@ -104,16 +101,21 @@ def list_origins(
     settings: Mapping[str, Any],
     plan: Mapping[str, Any],
     defaults: UserDefaults,
+    *,
+    set_keys: Collection[str] = (),
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield each source of settings with the keys that it decides: flags first, then defaults.
 
-    `flags` are the names of the given flags, `settings` those and the variables.
+    `flags` are the names of the given flags, `settings` those and the variables, and `set_keys` the
+    keys of a plan that the flag --set names.
     """
     origins: dict[str, list[str]] = {}
     known = [(one.key, one) for structure in IN_A_PLAN for one in list_declared(structure)]
     known += [(f"{PROTOCOL}.{one.key}", one) for one in list_declared(ProtocolOptions)]
     # Several flags can write one key: a variable decides it only if none of them is given.
-    flagged = {key for key, option in known if option.name in flags}
+    flagged = {key for key, option in known if option.name in flags} | {*set_keys}
+    if "set" not in settings:
+        flagged.discard("set")  # each of its values names a key
     for key, _ in known:
         places = (
             ("flags", key in flagged),

@@ -4,30 +4,26 @@ The plan and the result of each command stand in story_files.
 
 The folder of a run:
 
-    copying.json             a mark, until `serve-eval merge` or `rescore` has filled the folder
-    plan.json                the plan and the fingerprint of each task, signed (see ownership)
-    environment.json         one entry per session: versions, endpoint, abilities, limits, load
-    samples/<task>.jsonl     the responses of the endpoint (see journal)
-    scores/<task>.jsonl      the scores of the answers
-    executions/<task>.jsonl  the results of running the answers, for a task that runs them
-    judgements/<task>.jsonl  the responses of judges, for a task that asks them
-    judgements/<task>.steps  the proofs of the connections to those judges
-    prompts/<task>.jsonl     the prompts, unless the plan has no_prompts
-    media/<sha256>.<type>    small media of the prompts, each once, unless the plan has no_media
-    cases/<task>.jsonl       the expectation, scorer and versions of each user case
-    archive/<time>/          records that no longer count
-    report.json              the report
-    report.html              the report as a web page
-    diagnosis.html           the page of `serve-eval diagnose`, in any folder that it reads
+    copying.json             a mark, until `serve-eval runs merge` or `rescore` has filled the
+    folder plan.json                the plan and the fingerprint of each task, signed (see
+    ownership) environment.json         one entry per session: versions, endpoint, abilities,
+    limits, load samples/<task>.jsonl     the responses of the endpoint (see journal)
+    scores/<task>.jsonl      the scores of the answers executions/<task>.jsonl  the results of
+    running the answers, for a task that runs them judgements/<task>.jsonl  the responses of judges,
+    for a task that asks them judgements/<task>.steps  the proofs of the connections to those judges
+    prompts/<task>.jsonl     the prompts, unless the plan has no_prompts media/<sha256>.<type>
+    small media of the prompts, each once, unless the plan has no_media cases/<task>.jsonl       the
+    expectation, scorer and versions of each user case archive/<time>/          records that no
+    longer count report.json              the report report.html              the report as a web
+    page diagnosis.html           the page of `serve-eval diagnose`, in any folder that it reads
     run.log                  what happened, a line each with its time; run.log.1 has older lines
-    logs/                    logs of launched servers
-    served.jsonl             the server that answered each request, if the endpoint reports it
-    steps.jsonl              the connections proven to return each response to its own request
-    order.json               the seed of the random order of the samples
-    looks.json               the tasks that a paired rule checked for an early stop, and the rule
-    attribution.json         the result of `serve-eval attribute`
-    attribution/             its page and files for CI
-    lm-eval/, capsules/      default output of `serve-eval export` and `serve-eval capsule`
+    logs/                    logs of launched servers served.jsonl             the server that
+    answered each request, if the endpoint reports it steps.jsonl              the connections
+    proven to return each response to its own request order.json               the seed of the
+    random order of the samples looks.json               the tasks that a paired rule checked for an
+    early stop, and the rule attribution.json         the result of `serve-eval check workers`
+    attribution/             its page and files for CI lm-eval/, capsules/      default output of
+    `serve-eval runs export` and `show --capsule`
 """
 
 from __future__ import annotations
@@ -41,7 +37,7 @@ DIAGNOSIS_PAGE = "diagnosis.html"
 PAGES = (PAGE_FILE, DIAGNOSIS_PAGE)
 """The pages of a result, which describe an earlier state once its folder goes on."""
 COPY_FILE = "copying.json"
-"""The mark of a run folder that `serve-eval merge` or `rescore` is still filling."""
+"""The mark of a run folder that `serve-eval runs merge` or `rescore` is still filling."""
 LOG_FILE = "run.log"
 JUNIT_FILE, SUMMARY_FILE = "junit.xml", "summary.md"
 """The result of a command for CI systems."""

@@ -10,12 +10,16 @@ import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.storage.story_files import STORIES
 from serve_eval.whole_file import write_whole
 
 OUTPUTS, LATEST = Path("outputs"), "latest"
 """The folder of all default output folders, and the name that points to the last one of them."""
+_PLANS: Final = tuple({story.plan for story in STORIES if story.plan})
+_RESULTS: Final = tuple({story.result for story in STORIES if story.result})
 
 
 def point_to(folder: Path) -> None:
@@ -38,6 +42,28 @@ def point_to(folder: Path) -> None:
             new.replace(pointer)
         finally:
             new.unlink(missing_ok=True)
+
+
+def find_last_below(folder: Path) -> Path | None:
+    """Return the folder directly below that a command wrote last, if this one only holds such.
+
+    None: the folder is that of a command itself, or no folder below it is. The last one is that
+    whose plan, or else its result, is newest.
+    """
+    if _find_written(folder) is not None:
+        return None
+    below = (one for one in folder.glob("*/") if not one.is_symlink())
+    written = [(time, str(one)) for one in below if (time := _find_written(one)) is not None]
+    return Path(max(written)[1]) if written else None
+
+
+def _find_written(folder: Path) -> float | None:
+    """Return when a command began in a folder; None if none did."""
+    for names in (_PLANS, _RESULTS):
+        found = [file.stat().st_mtime for name in names if (file := folder / name).is_file()]
+        if found:
+            return max(found)
+    return None
 
 
 def find_latest() -> Path:

@@ -184,8 +184,8 @@ def open_folder(
         if own and is_unfinished_copy(path):
             raise RunFolderError(
                 f"{path} is an unfinished copy of other run folders",
-                hint="Give the command that began it again, serve-eval merge or rescore, or choose"
-                " another folder with -o.",
+                hint="Give the command that began it again (runs merge, or judge --rescore), or"
+                " choose another folder with -o.",
             )
         bind(path, plan, fingerprints, moved=moved, own=own, grows=grows)
         if own:

@@ -113,6 +113,21 @@ TAKE = StoryFiles("references take", "references.json", "", r"run_\d+", "a refer
 ATTRIBUTE = StoryFiles("attribute", "", "attribution.json", listed=False)
 RUN = StoryFiles("run", PLAN_FILE, REPORT_FILE, listed=False)
 
+_COMMANDS: Final = {
+    "suite": "run",
+    "load": "check load",
+    "tools": "check tools",
+    "invariants": "check invariants",
+    "attribute": "check workers",
+    "merge": "runs merge",
+}
+
+
+def name_command(story: str) -> str:
+    """Return the words after `serve-eval` for a story by the name that files have of it."""
+    return _COMMANDS.get(story, story)
+
+
 STORIES: Final = (
     COMPARE_AT_LOADS, COMPARE, SUITE, LOAD, TOOLS, INVARIANTS, CANARIES, VERIFY, SMOKE, SERVE,
     BISECT, TAKE, ATTRIBUTE, RUN,

@@ -10,9 +10,13 @@ UNANSWERED = "REHEARSAL: without servers; this shows nothing about a model"
 
 
 def describe_ending(
-    command: str, outcome: str, message: str, hint: str, *, rehearsal: bool = False
+    command: str, about: str, outcome: str, message: str, hint: str, *, rehearsal: bool = False
 ) -> CiResult:
-    """Return an error, or an interruption, as the result of a command or of its `rehearsal`."""
+    """Return an error, or an interruption, as the result of a command or of its `rehearsal`.
+
+    `about` is what the command is about, such as its arguments.
+    """
+    called = f"{command} {about}".strip()
     first, _, rest = message.strip().partition("\n")
     # Indented lines are the end of a log, of which the last one says why.
     tail = [one.strip() for one in rest.splitlines() if one.startswith("  ")][-1:]
@@ -21,21 +25,20 @@ def describe_ending(
     cause = ": ".join(filter(None, ("; ".join(told), *tail)))
     notice = UNANSWERED if rehearsal else ""
     line = OneLine(
-        outcome=outcome, about=command, figures="no result", cause=cause, sure=True, notice=notice
+        outcome=outcome, about=called, figures="no result", cause=cause, sure=True, notice=notice
     )
-    name = command.partition(" ")[0]
     case = CiCase(
-        group=name,
-        name=name,
+        group=command,
+        name=command,
         state=CiState.ERROR,
         line=line,
         details=[*message.splitlines(), *hint.splitlines()],
     )
     return CiResult(
         notice=notice,
-        title=f"serve-eval {command}",
+        title=f"serve-eval {called}",
         outcome=outcome,
-        suites=[CiSuite(name=f"serve-eval {name}", cases=[case])],
+        suites=[CiSuite(name=f"serve-eval {command}", cases=[case])],
         table=CiTable(columns=(), rows=()),
         notes=[one for one in (message, hint) if one],
         line=line,

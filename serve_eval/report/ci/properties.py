@@ -56,8 +56,8 @@ def list_other(other: OtherRule | None) -> dict[str, str]:
 def compute_least_drop(verdict: Verdict, metric: Metric) -> float | None:
     """Return the least drop of the value that the rule fails with a probability of 1 - beta.
 
-    That of the paired rule is planned at the flip rate of `serve-eval power` and its margin, for
-    points. None: the rule has no such figure, or it fails no drop so often.
+    That of the paired rule is planned at the flip rate of `serve-eval references power` and its
+    margin, for points. None: the rule has no such figure, or it fails no drop so often.
     """
     if verdict.rule == "classic":
         return verdict.theta

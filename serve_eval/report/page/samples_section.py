@@ -19,7 +19,8 @@ LIMITS: Sequence[tuple[int | None, int | None]] = (
 """Most characters of an answer and of a prompt, tried one after the other."""
 SOME = (
     "Each outcome has a share of the places, what went wrong the largest; within an outcome, chance"
-    " decided. serve-eval show prints the others, and --page-samples N puts more of them here."
+    " decided. serve-eval show prints the others, and --set limits.page_samples=N puts more"
+    " of them here."
 )
 """The caption of the table on a page with only some of the samples."""
 MOST_BYTES, MOST_UNPACKED = 10_000_000, 100_000_000

@@ -109,7 +109,7 @@ def tell_how_to_score_again(resume: str) -> str:
     """Return what to do about a failed scorer; `resume` is the command that resumes the run."""
     return (
         f"after fixing the scorer, {resume} scores these answers without new requests;"
-        " --scorer-timeout gives the scorer more time"
+        " limits.scorer_timeout_s gives the scorer more time"
     )
 
 

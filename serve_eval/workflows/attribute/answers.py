@@ -147,7 +147,7 @@ def list_remarks(alone: PhaseAnswers, in_pairs: PhaseAnswers) -> list[str]:
         told.append(
             f"{unfinished} of {len(alone.empty) + len(in_pairs.empty)} answers were cut within the"
             f" model's thoughts{nothing}: run the evaluation again with a larger --max-tokens, or"
-            " --thinking off, and attribute that run"
+            " --set protocol.thinking=off, and attribute that run"
         )
     return told
 

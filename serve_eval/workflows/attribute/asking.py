@@ -1,4 +1,4 @@
-"""Settle what `serve-eval attribute` asks of each worker, and its cost, before sending anything."""
+"""Settle what `check workers` asks of each worker, and its cost, before sending anything."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def make_document(found: Attributed, run: Path) -> Document:
     )
     return Document(
         story="attribute",
-        command=f"serve-eval attribute {run}",
+        command=f"serve-eval check workers {run}",
         header=found,
         conclusions=[conclusion],
         statements=list(_describe_answered(found)),
@@ -185,4 +185,4 @@ def _make_suite(found: Attributed, parts: Sequence[tuple[str, Attribution]]) -> 
                 details=said,
             )
         )
-    return CiSuite(name="serve-eval attribute", cases=cases, seconds=found.wall_s)
+    return CiSuite(name="serve-eval check workers", cases=cases, seconds=found.wall_s)

@@ -15,7 +15,7 @@ def make_document(run: Path, folders: Sequence[Path]) -> Document:
     """Return the document of the folders, with the commands that ask their requests again."""
     return Document(
         story="capsule",
-        command=f"serve-eval capsule {quote_path(run)}",
+        command=f"serve-eval show {quote_path(run)} --capsule",
         header=make_header(0),
         conclusions=[Conclusion(name=str(one), outcome="WRITTEN") for one in folders],
         noun="capsules",

@@ -87,17 +87,17 @@ def pack(
     found = [(p, sample) for p in prepared if (sample := _sample(plan, p, name)) is not None]
     if not found:
         known = [sample.id for p in prepared for sample in p.dataset.samples]
-        raise PlanError(f"--sample {name}: the run has no such sample.{nearest(name, known)}")
+        raise PlanError(f"{name}: the run has no such sample.{nearest(name, known)}")
     if len(found) > 1:
         tasks = ", ".join(p.task.name for p, _ in found)
         raise PlanError(
-            f"--sample {name}: {tasks} all have a sample with that id",
+            f"{name}: {tasks} all have a sample with that id",
             hint="Choose one with --task.",
         )
     p, sample = found[0]
     if HOLDOUT in sample.metadata and not allow_holdout:
         raise PlanError(
-            f"--sample {name}: belongs to a hold-out set, whose texts must not be shown",
+            f"{name} belongs to a hold-out set, whose texts must not be shown",
             hint="If you do not share the capsule: --allow-holdout.",
         )
     file = samples_file(run, p.task.name)
@@ -106,7 +106,7 @@ def pack(
     )
     if not records:
         raise PlanError(
-            f"--sample {name}: not asked yet",
+            f"{name}: not asked yet",
             hint=f"serve-eval run --resume {quote_path(run)}",
         )
     attempts = [attempt for record in records for attempt in result_of(record).attempts]

@@ -40,7 +40,7 @@ def make_document(
     cause = "" if rows else f"no finished run and no result in a log {found}"
     return Document(
         story="collect",
-        command=f"serve-eval collect {' '.join(map(quote_path, paths))}",
+        command=f"serve-eval runs table {' '.join(map(quote_path, paths))}",
         header=make_header(FOUND if rows else NOTHING_SCORED),
         conclusions=[
             Conclusion(
@@ -57,7 +57,7 @@ def make_document(
         ],
         warnings=[line.removeprefix(WARNING) for line in warnings],
         commands=_list_next(rows, paths),
-        suites=[CiSuite(name="serve-eval collect", cases=list(map(_make_case, rows)))]
+        suites=[CiSuite(name="serve-eval runs table", cases=list(map(_make_case, rows)))]
         if rows
         else [],
         result=output,
@@ -91,7 +91,7 @@ def _list_next(rows: Sequence[CollectedRow], paths: Sequence[Path]) -> list[str]
     places = [path for path in paths if any(run.is_relative_to(path) for run in runs)]
     if not places:
         return []
-    return [f"serve-eval export {' '.join(map(quote_path, places))} --format table"]
+    return [f"serve-eval runs export {' '.join(map(quote_path, places))} --format table"]
 
 
 def _make_case(row: CollectedRow) -> CiCase:

@@ -47,7 +47,8 @@ class PolicyCheck:
             raise NotComparableError(
                 "A and B do not ask the same:\n" + "\n".join(f"  {line}" for line in unlike.told),
                 hint=(
-                    f"Ask {unlike.keeps} again with --server-defaults neutral, as the other side is"
+                    f"Ask {unlike.keeps} again with --set server_defaults=neutral, as the"
+                    " other side is"
                     f" asked. To compare anyway, give --allow-mismatch {SERVER_ADDS}."
                 ),
             )

@@ -149,7 +149,7 @@ def check_two_servers(a: CompareSide, b: CompareSide, rules: CompareRules) -> No
         raise PlanError(
             f"A and B are the same server: {urls[0]} and {urls[1]}",
             hint=(
-                "Name two servers. To compare a server with itself: serve-eval invariants"
+                "Name two servers. To compare a server with itself: serve-eval check invariants"
                 f" {urls[0]}"
             ),
         )

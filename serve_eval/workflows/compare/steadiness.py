@@ -134,7 +134,7 @@ def _list_reasons(name: str, asked: AskedFolder) -> Iterator[str]:
         yield "above temperature 0, a flatter distribution explains it"
     if not asked.one_server:
         yield (
-            "unlike servers behind one address? To ask each of them: serve-eval attribute"
+            "unlike servers behind one address? To ask each of them: serve-eval check workers"
             f" {quote_path(asked.folder)}, with --worker URL for each server that the address does"
             " not list"
         )

@@ -174,7 +174,7 @@ def find_retried(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     if lost_streams:
         told = f"{len(lost_streams)} of {len(task.asked)} streams lost their answer; a retry"
         told += " without streaming returned it"
-        change = ("--no-stream", "update trtllm-serve")
+        change = ("--set limits.stream=false", "update trtllm-serve")
         yield about(task, "lost_streams", told, change, lost_streams, of=len(task.asked))
     streams = {one.id for one in lost_streams}
     others = [

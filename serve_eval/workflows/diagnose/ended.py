@@ -52,7 +52,7 @@ def write_continue_command(run: Path, resume: str) -> str:
     run = _name_parents(run)
     parent = run.absolute().parent
     if parent.name == SUITE_RUNS and SUITE.has_plan(parent.parent):
-        return f"serve-eval suite --resume {quote_path(run.parent.parent)}"
+        return f"serve-eval run --resume {quote_path(run.parent.parent)}"
     return resume
 
 

@@ -128,7 +128,9 @@ def find_unlisted(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         f"{len(shown)} of {len(task.texts)} answers end with a finish_reason of no known server"
         f" ({', '.join(f'{reason!r} {count}' for reason, count in counts)}): they may have been cut"
     )
-    change = tuple(f"--known-finish-reasons {quote_word(reason)}" for reason, _ in counts[:3])
+    change = tuple(
+        f"--set limits.known_finish_reasons={quote_word(reason)}" for reason, _ in counts[:3]
+    )
     yield about(
         task, "unlisted_finish", told, change, [one for one, _ in shown], of=len(task.texts)
     )

@@ -180,7 +180,7 @@ class Evidence:
     @property
     def attribute(self) -> str:
         """The command that asks each server of the run, or advice if they ended with it."""
-        command = f"serve-eval attribute {self.place_and_code}"
+        command = f"serve-eval check workers {self.place_and_code}"
         return command if self.may_answer else f"{command}, while its servers run (--keep-servers)"
 
     @property

@@ -12,8 +12,8 @@ from serve_eval.workflows.diagnose.outcomes import FolderOutcome
 from serve_eval.workflows.diagnose.story import DiagnosedRun, DiagnosedTask, Diagnosis
 from serve_eval.workflows.diagnose.unfinished import RULE as UNFINISHED
 
-_CAPSULE = "serve-eval capsule "
-"""Beginning of the commands of findings that the one of an example stands for."""
+_CAPSULE = " --capsule "
+"""Part of the commands of findings that the one of an example stands for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class ExplainedTask:
             return
         found = [*([self.ended] if self.ended else []), *(self.causes or self.others)]
         advice = [one for finding in found for one in finding.change]
-        yield from (one for one in list_commands(advice) if not one.startswith(_CAPSULE))
+        yield from (one for one in list_commands(advice) if _CAPSULE not in one)
         for task in (self.task, None if self.a is None else self.a[1]):
             if task is not None and task.breakdown is not None:
                 yield from list_commands(task.breakdown.next)

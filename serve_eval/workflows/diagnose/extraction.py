@@ -147,8 +147,8 @@ def _whole(asked: Sequence[AskedSample]) -> list[AskedSample]:
 
 def _filters(run: Evidence, task: TaskEvidence, loose: str = numeric.FLEXIBLE) -> tuple[str, ...]:
     if task.option("filter") is None:
-        return (f"serve-eval rescore {run.place_and_code}",)
-    return (f"serve-eval rescore {run.place_and_code} --set {task.word}.filter={loose}",)
+        return (f"serve-eval judge --rescore {run.place_and_code}",)
+    return (f"serve-eval judge --rescore {run.place_and_code} --set {task.word}.filter={loose}",)
 
 
 def _states(one: AskedSample, task: TaskEvidence) -> bool:

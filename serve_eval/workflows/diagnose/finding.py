@@ -155,8 +155,8 @@ def ids(asked: Iterable[AskedSample]) -> tuple[str, ...]:
 def capsule_of(run: Evidence, task: TaskEvidence, shown: Iterable[AskedSample]) -> str:
     """Return the shell command for a capsule of the first of the samples that may be shown."""
     one = next((one.id for one in shown if one.shown), "ID")
-    chosen = f"--task {quote_word(task.name)} --sample {quote_word(one)}"
-    return f"serve-eval capsule {run.place_and_code} {chosen}"
+    chosen = f"--task {quote_word(task.name)} --capsule {quote_argument(one)}"
+    return f"serve-eval show {run.place_and_code} {chosen}"
 
 
 def show_first(run: Evidence, task: TaskEvidence, shown: Sequence[AskedSample]) -> str:

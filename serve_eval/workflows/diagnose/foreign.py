@@ -113,7 +113,7 @@ def _report(
     return Finding(
         rule="foreign_answers",
         told=told,
-        change=(f"serve-eval invariants {run.address} --canaries",),
+        change=(f"serve-eval check invariants {run.address} --canaries",),
         count=len(owners),
         of=wrong,
         explains=max(1, round(len(owners) - found.expected)),

@@ -57,7 +57,7 @@ def list_outcomes(answers: ReadFolder) -> FolderOutcomes:
         if one.error is not None
     ]
     suite = folder if report is not None else folder.absolute().parent.parent
-    resume = (f"serve-eval suite --resume {quote_path(suite)}",) if unstarted else ()
+    resume = (f"serve-eval run --resume {quote_path(suite)}",) if unstarted else ()
     reports = [run.report for _, run in answers.runs if run.report is not None]
     return FolderOutcomes(
         judged=tuple(judged),

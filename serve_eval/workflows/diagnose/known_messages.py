@@ -18,7 +18,7 @@ _KNOWN = (
     (
         r"max_completion_tokens",
         "the server requires the other name of max_tokens",
-        ("--max-tokens-field max_completion_tokens",),
+        ("--set connection.max_tokens_field=max_completion_tokens",),
     ),
     (
         (
@@ -34,7 +34,7 @@ _KNOWN = (
             r"|must be (?:at least|at most|between|non-)"
         ),
         "the server knows the field and rejects its value",
-        ("--set {task}.OPTION=VALUE, or another value in --extra-body",),
+        ("--set {task}.OPTION=VALUE, or another value in protocol.extra_body",),
     ),
     (
         r"^HTTP 40[13]\b",
@@ -49,12 +49,12 @@ _KNOWN = (
     (
         r"^HTTP 404\b|^HTTP 405\b",
         "the route does not exist: the base URL or the kind of endpoint is wrong",
-        ("--base-url URL", "--apply-chat-template"),
+        ("--base-url URL", "--set protocol.apply_chat_template=true"),
     ),
     (
         r"^HTTP 429\b",
         "the server rejects this many requests",
-        ("--rate-limit R", "--concurrency {concurrency}"),
+        ("--set limits.rate_limit=R", "--concurrency {concurrency}"),
     ),
     (
         r"No \d+ servers available|Cluster is not ready",
@@ -84,7 +84,7 @@ _KNOWN = (
     (
         r"lost|empty stream|stream .*(?:ended|without)",
         "a stream ended without its answer",
-        ("--no-stream",),
+        ("--set limits.stream=false",),
     ),
     (
         r"^no connection within|refused",

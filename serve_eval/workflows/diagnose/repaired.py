@@ -24,7 +24,9 @@ _CAUSES = {
 }
 _CHANGES = {
     FailureKind.HTTP_ERROR: "read the server's log of that time",
-    FailureKind.TIMEOUT: "--stall-timeout S and --sample-timeout S, with a larger S",
+    FailureKind.TIMEOUT: (
+        "--set limits.stall_timeout_s=S and --set limits.sample_timeout_s=S, with a larger S"
+    ),
     FailureKind.DISCONNECTED: "read the log of the server and of the proxy in front of it",
     FailureKind.INVALID_RESPONSE: "read the log of the server and of the proxy in front of it",
 }

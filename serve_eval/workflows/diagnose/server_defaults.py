@@ -16,7 +16,7 @@ from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import DEFAULTS, Finding
 
 SAME = (
-    "--server-defaults neutral",
+    "--set server_defaults=neutral",
     "start the servers with the same generation_config.json (vLLM: --generation-config vllm)",
 )
 

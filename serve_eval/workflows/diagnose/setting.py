@@ -30,7 +30,7 @@ def data(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         return
     for note in task.report.verdict.warnings:
         if note.startswith(OTHER_DATA):
-            change = ("serve-eval datasets verify", f"without --allow-mismatch {DATASET}")
+            change = ("serve-eval data check", f"without --allow-mismatch {DATASET}")
             yield _fact(task, "data", f"{note}; its reference is used nevertheless", change)
 
 
@@ -103,7 +103,7 @@ def find_unscored(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         yield Finding(
             rule="scorer_error",
             told=f"{error.line}; after the scorer is fixed, no request has to be sent again",
-            change=(run.resume, "--scorer-timeout S"),
+            change=(run.resume, "--set limits.scorer_timeout_s=S"),
             count=error.count,
             of=len(task.asked),
             lost=len(task.lost),

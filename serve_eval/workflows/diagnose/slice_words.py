@@ -35,17 +35,17 @@ _ADVICE = {
         "check the transfer of KV caches between these two servers",
     ),
     candidates.CACHED: (
-        "serve-eval invariants {url}, rows cold and warm",
+        "serve-eval check invariants {url}, rows cold and warm",
         "a server without prefix cache (trtllm-serve: enable_block_reuse: false; vLLM:"
         " --no-enable-prefix-caching)",
     ),
-    candidates.RESIDUE: ("serve-eval invariants {url}",),
+    candidates.RESIDUE: ("serve-eval check invariants {url}",),
     candidates.LOAD: ("--concurrency 1, then a higher one", "--max_batch_size of the server"),
     candidates.PLACE: (
         "restart the server and ask again",
         "read the logs of the servers from that time on",
     ),
-    candidates.STREAM: ("--no-stream",),
+    candidates.STREAM: ("--set limits.stream=false",),
     candidates.STEPS: ("compare with a server without speculative decoding",),
 }
 _BLOCK_ADVICE = (
@@ -54,7 +54,7 @@ _BLOCK_ADVICE = (
 )
 _LENGTH_ADVICE = {
     CHUNKS: (
-        "serve-eval invariants {url} --tasks word_problems, row chunks",
+        "serve-eval check invariants {url} --tasks word_problems, row chunks",
         "compare with a server without chunked prefill",
     ),
     WINDOWS: ("compare with the model's own attention window and rope scaling",),

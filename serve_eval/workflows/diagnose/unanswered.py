@@ -122,7 +122,11 @@ def _reason(
         return (
             "timeout",
             "serve-eval's own time limit was reached",
-            ("--stall-timeout S", "--sample-timeout S", "--concurrency N"),
+            (
+                "--set limits.stall_timeout_s=S",
+                "--set limits.sample_timeout_s=S",
+                "--concurrency N",
+            ),
         )
     reason, change = find_known(run, task, message)
     if change:

@@ -41,7 +41,7 @@ def make_document(findings: Sequence[DoctorFinding]) -> Document:
         statements.append(Statement(label="absent", text=OPTIONAL))
     return Document(
         story="doctor",
-        command="serve-eval doctor",
+        command="serve-eval setup doctor",
         header=make_header(1 if problems else 0),
         conclusions=[_conclude(one) for one in findings],
         outcome="PROBLEM" if problems else "READY",
@@ -53,7 +53,9 @@ def make_document(findings: Sequence[DoctorFinding]) -> Document:
             Block(section=TextLines(title="To have what is absent", lines=fixes)),
         ],
         commands=[FIRST_RUN] if works and not problems else [],
-        suites=[CiSuite(name="serve-eval doctor", cases=[_make_case(one) for one in findings])],
+        suites=[
+            CiSuite(name="serve-eval setup doctor", cases=[_make_case(one) for one in findings])
+        ],
     )
 
 

@@ -40,7 +40,7 @@ def make_document(charts: Sequence[Chart], notes: Sequence[str], folder: Path) -
     pairs = list(zip(ordered, names, strict=True))
     return Document(
         story="drift",
-        command=f"serve-eval drift {quote_path(folder)}",
+        command=f"serve-eval runs trend {quote_path(folder)}",
         header=make_header(SHOWN),
         noun="series",
         counted_as=told if len(ordered) > 1 else "",
@@ -59,7 +59,7 @@ def make_document(charts: Sequence[Chart], notes: Sequence[str], folder: Path) -
             Block(section=one, depth=Depth.PAGE if isinstance(one, PictureSection) else Depth.MORE)
             for one in _list_sections(ordered, names, folder)
         ],
-        suites=[CiSuite(name="serve-eval drift", cases=[_make_case(*pair) for pair in pairs])],
+        suites=[CiSuite(name="serve-eval runs trend", cases=[_make_case(*pair) for pair in pairs])],
         commands=[line for one in alarms for line in _list_next(one)][:COMMANDS],
     )
 

@@ -44,7 +44,7 @@ def make_document(
     )
     return Document(
         story="export",
-        command=f"serve-eval export --format {to_format}",
+        command=f"serve-eval runs export --format {to_format}",
         header=make_header(0),
         conclusions=[conclusion],
         blocks=[_tabulate(files, rows, place)] if len(files) > 1 else [],

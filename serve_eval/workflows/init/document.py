@@ -40,14 +40,14 @@ def make_document(facts: EndpointFacts, base_url: str, model: str | None, file: 
     if facts.problem:
         warnings.append(
             f"the endpoint {base_url} could not be asked: {shorten(facts.problem)}. Correct"
-            f" base_url and model in {file}, or write it again with serve-eval init"
+            f" base_url and model in {file}, or write it again with serve-eval setup init"
         )
         commands = commands[:1]
     else:
         commands.insert(0, f"serve-eval smoke {quote_word(base_url)}")
     return Document(
         story="init",
-        command=f"serve-eval init {quote_word(base_url)}",
+        command=f"serve-eval setup init {quote_word(base_url)}",
         header=make_header(0),
         conclusions=[
             Conclusion(
@@ -87,7 +87,7 @@ def make_recipe_document(source: Path, plans: Sequence[RecipePlan]) -> Document:
     first = quote_path(plans[0].file)
     return Document(
         story="init",
-        command=f"serve-eval init --from {quote_path(source)}",
+        command=f"serve-eval setup init --from {quote_path(source)}",
         header=make_header(0),
         conclusions=[
             Conclusion(

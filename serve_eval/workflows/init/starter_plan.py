@@ -25,9 +25,9 @@ _CHARACTERS_OF_REASON = 70
 TASKS = """\
 tasks:
   - word_problems              # generated here, so it needs no data set
-  # - gsm8k                    # first: serve-eval datasets fetch gsm8k --to data
-  # - mmlu: {num_fewshot: 5}   # options: serve-eval list tasks mmlu
-# cases: my-cases.yaml         # your own questions: serve-eval cases new my-cases.yaml
+  # - gsm8k                    # first: serve-eval data fetch gsm8k -o data
+  # - mmlu: {num_fewshot: 5}   # options: serve-eval data list tasks mmlu
+# cases: my-cases.yaml         # your own questions: serve-eval data cases new my-cases.yaml
 # dataset_root: data           # the folder that datasets fetch filled
 # limit: 100                   # a random subset of each task, for a first look
 """
@@ -38,7 +38,7 @@ _VERDICT = """\
 # Then remove this line, and let the next one begin with references_dir.
 allow_missing_reference: true
 # references_dir: my-references
-# verdict: {{noninferiority: {{margin: 1.0}}}}   # rules: serve-eval list verdicts
+# verdict: {{noninferiority: {{margin: 1.0}}}}   # rules: serve-eval data list verdicts
 
 limits:
   concurrency: 64              # requests in flight, or auto
@@ -78,7 +78,7 @@ def describe_facts(facts: EndpointFacts, base_url: str) -> Iterator[str]:
         yield REHEARSED
     if facts.problem:
         yield f"The endpoint {base_url} could not be asked: {shorten(facts.problem)}"
-        yield "Correct base_url and model, or write the plan again with serve-eval init."
+        yield "Correct base_url and model, or write the plan again with serve-eval setup init."
     known = " ".join(part for part in (facts.server, facts.version) if part)
     if not facts.problem or known or facts.models:
         context = f"{facts.context_tokens} tokens" if facts.context_tokens else "not told"

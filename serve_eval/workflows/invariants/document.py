@@ -48,7 +48,7 @@ def make_document(found: Invariants, out_dir: Path) -> Document:
     table = _tabulate(found, conclusions)
     return Document(
         story="invariants",
-        command=f"serve-eval invariants {found.base_url}",
+        command=f"serve-eval check invariants {found.base_url}",
         header=found,
         outcome="INCONCLUSIVE" if found.rehearsal and outcome != "ERROR" else outcome,
         conclusions=conclusions,
@@ -191,5 +191,5 @@ def _list_suites(found: Invariants, conclusions: Sequence[Conclusion]) -> list[C
         for name, why in found.skipped.items()
     ]
     host, seconds = found.base_url, found.wall_s
-    suite = CiSuite(name="serve-eval invariants", cases=cases, host=host, seconds=seconds)
+    suite = CiSuite(name="serve-eval check invariants", cases=cases, host=host, seconds=seconds)
     return [suite] if cases else []

@@ -74,7 +74,7 @@ def make_document(found: LoadSurface, out_dir: Path) -> Document:
     conclusions = [_conclude(found, task) for task in found.tasks]
     document = Document(
         story="load",
-        command=f"serve-eval load {found.base_url}",
+        command=f"serve-eval check load {found.base_url}",
         header=found,
         outcome=_name_outcome(found, found.exit_code),
         conclusions=conclusions,
@@ -356,7 +356,7 @@ def _tabulate_steps(bracket: LoadBracket) -> DataTable:
 def _make_suite(document: Document, task: LoadTask, one: Conclusion) -> CiSuite:
     """Return a case for each load."""
     return CiSuite(
-        name=f"serve-eval load {task.task}",
+        name=f"serve-eval check load {task.task}",
         cases=[_describe_point(document, task, point, one) for point in task.points],
         host=document.endpoint,
         seconds=document.header.wall_s / len(document.conclusions),

@@ -27,7 +27,7 @@ NO_EARLY_STOP = "no early stop: shards ask all of their samples"
 NO_COMMON_ORDER = (
     "the shards asked in different random orders, so the run is not checked for a decline over"
     " time; each shard's report has a check of its own (for one order of all shards, give each"
-    " the same --order-seed)"
+    " the same limits.order_seed)"
 )
 
 

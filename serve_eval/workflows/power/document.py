@@ -30,7 +30,7 @@ def make_document(found: Sequence[TaskPower], asked: PowerQuestion, run: Path | 
     several = len(found) > 1
     return Document(
         story="power",
-        command=f"serve-eval power{_write_flags(asked, run, asked_too=True)}",
+        command=f"serve-eval references power{_write_flags(asked, run, asked_too=True)}",
         header=make_header(0),
         conclusions=[_conclude(one, Depth.MORE if several else Depth.FIRST) for one in found],
         overview=_compare_tasks(found) if several else None,
@@ -152,11 +152,11 @@ def _list_next(found: Sequence[TaskPower], asked: PowerQuestion, run: Path | Non
     for one in found[:1]:
         if one.detection is not None:
             needs = [need.n for need in one.detection.needed if need.rule in (PAIRED, PAIRED_FAIL)]
-            yield f"serve-eval power --total {max(n or 0 for n in needs)}{flags}"
+            yield f"serve-eval references power --total {max(n or 0 for n in needs)}{flags}"
         elif one.theta is not None:
-            yield f"serve-eval power --total {one.theta.n}{flags}"
+            yield f"serve-eval references power --total {one.theta.n}{flags}"
         elif one.at is not None and one.at.failed is not None:
-            yield f"serve-eval power --detect {one.at.failed:.3g}{flags}"
+            yield f"serve-eval references power --detect {one.at.failed:.3g}{flags}"
 
 
 def _write_flags(asked: PowerQuestion, run: Path | None, *, asked_too: bool) -> str:

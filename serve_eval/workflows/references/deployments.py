@@ -44,6 +44,6 @@ def list_added(runs: Sequence[Path], task: Task) -> list[str] | None:
             raise RunFolderError(
                 f"{task.name}: in {run}, the server added {one} to requests, and {other} in"
                 f" {runs[0]}",
-                hint="Take all runs at one server, with the same --server-defaults.",
+                hint="Take all runs at one server, with the same server_defaults.",
             )
     return added[0]

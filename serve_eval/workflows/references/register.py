@@ -186,7 +186,7 @@ def _check_alike(
         if plan.shard is not None:
             raise RunFolderError(
                 f"{run} is shard {plan.shard} of a run",
-                hint="Join all shards with serve-eval merge, and register the result.",
+                hint="Join all shards with serve-eval runs merge, and register the result.",
             )
         if plan.subset or plan.integration_test:
             raise RunFolderError(

@@ -45,7 +45,7 @@ def make_document(
     conclusions = [_conclude(one) for one in found]
     document = Document(
         story="rescore",
-        command=f"serve-eval rescore {quote_path(run)}",
+        command=f"serve-eval judge --rescore {quote_path(run)}",
         header=make_header(exit_code),
         conclusions=conclusions,
         outcome="" if found else NOT_SCORED,
@@ -68,7 +68,7 @@ def make_document(
     ]
     return replace(
         document,
-        suites=[CiSuite(name="serve-eval rescore", cases=cases)],
+        suites=[CiSuite(name="serve-eval judge --rescore", cases=cases)],
         line=lines[ranks.index(min(ranks))],
     )
 
@@ -211,6 +211,6 @@ def _list_next(
         if changed is not None and again:
             yield again + flags
     elif any(one.verdict_after is not None for one in found):
-        yield f"serve-eval verdict {quote_path(to)}{flags}"
+        yield f"serve-eval judge {quote_path(to)}{flags}"
     elif any(one.answered < one.planned for one in found):
         yield f"serve-eval run --resume {quote_path(to)}{flags}"

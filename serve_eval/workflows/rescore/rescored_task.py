@@ -43,7 +43,7 @@ def apply_settings(saved: Plan, settings: Sequence[str]) -> list[Spec]:
         if text.partition(".")[0] in ("launcher", "verdict"):
             raise PlanError(
                 f"--set {text}: only options of the run's tasks change how its answers are scored",
-                hint="To judge a run with another rule: serve-eval verdict RUN --verdict RULE.",
+                hint="To judge a run with another rule: serve-eval judge RUN --verdict RULE.",
             )
     tasks = {"tasks": to_file(saved)["tasks"], "model": saved.model or "any"}
     return list(resolve(tasks, {"set": list(settings)}, {}).plan.tasks)

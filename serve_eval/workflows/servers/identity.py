@@ -108,5 +108,9 @@ def _behind(word: str) -> object:
 def check(plan: Plan) -> None:
     """Raise PlanError for servers that cannot be held or launched."""
     if why := UNHELD.get(plan.launcher.name):
-        raise PlanError(f"launcher {plan.launcher.name}: {why}, so there is nothing to hold")
+        raise PlanError(
+            f"launcher {plan.launcher.name}: {why}, so there is nothing to hold",
+            hint="Give the launcher to the command that asks, as in serve-eval run --launcher"
+            f" {plan.launcher.name}, or hold the toy model: serve-eval serve embedded --detach.",
+        )
     check_launcher(plan)

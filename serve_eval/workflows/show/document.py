@@ -100,7 +100,7 @@ def _describe_choice(shown: ShownRun, seen: int) -> Iterator[Statement]:
         yield Statement(label="left out", text=text)
     elif 1 < len(shown.samples) + len(shown.pairs) < shown.found:
         read = len(shown.samples) + len(shown.pairs)
-        text = f"-v shows {read} of them in full, and with --all all of them"
+        text = f"-v shows {read} of them, -v --all every one"
         yield Statement(label="in full", text=text)
 
 
@@ -111,8 +111,8 @@ def _list_next(
     sample = one.b if isinstance(one, FlippedPair) else one
     if sample.prompt is not None:
         folders = "".join(f" --include-path {quote_path(folder)}" for folder in include_path)
-        chosen = f"--task {quote_word(sample.task)} --sample={quote_word(sample.id)}"
-        yield f"serve-eval capsule {run} {chosen}{folders}"
+        chosen = f"--task {quote_word(sample.task)} --capsule {quote_argument(sample.id)}"
+        yield f"serve-eval show {run}{folders} {chosen}"
 
 
 def _tabulate(shown: ShownRun) -> Block:

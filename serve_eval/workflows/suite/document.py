@@ -119,7 +119,7 @@ def _list_outside(table: ResultsTable | None) -> Iterator[Statement]:
 
 
 def _show_table(table: ResultsTable) -> Block:
-    """Return the table of deployments by tasks, as `serve-eval export` prints it."""
+    """Return the table of deployments by tasks, as `serve-eval runs export` prints it."""
     lines = write_text(table, TABLE_WIDTH, reasons=False).splitlines()
     return Block(section=TextLines(title="Deployments by tasks", lines=lines, preformatted=True))
 

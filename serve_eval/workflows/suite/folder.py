@@ -192,7 +192,7 @@ def _check_kept(path: Path, new: Suite) -> None:
             f"{path} holds another suite:\n{shown}",
             hint=(
                 "Keep the runs of the folder, and add runs or tasks: only these are asked. Or use"
-                " another folder with -o: serve-eval export of both makes one table. --resume"
+                " another folder with -o: serve-eval runs export of both makes one table. --resume"
                 " continues the suite of the folder."
             ),
         )

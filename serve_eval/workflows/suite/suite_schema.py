@@ -69,7 +69,7 @@ def describe_suite() -> Schema:
         "fragment": close_object(fragment),
         **describe_launchers(),
     }
-    return name_schema(suite, "suite", SUITE_VERSION, "A suite of serve-eval suite")
+    return name_schema(suite, "suite", SUITE_VERSION, "A suite of serve-eval run")
 
 
 def _describe_pattern() -> dict[str, Schema]:

@@ -52,7 +52,7 @@ def make_document(found: ToolCheck, out_dir: Path) -> Document:
     )
     return Document(
         story="tools",
-        command=f"serve-eval tools {found.base_url}",
+        command=f"serve-eval check tools {found.base_url}",
         header=found,
         conclusions=[conclusion],
         endpoint=found.base_url,
@@ -142,7 +142,7 @@ def _list_next(found: ToolCheck, out_dir: Path) -> Iterator[str]:
         run = quote_path(out_dir / name_folder(cell.form, cell.load))
         yield f"serve-eval show {run} {quote_argument(example.examples[0][0])}"
     elif found.exit_code == PASS and not found.rehearsal:
-        yield f"serve-eval tools {found.base_url} --reference {quote_path(out_dir)}"
+        yield f"serve-eval check tools {found.base_url} --reference {quote_path(out_dir)}"
 
 
 def _list_tables(found: ToolCheck) -> list[Block]:
@@ -212,7 +212,9 @@ def _make_suite(found: ToolCheck) -> CiSuite:
     """Return a case for each field and each pass. A kind that is not supported is skipped."""
     cases = [_describe_probe(row) for row in (*found.unsupported, *found.parameters)]
     cases += [_describe_cell(found, cell) for cell in found.cells]
-    return CiSuite(name="serve-eval tools", cases=cases, host=found.base_url, seconds=found.wall_s)
+    return CiSuite(
+        name="serve-eval check tools", cases=cases, host=found.base_url, seconds=found.wall_s
+    )
 
 
 def _describe_probe(row: ToolProbe) -> CiCase:

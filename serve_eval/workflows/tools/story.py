@@ -175,8 +175,8 @@ def _read_reference(folder: Path, prepared: PreparedTask) -> list[ToolPass]:
     earlier, asked = TOOLS.read(folder, ToolCheck), TOOLS.find_plan(folder, ToolsPlan)
     if earlier is None:
         raise RunFolderError(
-            f"{folder} has no result of `serve-eval tools`",
-            hint=f"Finish it first: serve-eval tools ENDPOINT -o {quote_path(folder)}",
+            f"{folder} has no result of `serve-eval check tools`",
+            hint=f"Finish it first: serve-eval check tools ENDPOINT -o {quote_path(folder)}",
         )
     if asked is None or earlier.fingerprint != prepared.fingerprint["samples"]:
         kinds = ", ".join(earlier.kinds)

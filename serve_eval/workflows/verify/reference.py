@@ -36,7 +36,7 @@ PROBED, THOUGHTS = "probed_tokens", "thoughts"
 """Field of a protocol, and its value if the tokens that are compared are the first of thoughts."""
 USE_TEXTS = (
     "A model that always thinks first begins every message alike: use completions, with"
-    " --no-apply-chat-template. Or choose other texts, with --tasks or --text."
+    " --set protocol.apply_chat_template=false. Or choose other texts, with --tasks or --text."
 )
 LONG = 2200
 """Tokens of one probe that is longer than vLLM's default chunk of a prompt, of 2,048 tokens."""

@@ -41,7 +41,7 @@ def warn(known: VerificationReference, sides: Sequence[VerifiedSide]) -> list[st
         found.append(
             "the tokens that were compared are the first of the model's thoughts, which hardly"
             " depend on a prompt: a fault in reading prompts or a small one may not show. Compare"
-            " completions, with --no-apply-chat-template, if the servers take them"
+            " completions, with --set protocol.apply_chat_template=false, if the servers take them"
         )
     found += warn_of_unseen(known, sides)
     for one in sides:

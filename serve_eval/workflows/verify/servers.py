@@ -107,10 +107,13 @@ def check_route(route: ProbeRoute | None, known: VerificationReference, source: 
     """Raise NotComparableError if a reference was asked in another way than the user wants."""
     if route is None or (route is ProbeRoute.TEXT) is (known.route is ProbeRoute.TEXT):
         return
-    was = "plain text" if known.route is ProbeRoute.TEXT else "chat requests"
+    was, given = (
+        ("plain text", "true") if known.route is ProbeRoute.TEXT else ("chat requests", "false")
+    )
     raise NotComparableError(
         f"{source}: the reference was asked with {was}, and answers to the two cannot be compared",
-        hint="Leave out --apply-chat-template, or register a reference with it.",
+        hint=f"Leave out --set protocol.apply_chat_template={given}, or register a reference with"
+        " it.",
     )
 
 

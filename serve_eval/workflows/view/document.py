@@ -94,7 +94,7 @@ def make_document(found: FoundFolder, *, served: bool = False, at: str = "") -> 
     counted = _count(found, [one for one, _ in shown])
     return Document(
         story="view",
-        command=f"serve-eval view {quote_path(found.folder)}",
+        command=f"serve-eval runs view {quote_path(found.folder)}",
         header=make_header(SHOWN),
         outcome=conclusions[0].outcome if conclusions else "NO RESULT",
         line=_lead(conclusions),
@@ -336,7 +336,7 @@ def _list_next(folder: Path, shown: Sequence[Row]) -> Iterator[str]:
         elif trend is not None and _find_decline(one, trend):
             series = trend.series
             chosen = f"--task {quote_word(series.task)} --model {quote_word(series.model)}"
-            yield f"serve-eval drift {quote_path(folder)} {chosen}"
+            yield f"serve-eval runs trend {quote_path(folder)} {chosen}"
 
 
 def _list_page_blocks(

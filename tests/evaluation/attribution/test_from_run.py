@@ -328,8 +328,8 @@ def _row(worker: str, role: str, **more: Any) -> WorkerShare:
             [_row("a + b", "pair")],
             (
                 "context server a with generation server b: 48 of 50 wrong, the others 12 of"
-                " 150 (p = 1e-31); they always work together, so only serve-eval attribute can find"
-                " which of them is the cause"
+                " 150 (p = 1e-31); they always work together, so only serve-eval check workers can"
+                " find which of them is the cause"
             ),
         ),
         (

@@ -415,7 +415,7 @@ def test_a_key_in_a_name_is_written_nowhere(plan: Plan, tmp_path: Path) -> None:
 
 
 def _list_asked(run: Path, plan: Plan) -> list[str]:
-    """Return the addresses that `serve-eval attribute` asks."""
+    """Return the addresses that `serve-eval check workers` asks."""
     return [one.url for one in asyncio.run(prepare_asking(run, plan, environ={})).workers]
 
 

@@ -354,7 +354,7 @@ def test_a_key_that_a_door_tells_back_is_not_written_down() -> None:
 def test_nothing_is_said_of_likelihoods_whose_choices_are_requests_each(
     plan: Plan, tmp_path: Path
 ) -> None:
-    """The report must not suggest `serve-eval attribute`, which does not ask such tasks."""
+    """The report must not suggest `serve-eval check workers`, which does not ask such tasks."""
     task = Spec(name="mmlu", options={"scoring": "loglikelihood", "num_samples": 57})
     asked = replace(plan, launcher=Spec(name="simulated", options={}), tasks=(task,), limit=5)
     asyncio.run(evaluate(asked, tmp_path, environ={}))

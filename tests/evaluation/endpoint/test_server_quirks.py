@@ -141,7 +141,7 @@ def test_a_length_that_is_ignored_is_told_before_anything_is_asked(
     assert f"ignored max_completion_tokens: requested 2 tokens, received {tokens}" in str(
         told.value
     )
-    assert "--max-tokens-field max_tokens" in told.value.hint
+    assert "--set connection.max_tokens_field=max_tokens" in told.value.hint
 
 
 WORDS = ["one", "two", "three", "four", "five", "six"]

@@ -159,7 +159,7 @@ def test_a_refusal_for_load_comes_with_what_to_do() -> None:
     watch = CircuitBreaker(answered=45)
     with pytest.raises(EndpointError) as caught:
         _one_by_one(watch, [_failure(status=429)] * 30)
-    assert "--rate-limit" in caught.value.hint
+    assert "--set limits.rate_limit=R" in caught.value.hint
 
 
 @pytest.mark.parametrize(("rate", "allowed"), [(0.10, 11), (0.05, 7), (0.2, 18)])

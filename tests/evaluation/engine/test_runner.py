@@ -154,7 +154,7 @@ def test_a_report_names_looping_and_unlisted_answers_once() -> None:
     looping, unlisted = remarks(accumulator.result(), max_tokens=256)
     assert looping.startswith("1 of 3 answers repeat themselves")
     assert unlisted.startswith('2 of 3 answers end with a finish_reason of no known server ("it')
-    assert "--known-finish-reasons 'it'\"'\"'s over'" in unlisted
+    assert "--set limits.known_finish_reasons='it'\"'\"'s over'" in unlisted
 
 
 def test_a_failure_that_is_answered_later_no_longer_counts_but_never_the_other_way_round() -> None:

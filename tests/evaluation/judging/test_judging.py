@@ -304,7 +304,7 @@ def test_a_judge_that_ends_meanwhile_ends_the_run_and_what_was_had_is_kept(tmp_p
             EndpointError, match=r"judge judge-1: no server listens at .* for 0\.5 s"
         ) as stopped:
             await evaluate(plan, out, environ={}, notify=told.append)
-        assert "--outage-timeout" in stopped.value.hint
+        assert "--set limits.outage_timeout_s=S" in stopped.value.hint
         assert any("no server listens" in line for line in told)
         await asyncio.gather(*ended)
 

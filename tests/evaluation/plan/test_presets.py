@@ -162,7 +162,7 @@ def test_an_unknown_model_is_told_how_to_choose() -> None:
     with pytest.raises(PlanError) as error:
         _plan({"preset": "auto", "model": "a/b"})
     assert "--preset NAME" in str(error.value)
-    assert "serve-eval list presets" in str(error.value)
+    assert "serve-eval data list presets" in str(error.value)
 
 
 @pytest.mark.parametrize("settings", [{"preset": "gpt-oss"}, {"effort": "none"}])

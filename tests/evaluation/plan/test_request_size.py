@@ -57,7 +57,7 @@ def test_a_larger_request_is_refused_with_what_to_do() -> None:
         f"t: the request of sample 2 has {2 * BYTES - 2:,} bytes; the limit is {BYTES - 1:,},"
         " and 1 more requests exceed it"
     )
-    assert "--send-media path" in refused.value.hint
+    assert "--set connection.send_media=path" in refused.value.hint
     with pytest.raises(PlanError, match="the limit is 99"):
         _check(99, small_media.dot())
 

@@ -54,11 +54,24 @@ def test_a_flag_overrides_a_variable_that_a_plan_that_the_defaults(config: Path)
 
 
 def test_each_flag_is_named_and_no_variable_that_is_not_set(config: Path) -> None:
-    hot = ("--temperature", "0.5", "--sampling-seed", "7", "--set", "passkey_short.num_samples=9")
+    hot = (
+        "--temperature",
+        "0.5",
+        "--set",
+        "protocol.seed=7",
+        "--set",
+        "passkey_short.num_samples=9",
+    )
     _, said = _plan(*hot)
     assert said == [
         "from flags: model, tasks, set, no_reference, protocol.temperature, protocol.seed"
     ]
+    _, said = _plan("--set", "protocol.seed=7", "--set", "expect.kv_transfer=false")
+    assert said == ["from flags: model, tasks, no_reference, expect, protocol.seed"]
+    _, said = _plan("--set", "protocol.seed=7", SERVE_EVAL_SET="limits.stream=true")
+    assert said == ["from flags: model, tasks, no_reference, protocol.seed"]
+    _, said = _plan(SERVE_EVAL_SET="limits.stream=true")
+    assert "from variables: limits.stream" in said
     _, said = _plan(SERVE_EVAL_TEMPERATURE="0.5", SERVE_EVAL_SET="passkey_short.num_samples=9")
     assert "from variables: set, protocol.temperature" in said
 
@@ -114,5 +127,5 @@ def test_commands_with_an_endpoint_as_argument_read_it_too(config: Path) -> None
     done = serve_eval("references", "take", "127.0.0.1:9", "-t", "gsm8k", "-m", "m")
     assert done.returncode == 2
     config.write_text("limits: {concurrency: 0}\n")
-    done = serve_eval("load", "127.0.0.1:9", "-t", "passkey_short", "-m", "m")
+    done = serve_eval("check", "load", "127.0.0.1:9", "-t", "passkey_short", "-m", "m")
     assert (done.returncode, "concurrency" in done.stderr) == (2, True), done.stderr

@@ -151,7 +151,7 @@ def _result(out: Path) -> dict[str, Any]:
 
 def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(own: Path) -> None:
     out = own.parent / "out"
-    run = serve_eval("run", *_flags(own), "--scorer-timeout", "0.5")
+    run = serve_eval("run", *_flags(own), "--set", "limits.scorer_timeout_s=0.5")
     assert run.returncode == 3, run.stderr
     result = _result(out)
     assert (result["scored"], result["failed"], result["failures"]) == (2, 6, {"scorer_error": 6})
@@ -178,18 +178,24 @@ def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(
 
     _forget()
     again = serve_eval(
-        "run", "--include-path", str(own), "--resume", str(out), "--scorer-timeout", "0.5"
+        "run",
+        "--include-path",
+        str(own),
+        "--resume",
+        str(out),
+        "--set",
+        "limits.scorer_timeout_s=0.5",
     )
     assert (again.returncode, _result(out)) == (3, result), again.stderr
 
     (own / "tasks/odd.py").write_text(MENDED)
     _forget()
-    rescored = serve_eval("rescore", str(out), "--include-path", str(own))
+    rescored = serve_eval("judge", "--rescore", str(out), "--include-path", str(own))
     assert " samples  6 of 8 changed outcome: 6 not scored -> correct\n" in rescored.stdout, (
         rescored.stdout
     )
     _forget()
-    judged = serve_eval("verdict", str(out), "--include-path", str(own), "--json")
+    judged = serve_eval("judge", str(out), "--include-path", str(own), "--json")
     assert json.loads(judged.stdout)["result"]["tasks"][0]["result"]["value"] == 100.0
     assert _result(out) == result, "a verdict replaces nothing"
     _forget()
@@ -231,9 +237,11 @@ def test_data_that_are_others_each_time_are_not_scored(own: Path) -> None:
 @pytest.mark.parametrize("again", [False, True], ids=["while asking", "while resuming"])
 def test_an_interruption_waits_for_no_scorer(own: Path, again: bool) -> None:
     out = own.parent / "out"
-    limit = ("--scorer-timeout", "60")
+    limit = ("--set", "limits.scorer_timeout_s=60")
     if again:
-        assert serve_eval("run", *_flags(own), "--scorer-timeout", "0.2").returncode == 3
+        assert (
+            serve_eval("run", *_flags(own), "--set", "limits.scorer_timeout_s=0.2").returncode == 3
+        )
     command = (
         ["run", "--resume", str(out), "--include-path", str(own)]
         if again

@@ -74,3 +74,17 @@ def test_what_is_gone_is_told() -> None:
     Path("outputs/latest").write_text("one")
     with pytest.raises(RunFolderError, match="names outputs/one, which is not there"):
         latest.find_latest()
+
+
+def test_of_a_folder_that_only_holds_runs_the_last_one_is_found() -> None:
+    for time, name in enumerate(("nights/b", "nights/a", "nights/c")):
+        Path(name).mkdir(parents=True)
+        Path(name, "plan.json").write_text("{}")
+        os.utime(Path(name, "plan.json"), (time, [2.0, 9.0, 5.0][time]))
+    Path("nights/notes").mkdir()
+    Path("nights/later").symlink_to("a")
+    assert latest.find_last_below(Path("nights")) == Path("nights/a")
+    assert latest.find_last_below(Path("nights/a")) is None
+    assert latest.find_last_below(Path("nights/notes")) is None
+    Path("nights/compare.json").write_text("{}")
+    assert latest.find_last_below(Path("nights")) is None

@@ -44,7 +44,7 @@ def test_a_session_logs_its_start_probes_failures_and_end(tmp_path: Path) -> Non
         assert text in told, (text, told, done.stderr)
     assert re.search(r"passkey_short: \d+ done, failed: \d+ ", told)
     assert lines[-1].startswith("end: exit code 3, ")
-    again = serve_eval("verdict", out)
+    again = serve_eval("judge", out)
     assert (again.returncode, _lines(out)) == (3, lines), "a command that only reads writes no line"
     assert (out / "run.log").stat().st_mode & 0o077 == 0
 

@@ -129,7 +129,7 @@ plans:
 waivers:
   - {match: {name: red}, reason: known, until: 2999-01-01}
 """)
-    serve_eval("suite", file, "-o", tmp_path / "out")
+    serve_eval("run", file, "-o", tmp_path / "out")
     read = JUnitXml.fromfile(str(tmp_path / "out/junit.xml"))
     cases = {suite.name: next(iter(suite)) for suite in read}
     assert isinstance(cases["red"].result[0], Skipped), "waived"

@@ -33,7 +33,7 @@ def test_a_path_that_is_not_proven_is_an_error_of_its_own(tmp_path: Path) -> Non
     assert [one.tag for one in speculation] == ["system-out"]
     # Judging again writes the same file, and a flag adds to the saved expectations.
     file = tmp_path / "again.xml"
-    done = command("verdict", str(folder), "--junit", str(file), "--expect", "deterministic")
+    done = command("judge", str(folder), "--junit", str(file), "--expect", "deterministic")
     assert done.returncode == 3
     [again] = ElementTree.parse(file).getroot()
     assert [one.get("name") for one in again] == [
@@ -42,5 +42,5 @@ def test_a_path_that_is_not_proven_is_an_error_of_its_own(tmp_path: Path) -> Non
         "speculation",
         "deterministic",
     ]
-    missing = command("verdict", str(folder), "--junit", str(tmp_path / "no" / "file.xml"))
+    missing = command("judge", str(folder), "--junit", str(tmp_path / "no" / "file.xml"))
     assert missing.returncode == 2

@@ -43,10 +43,10 @@ def _print(listing: Listing, *, verbose: bool = False, brief: bool = False) -> l
 @settings(max_examples=60)
 @given(ENTRIES)
 def test_few_lines_are_printed_and_nothing_is_lost_with_v(entries: list[ListEntry]) -> None:
-    listing = Listing(title="all", entries=entries, notes=["a note"], next="serve-eval list")
+    listing = Listing(title="all", entries=entries, notes=["a note"], next="serve-eval data list")
     shown, whole = _print(listing), _print(listing, verbose=True)
     assert len(shown) <= LINES
-    assert (shown[0], whole[0], whole[-1]) == ("all", "all", "  serve-eval list")
+    assert (shown[0], whole[0], whole[-1]) == ("all", "all", "  serve-eval data list")
     assert whole.count("      more of it") == sum(len(one.more) for one in entries)
     assert "  a note" in whole
     assert _print(listing, brief=True) == [one.name for one in entries]

@@ -12,6 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from rich.console import Console
 
+from serve_eval.evaluation.storage.story_files import name_command
 from serve_eval.report.ci import list_annotations, write_junit, write_markdown
 from serve_eval.report.document import (
     Document,
@@ -44,9 +45,9 @@ DOCUMENTS = dict(_list_documents())
 def _borrows(story: str) -> bool:
     """Return True if the command of a package ends by the document of another story.
 
-    `merge` joins shards and ends as the run that they are together.
+    `runs merge` joins shards and ends as the run that they are together.
     """
-    file = PACKAGE / f"cli/{story}.py"
+    file = PACKAGE / f"cli/{'_'.join(name_command(story).split())}.py"
     tree = ast.parse(file.read_text() if file.exists() else "")
     imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     others = {f"serve_eval.report.{one}.document" for one in STORIES}

@@ -75,7 +75,7 @@ def prove(system: System, seed: int, folder: Path) -> Told:
     """Judge B's run of the comparison with the path that it should have taken."""
     if not system.expect:
         return Told(USAGE, "", found=False)
-    code, text = _run("verdict", folder / "compared/b", "--expect", system.expect)
+    code, text = _run("judge", folder / "compared/b", "--expect", system.expect)
     return Told(code, text, "path not proven" in text)
 
 
@@ -83,8 +83,8 @@ def attribute(system: System, seed: int, folder: Path) -> Told:
     """Ask the servers of B's run separately."""
     if not system.may_ask_servers:
         return Told(USAGE, "", found=False)
-    how = ["--concurrency", IN_FLIGHT, "--seed", seed]
-    return _accuses(*_run("attribute", folder / "compared/b", *how, *system.workers))
+    how = ["--concurrency", IN_FLIGHT, "--set", f"seed={seed}"]
+    return _accuses(*_run("check", "workers", folder / "compared/b", *how, *system.workers))
 
 
 def verify(system: System, seed: int, folder: Path) -> Told:
@@ -95,9 +95,13 @@ def verify(system: System, seed: int, folder: Path) -> Told:
     kind, seed = ("chat", seed % 2) if system.chat else ("text", seed)
     reference = folder.parents[1] / f"references/{kind}_{seed}.json"
     reference.parent.mkdir(exist_ok=True)
-    way = ["--model", MODEL, *(["--apply-chat-template"] if system.chat else [])]
+    way = [
+        "--model",
+        MODEL,
+        *(["--set", "protocol.apply_chat_template=true"] if system.chat else []),
+    ]
     if not reference.exists():
-        how = ["--floor", FLOOR, "--seed", seed, "-o", reference.with_suffix("")]
+        how = ["--floor", FLOOR, "--set", f"seed={seed}", "-o", reference.with_suffix("")]
         code, text = _run("verify", system.a, *way, "--register", reference, *how)
         assert reference.exists(), (code, text)
     how = ["--concurrency", system.in_flight, "-o", folder / "verified"]
@@ -110,7 +114,9 @@ def load(system: System, seed: int, folder: Path) -> Told:
     """Ask B the same prompts at several loads."""
     plan = _write_plan(system, system.b, seed, folder / "load.yaml", PER_LOAD)
     with system.disturbed(folder / "loads"):
-        return _accuses(*_run("load", plan, "--concurrency", LOADS, "-o", folder / "loads"))
+        return _accuses(
+            *_run("check", "load", plan, "--concurrency", LOADS, "-o", folder / "loads")
+        )
 
 
 COMMANDS: Mapping[str, Command] = {

@@ -453,7 +453,7 @@ def test_the_command_shows_its_cost_and_sends_nothing(finished: tuple[Path, Plan
         "generation=h:3",
         "--dry-run",
     ]
-    done = serve_eval("attribute", finished[0], "--samples", "3", *flags)
+    done = serve_eval("check", "workers", finished[0], "--samples", "3", *flags)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "context http://h:1/v1",
@@ -465,7 +465,7 @@ def test_the_command_shows_its_cost_and_sends_nothing(finished: tuple[Path, Plan
         ),
         "nothing was sent",
     ]
-    assert serve_eval("attribute", finished[0], "--samples", "0").returncode == 2
+    assert serve_eval("check", "workers", finished[0], "--samples", "0").returncode == 2
 
 
 @pytest.mark.parametrize("max_tokens", [64, 2048])

@@ -1,4 +1,4 @@
-"""`serve-eval attribute` as a command: its faces lie beside those of the run, and lead further."""
+"""`check workers` as a command: its faces lie beside those of the run, and lead further."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_bad_worker_is_named_on_all_faces_and_compared_with_a_sound_one(
         assert ran.returncode in (0, 3), ran.stderr
         of_run = [Path("run", name).read_bytes() for name in FACES]
         workers = ("--worker", good, "--worker", bad, "--samples", str(PROMPTS))
-        done = serve_eval("attribute", "run", *workers, "--json", "--notify-text", "line")
+        done = serve_eval("check", "workers", "run", *workers, "--json", "--notify-text", "line")
         assert done.returncode == FAIL, done.stderr
         shown = json.loads(done.stdout)
         assert shown["result"] == json.loads(Path("run/attribution.json").read_text())

@@ -31,7 +31,7 @@ PLAN = Plan(
 async def _attribute(folder: Path) -> tuple[int, str]:
     program = str(Path(sys.executable).with_name("serve-eval"))
     process = await asyncio.create_subprocess_exec(
-        *(program, "attribute", str(folder), "--samples", "12"),
+        *(program, "check", "workers", str(folder), "--samples", "12"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -84,7 +84,7 @@ def test_a_damaged_transfer_is_named_from_the_comparison_on(tmp_path: Path) -> N
     done, code, told = _compare(tmp_path, faults=faults, known=True)
     assert [one.verdict.outcome for one in done.tasks] == [VerdictOutcome.FAIL]
     found = diagnose(tmp_path / "c")
-    command = f"serve-eval attribute {tmp_path / 'c' / 'b'}"
+    command = f"serve-eval check workers {tmp_path / 'c' / 'b'}"
     assert make_document_of(tmp_path / "c").commands[0] == command
     assert [one.change[0] for one in found.between] == [command]
     assert found.runs[0].findings == ()
@@ -97,5 +97,5 @@ def test_a_sound_pair_is_not_sent_to_its_servers(tmp_path: Path, known: bool) ->
     done, code, told = _compare(tmp_path, faults={}, known=known)
     assert [one.verdict.outcome for one in done.tasks] != [VerdictOutcome.FAIL]
     commands = make_document_of(tmp_path / "c").commands
-    assert not any(one.startswith("serve-eval attribute") for one in commands)
+    assert not any(one.startswith("serve-eval check workers") for one in commands)
     assert code == (0 if known else 2), told

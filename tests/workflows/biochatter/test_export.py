@@ -39,7 +39,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_each_case_has_its_scores_and_each_failure_its_row(runs: Path, tmp_path: Path) -> None:
-    done = serve_eval("export", runs, "--format", "biochatter", "-o", tmp_path)
+    done = serve_eval("runs", "export", runs, "--format", "biochatter", "-o", tmp_path)
     assert done.returncode == 0, done.stderr
     [file] = tmp_path.glob("*extraction.csv")
     assert file.read_text().splitlines()[0] == (
@@ -75,7 +75,7 @@ def test_result_files_of_biochatter_are_added_to_the_tables(runs: Path, tmp_path
         "org/good,x:tissue:y,1.0;0.0/1,2,h2,2025-04-27 11:48:18,0.5.0\n"
     )
     flags = ["--format", "biochatter", "--add", old]
-    done = serve_eval("export", runs / "good", *flags, "-o", tmp_path / "out")
+    done = serve_eval("runs", "export", runs / "good", *flags, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     [row] = _rows(tmp_path / "out/processed/old_task.csv")
     assert (row["Score achieved"], row["Score possible"]) == ("4", "7")
@@ -87,7 +87,7 @@ def test_result_files_of_biochatter_are_added_to_the_tables(runs: Path, tmp_path
 
 
 def test_add_is_refused_for_other_formats(runs: Path, tmp_path: Path) -> None:
-    done = serve_eval("export", runs / "good", "--add", tmp_path / "a.csv")
+    done = serve_eval("runs", "export", runs / "good", "--add", tmp_path / "a.csv")
     assert done.returncode == 2
     assert "--add is for --format biochatter" in done.stderr
 
@@ -106,7 +106,7 @@ def test_deployments_of_one_model_are_not_merged(tmp_path: Path) -> None:
         "bf16": [],
         "fp8": ["--quant-algo", "FP8"],
         "fp8-kv": ["--quant-algo", "FP8", "--kv-cache-quant-algo", "FP8"],
-        "mtp": ["--spec-dec-algo", "MTP"],
+        "mtp": ["--set", "accuracy_spec.spec_dec_algo=MTP"],
         "old: build": [],
     }
     for i, (name, more) in enumerate(flags.items()):
@@ -117,7 +117,9 @@ def test_deployments_of_one_model_are_not_merged(tmp_path: Path) -> None:
                 "-o", tmp_path / "runs" / (name if model != "org/single" else "single"),
             )  # fmt: skip
             assert done.returncode == 3, done.stderr
-    done = serve_eval("export", tmp_path / "runs", "--format", "biochatter", "-o", tmp_path / "out")
+    done = serve_eval(
+        "runs", "export", tmp_path / "runs", "--format", "biochatter", "-o", tmp_path / "out"
+    )
     assert done.returncode == 0, done.stderr
     names = [f"org/m:7:gguf:Q4 ({name.replace(':', '-')})" for name in flags]
     [file] = (tmp_path / "out").glob("*extraction.csv")

@@ -22,4 +22,4 @@ def test_the_verdict_in_a_suite_counts_and_a_row_without_one_is_skipped() -> Non
     states = [case.state for case in document.cases]
     assert states == [CiState.FAILURE, CiState.PASSED, CiState.SKIPPED]
     assert document.warnings == ["one was left out"]
-    assert document.commands == ["serve-eval export s --format table"]
+    assert document.commands == ["serve-eval runs export s --format table"]

@@ -473,20 +473,25 @@ def test_the_command_asks_an_endpoint_what_the_other_side_was_asked(
 
 
 @pytest.mark.parametrize(
-    ("flags", "route"),
+    ("options", "route"),
     [
         ([], "/v1/completions"),
-        (["--apply-chat-template"], "/v1/chat/completions"),
+        (["--set", "protocol.apply_chat_template=true"], "/v1/chat/completions"),
         (["--set", "gsm8k.apply_chat_template=true"], "/v1/chat/completions"),
         (
-            ["--set", "gsm8k.apply_chat_template=false", "--no-apply-chat-template"],
+            [
+                "--set",
+                "gsm8k.apply_chat_template=false",
+                "--set",
+                "protocol.apply_chat_template=false",
+            ],
             "/v1/completions",
         ),
     ],
 )
-@pytest.mark.parametrize("command", ["compare", "invariants"])
-def test_the_chat_template_is_a_flag_of_the_command(
-    data_root: Path, tmp_path: Path, command: str, flags: list[str], route: str
+@pytest.mark.parametrize("command", ["compare", "check invariants"])
+def test_the_chat_template_is_an_option_of_the_command(
+    data_root: Path, tmp_path: Path, command: str, options: list[str], route: str
 ) -> None:
     routes = ["/v1/completions", "/v1/chat/completions"]
     server, other = (ScriptedServer(answer("The answer is 4."), paths=routes) for _ in "ab")
@@ -494,7 +499,7 @@ def test_the_chat_template_is_a_flag_of_the_command(
         sides = [url, other_url] if command == "compare" else [url]
         more = ["--tasks", "gsm8k", "--dataset-root", data_root, "--limit", "2", "--model", "m"]
         more += ["--self", "0"] if command == "compare" else ["--chunk-tokens", "0"]
-        said = serve_eval(command, *sides, *more, *flags, "-o", tmp_path / "out")
+        said = serve_eval(*command.split(), *sides, *more, *options, "-o", tmp_path / "out")
     assert (tmp_path / "out").exists(), said.stderr
     chat = route == "/v1/chat/completions"
     assert {request.chat for request in server.asked[-2:]} == {chat}

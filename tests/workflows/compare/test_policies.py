@@ -81,7 +81,7 @@ def test_policies_that_sample_otherwise_are_refused_before_the_answers(
     with pytest.raises(NotComparableError, match=REFUSED) as caught:
         _compare(tmp_path / "out", *sides, finished=finished)  # type: ignore[arg-type]
     assert caught.value.exit_code == 3
-    assert "Ask A again with --server-defaults neutral" in caught.value.hint
+    assert "Ask A again with --set server_defaults=neutral" in caught.value.hint
     assert "--allow-mismatch server_adds" in caught.value.hint
     assert not any(file.stat().st_size for file in (tmp_path / "out").rglob("samples/*.jsonl"))
     assert not (tmp_path / "out/comparison.json").exists()

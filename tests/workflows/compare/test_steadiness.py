@@ -117,7 +117,7 @@ def test_unlike_servers_behind_one_address_are_named(
     differing = {side: agreed.different for side, agreed in own.items() if agreed is not None}
     assert differing == {unlike: int(told[1]), other: 0}
     command = line.split("each of them: ")[1].split(",")[0]
-    assert command == f"serve-eval attribute {tmp_path / 'out' / unlike.lower()}"
+    assert command == f"serve-eval check workers {tmp_path / 'out' / unlike.lower()}"
     said = serve_eval(*shlex.split(command)[1:], "--dry-run")
     assert "--worker" in said.stderr, "it knows no server, and says how to name them"
 

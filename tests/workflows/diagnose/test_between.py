@@ -133,7 +133,7 @@ def test_an_even_loss_of_a_disaggregated_pair_may_be_in_its_transfer(
     assert one.rule == "even_loss"
     transfer = "or the transfer of KV caches between its context and generation servers"
     assert (transfer in one.told) is legs
-    assert one.change[0].startswith("serve-eval attribute ") is legs
+    assert one.change[0].startswith("serve-eval check workers ") is legs
 
 
 def test_loops_that_are_cut_are_not_a_lack_of_tokens(tmp_path: Path) -> None:

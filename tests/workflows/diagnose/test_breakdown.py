@@ -62,7 +62,9 @@ def test_near_misses_and_unread_answers_are_counted(act: Act, name: str, tmp_pat
     assert [label for label, _ in rows].count("e.g.") == 3
     [kinds] = [text for label, text in rows if label == "lost"]
     assert f"{lost} " in kinds.partition("; ")[2]
-    assert any(line.startswith("serve-eval capsule") for line in said.commands)
+    assert any(
+        line.startswith("serve-eval show ") and " --capsule " in line for line in said.commands
+    )
     assert " against 90.0 " in conclusion.figures
 
 

@@ -66,14 +66,14 @@ def _of(evidence: Evidence, rule: str) -> Finding:
 def test_a_command_is_one_for_a_shell_whatever_folder_and_sample_are_called() -> None:
     wrong = [_answered(f"{ID}{n}", "so it is 17", Outcome.WRONG, _attempt()) for n in range(4)]
     rescore, look = _of(_evidence(*wrong), "extraction").change
-    assert shlex.split(rescore) == ["serve-eval", "rescore", str(FOLDER)]
+    assert shlex.split(rescore) == ["serve-eval", "judge", "--rescore", str(FOLDER)]
     assert shlex.split(look) == [
         "serve-eval",
-        "capsule",
+        "show",
         str(FOLDER),
         "--task",
         "t",
-        "--sample",
+        "--capsule",
         f"{ID}0",
     ]
     refused = [

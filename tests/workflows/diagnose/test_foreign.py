@@ -33,7 +33,7 @@ def test_exchanged_answers_are_found_with_their_pairs(in_flight: int) -> None:
     assert found.p is not None
     assert found.p <= ALPHA
     assert found.told.count(" has the answer of ") == 3
-    assert found.change == ("serve-eval invariants URL --canaries",)
+    assert found.change == ("serve-eval check invariants URL --canaries",)
     assert len(found.samples) == 5
     assert found.task == "t"
     assert found.explains is not None

@@ -267,7 +267,7 @@ CASES = {
     ),
     "ends_otherwise": Case(
         act=ends_otherwise, rule="unlisted_finish", told="'my_end'",
-        change="--known-finish-reasons my_end",
+        change="--set limits.known_finish_reasons=my_end",
     ),
     "marked": Case(
         act=marked, rule="template_marks", told="<|im_end|>", change="apply_chat_template=true",
@@ -284,12 +284,12 @@ CASES = {
         act=says_it_otherwise,
         rule="extraction",
         told="end with the expected answer",
-        change="serve-eval rescore",
+        change="serve-eval judge --rescore",
         also=frozenset({"extractors"}),
     ),
     "babbles": Case(
         act=babbles, rule="unreadable", told="the wrong one, or damaged",
-        change="serve-eval capsule",
+        change="--task word_problems --capsule ",
     ),
     "worse_from_60": Case(
         act=worse_from_60, rule="drift", told="degrading from request", change="restart",
@@ -307,7 +307,7 @@ CASES = {
         act=sound,
         rule="lost_streams",
         told="streams lost their answer",
-        change="--no-stream",
+        change="--set limits.stream=false",
         server={"loses_streams": True},
         limits=replace(QUICK, stream=True, max_attempts=2),
     ),
@@ -340,7 +340,8 @@ CASES = {
         also=frozenset({"missing"}),
     ),
     "refuses_behind": Case(
-        act=refuses_behind, rule="wrapped_400", told="a worker's 400", change="serve-eval capsule",
+        act=refuses_behind, rule="wrapped_400", told="a worker's 400",
+        change="--task word_problems --capsule ",
         also=frozenset({"missing"}),
     ),
     "gives_up_after_two_seconds": Case(
@@ -348,11 +349,13 @@ CASES = {
         change="-r 7200", also=frozenset({"missing"}),
     ),
     "never_answers": Case(
-        act=never_answers, rule="timeout", told="own time limit", change="--stall-timeout",
+        act=never_answers, rule="timeout", told="own time limit",
+        change="--set limits.stall_timeout_s=S",
         limits=replace(QUICK, stall_timeout_s=0.3, concurrency=16), also=frozenset({"missing"}),
     ),
     "errs_on_some": Case(
-        act=errs_on_some, rule="these_prompts", told="fail each time", change="serve-eval capsule",
+        act=errs_on_some, rule="these_prompts", told="fail each time",
+        change="--task word_problems --capsule ",
         limits=replace(QUICK, max_attempts=2, concurrency=16), also=frozenset({"missing"}),
     ),
 }  # fmt: skip
@@ -422,7 +425,7 @@ def test_an_even_loss_of_servers_apart_names_their_transfer_and_who_finds_it(
     [one] = diagnose(tmp_path / "out").runs[0].findings
     assert one.rule == "even_loss"
     assert "or the transfer of KV caches between its context and generation servers" in one.told
-    assert one.change[0].startswith("serve-eval attribute ")
+    assert one.change[0].startswith("serve-eval check workers ")
 
 
 def test_server_errors_from_a_moment_on_come_with_the_lines_of_that_time(tmp_path: Path) -> None:
@@ -524,7 +527,7 @@ def test_after_a_fall_the_workers_are_to_be_told_apart_where_there_are_several(
         info=info,
     )
     [finding] = [one for one in diagnose(tmp_path / "out").runs[0].findings if one.rule == "drift"]
-    assert any("serve-eval attribute" in option for option in finding.change) is (
+    assert any("serve-eval check workers" in option for option in finding.change) is (
         generation_servers > 1
     )
 

@@ -209,7 +209,8 @@ def test_a_real_comparison_names_the_slice(
     assert found.told.startswith(words)
     assert 0.9 * found.of <= found.count == found.explains
     assert len(found.samples) == 3
-    assert found.change[-1].startswith("serve-eval capsule")
+    assert found.change[-1].startswith("serve-eval show ")
+    assert " --capsule " in found.change[-1]
     [line] = find_leads(read_folder(folder)).places
     assert line == f"word_problems: the loss lies in one slice: {found.told}"
 

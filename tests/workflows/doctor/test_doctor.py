@@ -1,4 +1,4 @@
-"""Test what serve-eval doctor finds on this machine and on others."""
+"""Test what serve-eval setup doctor finds on this machine and on others."""
 
 from __future__ import annotations
 
@@ -53,17 +53,19 @@ def test_the_command_says_first_whether_runs_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = serve_eval("doctor", COLUMNS="80", OPENAI_API_KEY="sk-never-printed")
+    done = serve_eval("setup", "doctor", COLUMNS="80", OPENAI_API_KEY="sk-never-printed")
     assert done.returncode == 0, done.stderr
     assert re.match(r" READY   \d+ parts: \d+ ABSENT, \d+ OK\n", done.stdout)
     assert "\n works    runs against endpoints\n" in done.stdout
     assert len(done.stdout.splitlines()) <= 22
-    told = json.loads(serve_eval("doctor", "--json", OPENAI_API_KEY="sk-never-printed").stdout)
+    told = json.loads(
+        serve_eval("setup", "doctor", "--json", OPENAI_API_KEY="sk-never-printed").stdout
+    )
     found = told["result"]
     states = {one["name"]: one["state"] for one in found["findings"]}
     assert (states["serve-eval"], states["key"]) == ("ok", "ok")
     assert "sk-never-printed" not in json.dumps(told) + done.stdout
-    whole = " ".join(serve_eval("doctor", "-v", COLUMNS="80").stdout.split())
+    whole = " ".join(serve_eval("setup", "doctor", "-v", COLUMNS="80").stdout.split())
     for one in found["findings"]:
         assert one["name"] in done.stdout
         assert " ".join(one["fix"].split()) in whole
@@ -74,7 +76,7 @@ def test_the_command_says_first_whether_runs_work(
 
 def test_too_few_open_files_come_first_with_their_fix_and_fail_in_ci(tmp_path: Path) -> None:
     junit = tmp_path / "junit.xml"
-    doctor = [sys.executable, "-m", "serve_eval", "doctor", "--junit", str(junit)]
+    doctor = [sys.executable, "-m", "serve_eval", "setup", "doctor", "--junit", str(junit)]
     limited = ["bash", "-c", f"ulimit -n 1000 && {shlex.join(doctor)}"]
     done = subprocess.run(limited, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr

@@ -31,7 +31,7 @@ def _read(text: str) -> Any:
 
 def test_the_plan_of_an_endpoint_runs_as_it_is() -> None:
     with create(Quirks()).serve_in_thread() as url:
-        done = serve_eval("init", url)
+        done = serve_eval("setup", "init", url)
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines()[0].startswith(" WRITTEN   plan.yaml  for ")
         assert "\n works    chat, completions" in done.stdout
@@ -47,27 +47,27 @@ def test_the_plan_of_an_endpoint_runs_as_it_is() -> None:
 
 def test_the_commands_that_come_next_can_be_run() -> None:
     with create(Quirks()).serve_in_thread() as url:
-        told = json.loads(serve_eval("init", url, "-o", "my plan.yaml", "--json").stdout)
+        told = json.loads(serve_eval("setup", "init", url, "-o", "my plan.yaml", "--json").stdout)
         assert len(told["commands"]) == 3
         for command in told["commands"]:
             done = serve_eval(*shlex.split(command)[1:])
             assert done.returncode in (0, 1, 3), done.stderr
-    told = json.loads(serve_eval("init", "--offline", "--json").stdout)
+    told = json.loads(serve_eval("setup", "init", "--offline", "--json").stdout)
     assert told["commands"] == ["serve-eval run plan.yaml --dry-run"]
     assert serve_eval("run", "plan.yaml", "--dry-run").returncode == 0
 
 
 def test_a_file_that_exists_is_replaced_only_by_force() -> None:
     Path("plan.yaml").write_text("mine")
-    refused = serve_eval("init", "--offline")
+    refused = serve_eval("setup", "init", "--offline")
     assert (refused.returncode, "with --force" in refused.stderr) == (2, True)
     assert Path("plan.yaml").read_text() == "mine"
-    assert serve_eval("init", "--offline", "--force").returncode == 0
+    assert serve_eval("setup", "init", "--offline", "--force").returncode == 0
     assert _read(Path("plan.yaml").read_text())["model"] == "MODEL"
 
 
 def test_without_an_endpoint_the_plan_has_placeholders_and_says_why() -> None:
-    done = serve_eval("init", "127.0.0.1:9", "-o", "p.yaml")
+    done = serve_eval("setup", "init", "127.0.0.1:9", "-o", "p.yaml")
     assert done.returncode == 0, done.stderr
     text = Path("p.yaml").read_text()
     assert "could not be asked: cannot connect to 127.0.0.1:9" in text
@@ -75,7 +75,7 @@ def test_without_an_endpoint_the_plan_has_placeholders_and_says_why() -> None:
     assert " to fill in " in said
     assert "could not be asked: cannot connect to 127.0.0.1:9" in said
     assert resolve(_read(text), {}, {}).plan.model == "MODEL"
-    unwritable = serve_eval("init", "--offline", "-o", "nowhere/p.yaml")
+    unwritable = serve_eval("setup", "init", "--offline", "-o", "nowhere/p.yaml")
     assert (unwritable.returncode, "cannot be written" in unwritable.stderr) == (2, True)
 
 

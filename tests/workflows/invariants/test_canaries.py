@@ -428,6 +428,7 @@ def test_servers_that_answer_nothing(tmp_path: Path) -> None:
 def test_the_command_runs_the_pass_alone(tmp_path: Path) -> None:
     with copier().serve_in_thread() as url:
         done = serve_eval(
+            "check",
             "invariants",
             url,
             "--canaries",
@@ -441,6 +442,7 @@ def test_the_command_runs_the_pass_alone(tmp_path: Path) -> None:
         assert done.returncode == PASS, done.stderr
         assert "28 of 28 answers repeat their own code" in " ".join(done.stdout.split())
         again = serve_eval(
+            "check",
             "invariants",
             url,
             "--canaries",
@@ -455,6 +457,10 @@ def test_the_command_runs_the_pass_alone(tmp_path: Path) -> None:
         assert json.loads(again.stdout)["result"]["own"] == 28
         for name in ("report.html", "junit.xml", "summary.md"):
             assert (tmp_path / "out" / name).exists()
-        wrong = serve_eval("invariants", url, "--canaries", "--tasks", "gsm8k")
+        wrong = serve_eval("check", "invariants", url, "--canaries", "--tasks", "gsm8k")
     assert wrong.returncode == 2
     assert "--canaries sends prompts of its own: leave out --tasks" in wrong.stderr
+    chat = ("--set", "protocol.apply_chat_template=true")
+    wrong = serve_eval("check", "invariants", "127.0.0.1:9", "--canaries", *chat)
+    assert wrong.returncode == 2
+    assert f"leave out {' '.join(chat)}\n" in wrong.stderr

@@ -419,9 +419,16 @@ def test_chat_is_also_rendered_here_where_a_template_is_given(
             }
         )
     )
-    flags = ["--limit", "10", "--tokenizer", tmp_path / "tokenizer", "--chunk-tokens", "0"]
+    flags = [
+        "--limit",
+        "10",
+        "--tokenizer",
+        str(tmp_path / "tokenizer"),
+        "--chunk-tokens",
+        "0",
+    ]
     out = tmp_path / "out"
-    said = serve_eval("invariants", tmp_path / "plan.yaml", *flags, "-o", out, "--json")
+    said = serve_eval("check", "invariants", tmp_path / "plan.yaml", *flags, "-o", out, "--json")
     # The simulated endpoint knows only chat prompts, so it takes a rendered prompt for another
     # question.
     assert said.returncode == FAIL, said.stderr
@@ -442,26 +449,32 @@ def test_chat_is_also_rendered_here_where_a_template_is_given(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["compare", "host:1"], "To compare an endpoint with itself: serve-eval invariants host:1"),
+        (
+            ["compare", "host:1"],
+            "To compare an endpoint with itself: serve-eval check invariants host:1",
+        ),
         (
             ["compare", "host:1", "host:2", "--invariants"],
-            "is now a separate command: serve-eval invariants",
+            "is now a separate command: serve-eval check invariants",
         ),
         (
             ["compare", "host:1", "--invariants", "--chunk-tokens", "0"],
-            "is now a separate command: serve-eval invariants",
+            "is now a separate command: serve-eval check invariants",
         ),
         (
             ["compare", "host:1", "host:2", "--tokenizer", "x"],
-            "--tokenizer is for serve-eval invariants",
+            "--tokenizer is for serve-eval check invariants",
         ),
         (
             ["compare", "host:1", "host:2", "--chunk-tokens", "512"],
-            "--chunk-tokens is for serve-eval invariants",
+            "--chunk-tokens is for serve-eval check invariants",
         ),
-        (["invariants", "host:1", "--chunk-tokens", "-1"], "--chunk-tokens must be 0 or more"),
         (
-            ["invariants", "host:1", "--launch"],
+            ["check", "invariants", "host:1", "--chunk-tokens", "-1"],
+            "--chunk-tokens must be 0 or more",
+        ),
+        (
+            ["check", "invariants", "host:1", "--launch"],
             "--launch: A is a running endpoint (host:1), not a plan file",
         ),
     ],

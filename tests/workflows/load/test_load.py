@@ -1,4 +1,4 @@
-"""`serve-eval load` against servers whose answers depend on the number of requests in flight."""
+"""`check load` against servers whose answers depend on the number of requests in flight."""
 
 from __future__ import annotations
 
@@ -174,7 +174,17 @@ def test_a_folder_keeps_its_loads(tmp_path: Path) -> None:
 def test_the_command_prints_what_was_not_tested_and_its_json(tmp_path: Path) -> None:
     server = ScriptedServer([answer("#### 1")], routes={"/v1/models": models("m")})
     with server.serve_in_thread() as url:
-        command = ("load", url, "--tasks", "word_problems", "--limit", "8", "--concurrency", "1,32")
+        command = (
+            "check",
+            "load",
+            url,
+            "--tasks",
+            "word_problems",
+            "--limit",
+            "8",
+            "--concurrency",
+            "1,32",
+        )
         said = serve_eval(*command, "-o", tmp_path / "out", COLUMNS="80")
         parsed = serve_eval(*command, "-o", tmp_path / "out", "--json")
     assert said.returncode == UNDECIDED, said.stderr
@@ -191,7 +201,7 @@ def test_the_command_prints_what_was_not_tested_and_its_json(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("given", ["8", "1,x", "0,4", "4,4"])
 def test_a_list_of_loads_needs_two_numbers(given: str) -> None:
-    said = serve_eval("load", "host:1", "--concurrency", given)
+    said = serve_eval("check", "load", "host:1", "--concurrency", given)
     assert said.returncode == 2
     assert "--concurrency" in said.stderr
     with pytest.raises(PlanError):

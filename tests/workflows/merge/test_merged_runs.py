@@ -48,7 +48,16 @@ def plan(url: str, data_root: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return [
         *flags,
         *("--dataset-root", str(data_root), "--references-dir", str(refs)),
-        *("--limit", "150", "--order-seed", "7", "--concurrency", "8", "--max-attempts", "1"),
+        *(
+            "--limit",
+            "150",
+            "--set",
+            "limits.order_seed=7",
+            "--concurrency",
+            "8",
+            "--set",
+            "limits.max_attempts=1",
+        ),
     ]
 
 
@@ -102,14 +111,14 @@ def test_merged_shards_are_one_run_but_for_times(
     one, whole = tmp_path / "one", tmp_path / "whole"
     alone = serve_eval(*plan, "-o", one, *more)
     folders = shards(4, *more)
-    merged = serve_eval("merge", *reversed(folders), "-o", whole)
+    merged = serve_eval("runs", "merge", *reversed(folders), "-o", whole)
     assert (alone.returncode, merged.returncode) == (3, 3), merged.stderr  # 4 % are missing
     assert _without_times(_report(whole)) == _without_times(_report(one))
     assert [task["result"]["failed"] for task in _report(whole)["tasks"]] > [0, 0]
     for task in ("gsm8k", "mmlu"):
         assert sorted(_scores(whole, task)) == sorted(_scores(one, task))
     again = tmp_path / "again"
-    assert serve_eval("merge", *folders, "-o", again).returncode == 3
+    assert serve_eval("runs", "merge", *folders, "-o", again).returncode == 3
     for file in ("scores/gsm8k.jsonl", "samples/mmlu.jsonl", "order.json", "plan.json"):
         if file != "plan.json":  # signed for its folder
             assert (again / file).read_bytes() == (whole / file).read_bytes()
@@ -120,7 +129,7 @@ def test_one_request_at_a_time_gives_the_same_files(
 ) -> None:
     one, whole = tmp_path / "one", tmp_path / "whole"
     serve_eval(*plan, "--concurrency", "1", "-o", one)
-    serve_eval("merge", *shards(3, "--concurrency", "1"), "-o", whole)
+    serve_eval("runs", "merge", *shards(3, "--concurrency", "1"), "-o", whole)
     for task in ("gsm8k", "mmlu"):
         assert _scores(whole, task) == _scores(one, task)
         assert _answered(whole, task) == _answered(one, task)
@@ -128,9 +137,9 @@ def test_one_request_at_a_time_gives_the_same_files(
 
 def test_a_merged_run_is_a_run(shards: Sharding, plan: list[str], tmp_path: Path) -> None:
     whole, refs = tmp_path / "whole", tmp_path / "own"
-    serve_eval("merge", *shards(2), "-o", whole)
+    serve_eval("runs", "merge", *shards(2), "-o", whole)
     before = _report(whole)["tasks"][0]["verdict"]
-    judged = serve_eval("verdict", whole, "--json")
+    judged = serve_eval("judge", whole, "--json")
     assert json.loads(judged.stdout)["result"]["tasks"][0]["verdict"] == before
     assert serve_eval("compare", whole, whole, "-o", tmp_path / "c").returncode in (0, 2, 3)
     resumed = serve_eval("run", "--resume", whole)
@@ -152,11 +161,11 @@ def test_a_shard_is_not_judged(shards: Sharding, tmp_path: Path) -> None:
         assert task["result"]["planned"] in (37, 38)
         assert task["fingerprint"]["shard"] == "2/4"
         assert task["fingerprint"]["samples_of_all_shards"].startswith("150 ")
-    assert "serve-eval merge judges all shards together" in str(report)
+    assert "serve-eval runs merge judges all shards together" in str(report)
 
 
 def test_a_merged_run_says_that_it_did_not_stop_early(shards: Sharding, tmp_path: Path) -> None:
-    serve_eval("merge", *shards(2, "--early-stop"), "-o", tmp_path / "whole")
+    serve_eval("runs", "merge", *shards(2, "--early-stop"), "-o", tmp_path / "whole")
     report = _report(tmp_path / "whole")
     assert "no early stop: shards ask all of their samples" in report["warnings"]
     assert report["plan"]["early_stop"] is None
@@ -165,7 +174,7 @@ def test_a_merged_run_says_that_it_did_not_stop_early(shards: Sharding, tmp_path
 
 def _refused(folders: Sequence[Path], tmp_path: Path) -> str:
     """Return the message of a merge that is refused, which writes nothing."""
-    done = serve_eval("merge", *folders, "-o", tmp_path / "refused")
+    done = serve_eval("runs", "merge", *folders, "-o", tmp_path / "refused")
     assert done.returncode == 2, done.stdout
     assert not (tmp_path / "refused").exists()
     return done.stderr
@@ -175,7 +184,7 @@ def test_what_is_missing_or_doubled_is_refused(shards: Sharding, tmp_path: Path)
     a, b, c = shards(3)
     assert "shard 2 of 3 is missing" in _refused([a, c], tmp_path)
     assert "shard 2/3 is given twice" in _refused([a, b, c, b], tmp_path)
-    [fewer] = shards(2, "--retry-budget", "9", only=[1])
+    [fewer] = shards(2, "--set", "limits.retry_budget=9", only=[1])
     assert "are of different counts" in _refused([a, b, c, fewer], tmp_path)
     journal = b / "samples/gsm8k.jsonl"
     whole = journal.read_bytes()
@@ -194,7 +203,7 @@ def test_what_is_missing_or_doubled_is_refused(shards: Sharding, tmp_path: Path)
     journal.write_bytes(whole + foreign.replace(json.loads(foreign)["id"].encode(), b"no-such"))
     assert "1 samples are not in the data, such as no-such" in _refused([a, b, c], tmp_path)
     journal.write_bytes(whole)
-    assert serve_eval("merge", a, b, c, "-o", tmp_path / "whole").returncode == 3
+    assert serve_eval("runs", "merge", a, b, c, "-o", tmp_path / "whole").returncode == 3
 
 
 def test_a_run_that_is_no_shard_is_refused(
@@ -211,7 +220,7 @@ def test_a_run_that_is_no_shard_is_refused(
         ("--limit", "140", "plan.limit: 150 and 140"),
         ("--temperature", "0.5", "gsm8k.temperature"),
         ("--repeats", "2", "plan.repeats: 1 and 2"),
-        ("--seed", "4", "the samples of gsm8k: "),
+        ("--set", "seed=4", "the samples of gsm8k: "),
     ],
 )
 def test_shards_of_other_runs_are_refused_with_what_differs(
@@ -241,7 +250,7 @@ def test_shards_of_other_data_are_refused_with_the_data_named(
     assert "the samples of gsm8k: " in said
     assert "the samples of mmlu" not in said
     [c] = shards(2, *same, only=[2])
-    done = serve_eval("merge", a, c, "-o", tmp_path / "refused", "--dataset-root", other)
+    done = serve_eval("runs", "merge", a, c, "-o", tmp_path / "refused", "--dataset-root", other)
     assert done.returncode == 2
     assert "gsm8k: the shards and the data here differ: samples: " in done.stderr
     assert not (tmp_path / "refused").exists()
@@ -250,8 +259,8 @@ def test_shards_of_other_data_are_refused_with_the_data_named(
 def test_shards_with_other_orders_have_no_alarm_together(
     plan: list[str], shards: Sharding, tmp_path: Path
 ) -> None:
-    folders = [*shards(2, only=[1]), *shards(2, "--order-seed", "8", only=[2])]
-    serve_eval("merge", *folders, "-o", tmp_path / "whole")
+    folders = [*shards(2, only=[1]), *shards(2, "--set", "limits.order_seed=8", only=[2])]
+    serve_eval("runs", "merge", *folders, "-o", tmp_path / "whole")
     report = _report(tmp_path / "whole")
     assert any("asked in different random orders" in line for line in report["warnings"])
     assert json.loads((tmp_path / "whole/order.json").read_text()) == {
@@ -271,14 +280,14 @@ def test_a_shard_that_still_runs_is_refused(shards: Sharding, tmp_path: Path) ->
     a, b = shards(2)
     with hold(b, "plan.json"):
         assert f"{b} is in use by another run" in _refused([a, b], tmp_path)
-    assert serve_eval("merge", a, b, "-o", tmp_path / "whole").returncode == 3
+    assert serve_eval("runs", "merge", a, b, "-o", tmp_path / "whole").returncode == 3
 
 
 def test_servers_of_two_versions_are_named(shards: Sharding, tmp_path: Path) -> None:
     a, b = shards(2)
     sessions = b / "environment.json"
     sessions.write_text(sessions.read_text().replace('"version": "simulator"', '"version": "9.9"'))
-    serve_eval("merge", a, b, "-o", tmp_path / "whole")
+    serve_eval("runs", "merge", a, b, "-o", tmp_path / "whole")
     [line] = [line for line in _report(tmp_path / "whole")["warnings"] if "versions" in line]
     assert line == "servers of several versions answered the shards: 9.9, simulator"
 
@@ -286,13 +295,13 @@ def test_servers_of_two_versions_are_named(shards: Sharding, tmp_path: Path) -> 
 def test_a_task_that_no_endpoint_can_do_is_unsupported_in_the_whole(
     plan: list[str], tmp_path: Path
 ) -> None:
-    chat = [*plan, "--apply-chat-template", "--no-reference"]
+    chat = [*plan, "--set", "protocol.apply_chat_template=true", "--no-reference"]
     parts, whole = [tmp_path / "1", tmp_path / "2"], tmp_path / "whole"
     with serve_in_thread(create_app(SimulatorConfig(no_chat=True, any_model=True))) as url:
         at = [url if word == plan[2] else word for word in chat]
         for k in (1, 2):
             assert serve_eval(*at, "--shard", f"{k}/2", "-o", parts[k - 1]).returncode == 3
-    merged = serve_eval("merge", *parts, "-o", whole)
+    merged = serve_eval("runs", "merge", *parts, "-o", whole)
     assert merged.returncode == 3, merged.stderr
     outcomes = [task["verdict"]["outcome"] for task in _report(whole)["tasks"]]
     assert outcomes == ["UNSUPPORTED", "UNSUPPORTED"]

@@ -544,7 +544,7 @@ def test_kept_servers_stay_however_the_run_ends(
         str(data_root),
     ]
     words += ["--no-reference", "--limit", "8", "--keep-servers", "-o", str(out)]
-    words += ["--rate-limit", "1"] if how else []
+    words += ["--set", "limits.rate_limit=1"] if how else []
     with subprocess.Popen(
         command(*words), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     ) as process:

@@ -265,7 +265,7 @@ def test_another_suite_in_the_folder_is_refused_naming_what_differs(
         with pytest.raises(RunFolderError, match="holds another suite") as caught:
             _evaluate(other, out, servers)
         assert said in str(caught.value)
-        assert "serve-eval export of both" in caught.value.hint
+        assert "serve-eval runs export of both" in caught.value.hint
     with pytest.raises(RunFolderError, match="not empty and holds no suite"):
         _evaluate(suite, tmp_path, servers)
     with (

@@ -1,4 +1,4 @@
-"""`serve-eval tools` against a stand-in of trtllm-serve, sound and with faults of its parsers."""
+"""`check tools` against a stand-in of trtllm-serve, sound and with faults of its parsers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_command_prints_writes_and_resumes(tmp_path: Path, answers: Path) ->
     model = ToolModel(answers, seed=0, thinks=False)
     chosen = ("--kinds", "auto,no_tool", "--kinds", "regex", "--limit", 30, "-o", tmp_path / "out")
     with serve_in_thread(create_standin(model, {"one_id": True})) as url:
-        command = ("tools", url, "--model", "M", "--concurrency", "1", *chosen)
+        command = ("check", "tools", url, "--model", "M", "--concurrency", "1", *chosen)
         sound = serve_eval(*command, "--junit", tmp_path / "a.xml")
         assert (sound.returncode, sound.stdout.startswith(" PASS   tool calls  ")) == (
             0,
@@ -91,7 +91,7 @@ def test_the_command_prints_writes_and_resumes(tmp_path: Path, answers: Path) ->
         assert json.loads(strict.stdout)["result"]["exit_code"] == FAIL
         assert serve_eval(*command, "--concurrency", "1,2").returncode == 2
     for wrong in (["--max", "x=1"], ["--max", "invalid JSON"], ["--kinds", "x"]):
-        assert serve_eval("tools", url, *wrong).returncode == 2
+        assert serve_eval("check", "tools", url, *wrong).returncode == 2
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_a_fault_of_single_requests_is_red_everywhere(sibling: bool, tmp_path: P
     a, b = ModelServer(name="a"), ModelServer(name="b", numerics=numerics, foreign=0.07)
     line = tmp_path / "line.txt"
     siblings = [ModelServer(name="s", numerics=NUMERICS)] * sibling
-    ran = _run([a, b], siblings, "-o", tmp_path, "--notify-text", line, "--seed", 3)
+    ran = _run([a, b], siblings, "-o", tmp_path, "--notify-text", line, "--set", "seed=3")
     told = " ".join(ran.stdout.split())
     assert ran.returncode == 1, told
     found = _read(tmp_path)

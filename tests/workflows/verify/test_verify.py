@@ -312,16 +312,26 @@ def test_the_user_chooses_between_chats_and_texts(tmp_path: Path) -> None:
         ran = [
             serve_eval("verify", url, *how, *more)
             for more in (
-                ["--apply-chat-template", "--register", file],
+                ["--set", "protocol.apply_chat_template=true", "--register", file],
                 ["--reference", file],
-                ["--apply-chat-template", "--reference", file],
-                ["--no-apply-chat-template", "--reference", file],
+                ["--set", "protocol.apply_chat_template=true", "--reference", file],
+                ["--set", "protocol.apply_chat_template=false", "--reference", file],
             )
         ]
     assert read_reference(file).route is ProbeRoute.CHAT
     assert {one.path for one in server.server.requests if one.body} == {"/v1/chat/completions"}
     assert [one.returncode for one in ran] == [0, 0, 0, 3]
     assert "was asked with chat requests" in ran[3].stderr
+    assert "Leave out --set protocol.apply_chat_template=false, or" in ran[3].stderr
+
+
+def test_the_seed_of_the_command_chooses_the_texts(tmp_path: Path) -> None:
+    server, file = ModelServer(name="a"), tmp_path / "reference.json"
+    how = ["--model", "m", "--floor", "0.08", "--probes", "60", "-o", tmp_path / "out"]
+    with server.server.serve_in_thread() as url:
+        made = serve_eval("verify", url, *how, "--set", "seed=3", "--register", file)
+    assert made.returncode == 0, made.stderr
+    assert read_reference(file).seed == 3
 
 
 def test_rounded_log_probabilities_do_not_look_like_a_difference(tmp_path: Path) -> None:

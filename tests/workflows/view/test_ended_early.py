@@ -44,23 +44,23 @@ def _view(folder: Path) -> Document:
     return make_document(read_folder(folder))
 
 
-@pytest.mark.parametrize("command", ["compare", "verify", "load", "run"])
+@pytest.mark.parametrize("command", ["compare", "verify", "check load", "run"])
 def test_a_command_that_died_is_told_with_its_own_remedy(
     command: str, nobody: str, tmp_path: Path
 ) -> None:
-    out = tmp_path / "nights" / command
+    out = tmp_path / "nights" / command.split()[-1]
     asked: dict[str, tuple[str, ...]] = {
         "compare": (nobody, "127.0.0.1:1", *ASKED),
         "verify": (nobody, "127.0.0.1:1", "-m", "org/m"),
-        "load": (nobody, *ASKED),
+        "check load": (nobody, *ASKED),
         "run": ("--base-url", nobody, "--no-reference", *ASKED),
     }
-    done = serve_eval(command, *asked[command], "-o", out)
+    done = serve_eval(*command.split(), *asked[command], "-o", out)
     assert done.returncode == 4, done.stderr
-    said = serve_eval("view", tmp_path / "nights", "--write", tmp_path / "v.html")
+    said = serve_eval("runs", "view", tmp_path / "nights", "-o", tmp_path / "v.html")
     lines = said.stdout.splitlines()
     assert "1 ended without a result; no drift alarm" in lines[0]
-    assert lines[2].split()[:2] == ["ERROR", command]
+    assert " ".join(lines[2].split()).startswith(f"ERROR {command} ")
     [row] = [line for line in lines if line.startswith(" why")]
     assert "nothing listens on that port" in row
     way = f"run --resume {out}" if command == "run" else f"{command} with -o {out}"
@@ -132,11 +132,11 @@ def test_a_verify_that_still_runs_has_not_ended(tmp_path: Path) -> None:
             while not list(out.glob("*.json")) and running.poll() is None:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
-            said = serve_eval("view", tmp_path / "nights", "--write", tmp_path / "v.html").stdout
+            said = serve_eval("runs", "view", tmp_path / "nights", "-o", tmp_path / "v.html").stdout
             assert running.poll() is None
             running.kill()
     assert "KILLED" not in said, said
-    after = serve_eval("view", tmp_path / "nights", "--write", tmp_path / "v.html").stdout
+    after = serve_eval("runs", "view", tmp_path / "nights", "-o", tmp_path / "v.html").stdout
     assert "KILLED" in after
 
 

@@ -28,7 +28,7 @@ def test_a_browser_that_leaves_and_a_night_that_vanishes_are_no_traceback(
         done = serve_eval(*asked, "--no-reference", "--limit", "10", "-o", tmp_path / night)
         assert done.returncode == 3, done.stderr
     view = subprocess.Popen(
-        [sys.executable, "-m", "serve_eval", "view", str(tmp_path)],
+        [sys.executable, "-m", "serve_eval", "runs", "view", str(tmp_path)],
         env=environment(TERM=term),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

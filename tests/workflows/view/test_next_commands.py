@@ -90,6 +90,6 @@ def test_a_folder_of_rehearsals_says_that_nothing_counts(tmp_path: Path) -> None
     file = tmp_path / "nights/1/report.json"
     file.write_text(file.read_text().replace('"rehearsal": false', '"rehearsal": true'))
     shutil.copytree(tmp_path / "nights/1", tmp_path / "nights/2")
-    told = serve_eval("view", tmp_path / "nights", "--write", tmp_path / "v.html")
+    told = serve_eval("runs", "view", tmp_path / "nights", "-o", tmp_path / "v.html")
     assert told.returncode == 0
     assert "2 rehearsals not counted" in told.stdout

@@ -208,7 +208,7 @@ def test_since_when_and_by_how_much_stand_on_the_first_screen_and_on_the_page(
 ) -> None:
     for day in range(4):
         write(f"n{day}", FAIL if day > 1 else PASS, 24 * day, reference=90.0)
-    done = serve_eval("view", tmp_path / "outputs", "--write", tmp_path / "v.html", COLUMNS="80")
+    done = serve_eval("runs", "view", tmp_path / "outputs", "-o", tmp_path / "v.html", COLUMNS="80")
     since = "10.0 below reference 90.0; fails since 2026-11-03 02:00, 2 times; passed last on"
     assert since in " ".join(done.stdout.split())
     assert "PPFF" in done.stdout
@@ -235,7 +235,7 @@ def test_all_outcomes_are_printed_as_json_and_each_series_is_a_case(
     write("2", FAIL, 24)
     write("3", INCONCLUSIVE, 48)
     write("4", NO_REFERENCE, 48, model="org/other")
-    done = serve_eval("view", tmp_path / "outputs", "--json", "--junit", tmp_path / "j.xml")
+    done = serve_eval("runs", "view", tmp_path / "outputs", "--json", "--junit", tmp_path / "j.xml")
     assert done.returncode == 0, done.stderr
     form = json.loads(done.stdout)
     assert (form["story"], form["outcome"]) == ("view", "FAIL")
@@ -287,7 +287,7 @@ def test_failures_of_comparisons_and_checks_are_told(
     assert cause.startswith(
         "fails since 2026-11-01 03:00; not passed since (INCONCLUSIVE on 2026-11-01 04:00)"
     )
-    told = serve_eval("view", outputs, "--write", tmp_path / "view.html")
+    told = serve_eval("runs", "view", outputs, "-o", tmp_path / "view.html")
     assert f"{words}: {cause}" in told.stdout
     _result(outputs / "check_3", name, 90, 0, **content)
     assert _view(outputs).verdict == "PASS"

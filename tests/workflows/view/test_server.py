@@ -181,7 +181,7 @@ def test_a_port_in_use_is_told(server: ViewServer, folder: Path) -> None:
 
 def test_a_written_index_has_the_runs_and_no_link_to_a_server(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "index.html"
-    done = serve_eval("view", folder, "--write", out)
+    done = serve_eval("runs", "view", folder, "-o", out)
     assert (done.returncode, done.stderr) == (0, f"page: {out}\n")
     page = out.read_text()
     assert "a/second" in page
@@ -192,7 +192,7 @@ def test_a_written_index_has_the_runs_and_no_link_to_a_server(folder: Path, tmp_
 def test_a_folder_without_runs_is_told(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="no finished run"):
         read_folder(tmp_path)
-    done = serve_eval("view", tmp_path)
+    done = serve_eval("runs", "view", tmp_path)
     assert done.returncode == 2
     assert "contains no finished run" in done.stderr
 

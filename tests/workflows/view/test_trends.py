@@ -80,7 +80,7 @@ def test_a_decline_without_a_failure_is_an_alarm_since_the_night_on_which_it_beg
     assert "The decline probably began on 2026-10-11" in one.cause
     assert document.overview is not None
     assert document.overview.rows[0][-1].text == "10-11"
-    assert document.commands == ["serve-eval drift outputs --task word_problems --model org/m"]
+    assert document.commands == ["serve-eval runs trend outputs --task word_problems --model org/m"]
     assert make_document(make_found(runs)).verdict == "FAIL"
 
 

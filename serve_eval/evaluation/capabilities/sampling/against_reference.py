@@ -87,7 +87,7 @@ def _is_unknown(found: SamplingDefaults, name: str) -> bool:
     return one is None or (one.adds is None and one.sent_as not in found.sent)
 
 
-_KEEP = "--server-defaults keep leaves these fields to the server, as the reference's runs did."
+_KEEP = "--set server_defaults=keep leaves these fields to the server, as the reference's runs did."
 
 
 def _advise(
@@ -97,7 +97,7 @@ def _advise(
     if not here and {*then} <= {*instead}:
         return _KEEP
     if found.policy == "keep" and not then:
-        return "--server-defaults neutral replaces what the server adds."
+        return "--set server_defaults=neutral replaces what the server adds."
     return ""
 
 

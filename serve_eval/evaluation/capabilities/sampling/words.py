@@ -15,7 +15,7 @@ from serve_eval.shell_words import quote_word
 
 DIFFER = "the servers' sampling defaults differ"
 """The beginning of every sentence about two servers."""
-NEUTRAL = "--server-defaults neutral replaces it"
+NEUTRAL = "--set server_defaults=neutral replaces it"
 """The way to replace what a run keeps of the server."""
 
 
@@ -70,7 +70,7 @@ def warn_of_defaults(found: SamplingDefaults | None, tasks: Sequence[Task]) -> l
         lines.append(
             f"the server adds {_name_some(found, replaced)} to requests that lack it"
             " (generation_config.json?), and this run sent neutral values: clients that send none"
-            " get other answers, which --server-defaults keep measures"
+            " get other answers, which --set server_defaults=keep measures"
         )
     return lines
 

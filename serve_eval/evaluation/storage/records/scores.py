@@ -178,7 +178,7 @@ def _blocks(path: Path, *, torn: bool) -> Iterator[bytes]:
 def _refuse(run: Path, file: Path, error: Exception) -> NoReturn:
     raise RunFolderError(
         f"{file} cannot be read: {error}",
-        hint=f"Write it again: serve-eval verdict {quote_path(run)}",
+        hint=f"Write it again: serve-eval judge {quote_path(run)}",
     ) from error
 
 

@@ -17,7 +17,7 @@ from typing import Final
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import SUMMARY_FILE
 from serve_eval.evaluation.storage.folder_lock import check_unused
-from serve_eval.evaluation.storage.story_files import STORIES, find_maker
+from serve_eval.evaluation.storage.story_files import STORIES, find_maker, name_command
 from serve_eval.shell_words import quote_path
 
 _BEGUN: Final = tuple(story for story in STORIES if story.plan and story.result)
@@ -48,9 +48,10 @@ class EndedEarly:
     def remedy(self) -> str:
         """Return the command that goes on in the folder."""
         place = quote_path(self.folder)
+        command = f"serve-eval {name_command(self.command)}"
         if self.command in _RESUMED:
-            return f"serve-eval {self.command} --resume {place}"
-        return f"start its servers, then the same serve-eval {self.command} with -o {place}"
+            return f"{command} --resume {place}"
+        return f"start its servers, then the same {command} with -o {place}"
 
 
 def list_ended_early(folder: Path, *, most_deep: int, most_folders: int) -> Iterator[EndedEarly]:

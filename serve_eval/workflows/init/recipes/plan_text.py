@@ -58,7 +58,7 @@ def write_plan(recipe: DeploymentRecipe, source: str, file: Path) -> str:
     ]
     tasks = TASKS.rstrip("\n")
     for name in recipe.tasks:
-        tasks += f"\n# The recipe measures {_one_line(name)}: see serve-eval list tasks"
+        tasks += f"\n# The recipe measures {_one_line(name)}: see serve-eval data list tasks"
     return "\n".join(
         [*lines, *_list_lengths(recipe), tasks, "", *PROTOCOL, "", write_verdict(file)]
     )

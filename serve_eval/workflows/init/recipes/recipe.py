@@ -20,8 +20,8 @@ OTHER_ENGINES = {
 OF_MODEL = "model: "
 """The beginning of what a reader must fill in about the model."""
 BY_URL = (
-    "Start it as you do, and write a plan for its address: serve-eval init URL. To start vLLM,"
-    " write a plan with the launcher vllm or vllm_disaggregated."
+    "Start it as you do, and write a plan for its address: serve-eval setup init URL. To start"
+    " vLLM, write a plan with the launcher vllm or vllm_disaggregated."
 )
 
 

@@ -102,7 +102,7 @@ def _model(content: Mapping[str, Any], roles: Mapping[str, Any], where: str) -> 
     if len(images) > 1:
         raise PlanError(
             f"{where}: roles.*.container: {', '.join(sorted(images))}: a plan has one image",
-            hint="Give the roles one image, or start the servers as you do: serve-eval init URL.",
+            hint="Give the roles one image, or start the servers, then serve-eval setup init URL.",
         )
     return {**model, "container": next(iter(images), "")}
 

@@ -32,7 +32,7 @@ def make_document(found: CanaryResult, out_dir: Path) -> Document:
     )
     return Document(
         story="invariants",
-        command=f"serve-eval invariants --canaries {found.base_url}",
+        command=f"serve-eval check invariants --canaries {found.base_url}",
         header=found,
         conclusions=[conclusion],
         endpoint=found.base_url,

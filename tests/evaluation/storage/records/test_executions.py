@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from serve_eval.cli.suite import _open
+from serve_eval.cli._suite_run import _open
 from serve_eval.errors import RunFolderError, SandboxError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan.resolve import resolve

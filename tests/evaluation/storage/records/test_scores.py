@@ -100,7 +100,7 @@ def test_a_torn_last_line_is_an_error_unless_the_run_may_have_been_killed(tmp_pa
     for read in (read_scores, read_values):
         with pytest.raises(RunFolderError, match=f"{file} cannot be read") as refused:
             read(tmp_path, TASK)
-        assert refused.value.hint == f"Write it again: serve-eval verdict {tmp_path}"
+        assert refused.value.hint == f"Write it again: serve-eval judge {tmp_path}"
 
 
 def test_scores_that_are_not_there_are_an_error_unless_the_run_may_have_been_killed(

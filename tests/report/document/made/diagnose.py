@@ -54,7 +54,7 @@ def _compare(text: str, cut: Finding, remark: Finding) -> dict[str, Document]:
     b = _run("B", replace(_task(text), outcome="NO REFERENCE"), remark)
     found = replace(_diagnose(a, b), between=(cut,), compared=True)
     one = replace(_judge(VerdictOutcome.FAIL, text), run="B")
-    asks = FolderOutcomes(judged=(one,), commands=("serve-eval attribute outputs/run/b",))
+    asks = FolderOutcomes(judged=(one,), commands=("serve-eval check workers outputs/run/b",))
     lost = FolderOutcome(name="comparison", outcome="ERROR", run="B", why=f"ended by: {text}")
     return {
         "comparison": make_document(found, asks, RUN),
@@ -79,7 +79,7 @@ def _make_others(text: str, cut: Finding, ended: Finding) -> dict[str, Document]
         judged=judged,
         outcome="FAIL",
         counted_as="suite night: 1 FAIL, 2 ERROR",
-        commands=("serve-eval suite --resume outputs/run",),
+        commands=("serve-eval run --resume outputs/run",),
     )
     servers = FolderOutcomes(
         judged=(
@@ -99,7 +99,7 @@ def _find(rule: str, told: str, text: str, explains: int | None = None) -> Findi
     return Finding(
         rule=rule,
         told=told,
-        change=(f"--set {TASK}.max_tokens=2048 {text}", f"serve-eval rescore {RUN}"),
+        change=(f"--set {TASK}.max_tokens=2048 {text}", f"serve-eval judge --rescore {RUN}"),
         count=30,
         of=40,
         explains=explains,
@@ -131,7 +131,7 @@ def _task(text: str) -> DiagnosedTask:
             judge_errors=(text,),
             next=(
                 f"serve-eval show {RUN} test-0",
-                f"serve-eval capsule {RUN} --task {TASK} --sample test-0",
+                f"serve-eval show {RUN} --task {TASK} --capsule test-0",
                 "serve-eval verify GOOD http://a:8000/v1",
             ),
         ),

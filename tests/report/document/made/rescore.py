@@ -30,7 +30,7 @@ def make_documents(text: str = "some text") -> Mapping[str, Document]:
     )
     empty = msgspec.structs.replace(same, answered=0, before=None, after=None)
     run, new = Path("outputs/run"), Path("outputs/new")
-    again = "serve-eval rescore outputs/run -o outputs/run_rescored"
+    again = "serve-eval judge --rescore outputs/run -o outputs/run_rescored"
     found = {
         "UNCHANGED": make_document([same], run, exit_code=0, again=again),
         "CHANGED": make_document([changed], run, exit_code=0, again=again),

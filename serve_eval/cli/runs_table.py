@@ -1,4 +1,4 @@
-"""Run `serve-eval collect`: write the results of runs and test logs as one CSV table."""
+"""Run `serve-eval runs table`: write the results of runs and test logs as one CSV table."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from serve_eval.cli._options import command
 from serve_eval.plugins.setting import Setting
 
 EXAMPLES = (
-    ("Write a row for each task of all runs:", "serve-eval collect outputs > results.csv"),
+    ("Write a row for each task of all runs:", "serve-eval runs table outputs > results.csv"),
     (
         "Add the results in logs of TensorRT-LLM's accuracy tests:",
-        "serve-eval collect outputs test.log -o results.csv",
+        "serve-eval runs table outputs test.log -o results.csv",
     ),
 )
 
@@ -33,7 +33,7 @@ class TableOptions:
 
 
 @command(examples=EXAMPLES)
-def collect(
+def runs_table(
     paths: Annotated[
         list[Path],
         typer.Argument(metavar="DIR|LOG...", help="Folders with runs or logs, and logs."),

@@ -1,4 +1,4 @@
-"""Run `serve-eval list`: show the names that a plan can use."""
+"""Run `serve-eval data list`: show the names that a plan can use."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from serve_eval.report.document.listing import ListEntry, Listing
 
 
+DATA_SETS = "datasets"
+
+
 @command()
-def listing(
+def data_list(
     shown: ListOptions,
     kind: Annotated[
-        str, typer.Argument(help="tasks, scorers, launchers, verdicts, presets or all.")
+        str, typer.Argument(help="tasks, scorers, launchers, verdicts, presets, datasets or all.")
     ] = "all",
     name: Annotated[
         str | None, typer.Argument(help="Name of one of them, to show the meaning of each option.")
@@ -39,11 +42,17 @@ def listing(
     from serve_eval.plugins import extensions, registry
 
     packages = {title: package for package, title in extensions.KINDS.items()}
-    if kind not in (*packages, PRESETS, "all"):
+    if kind == DATA_SETS:
+        from serve_eval.cli.data import list_sets
+
+        print_list(list_sets(), shown)
+        return
+    known = [*packages, PRESETS, DATA_SETS, "all"]
+    if kind not in known:
         holding = [title for title, package in packages.items() if kind in registry.names(package)]
         raise PlanError(
-            f"unknown kind {kind!r}.{registry.nearest(kind, [*packages, PRESETS, 'all'])}",
-            hint="\n".join(f"serve-eval list {title} {kind}" for title in holding),
+            f"unknown kind {kind!r}.{registry.nearest(kind, known)}",
+            hint="\n".join(f"serve-eval data list {title} {kind}" for title in holding),
         )
     extensions.include(folders_of(include_path))
     if name is not None:
@@ -88,7 +97,7 @@ def _list_all(kinds: dict[str, Listing]) -> Listing:
     return Listing(
         title=f"Names for plans: {counts}",
         entries=entries,
-        next="those of one kind: serve-eval list launchers",
+        next="those of one kind: serve-eval data list launchers",
     )
 
 
@@ -111,7 +120,7 @@ def _list_kind(title: str, package: str) -> Listing:
         title=f"{len(entries)} {title}",
         entries=entries,
         notes=notes,
-        next=f"options of one: serve-eval list {title} NAME",
+        next=f"options of one: serve-eval data list {title} NAME",
     )
 
 
@@ -126,7 +135,7 @@ def _one(package: str | None, kind: str, name: str) -> list[str]:
     if package is None:
         raise PlanError(
             f"{kind} {name}: name the kind",
-            hint="For example serve-eval list launchers trtllm.",
+            hint="For example serve-eval data list launchers trtllm.",
         )
     file = name.partition(":")[0]
     if file not in (known := registry.names(package)):

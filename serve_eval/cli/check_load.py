@@ -1,4 +1,4 @@
-"""Run `serve-eval load`: measure accuracy over the number of requests in flight."""
+"""Run `serve-eval check load`: measure accuracy over the number of requests in flight."""
 
 from __future__ import annotations
 
@@ -33,13 +33,11 @@ USUAL = (
     "cases",
     "dataset_root",
     "model",
-    "samples",
     "limit",
     "settings",
     "loads",
     "bisect",
     "launch",
-    "stream",
     "output_dir",
     "verbose",
     "as_json",
@@ -47,19 +45,19 @@ USUAL = (
 EXAMPLES = (
     (
         "Ask the same problems at five loads:",
-        "serve-eval load host:8000 --tasks gsm8k --dataset-root DIR",
+        "serve-eval check load host:8000 -t gsm8k --dataset-root DIR",
     ),
     (
         "Choose the loads and the number of prompts:",
-        "serve-eval load host:8000 --tasks gsm8k --concurrency 1,8,32 --limit 400",
+        "serve-eval check load host:8000 -t gsm8k --concurrency 1,8,32 --limit 400",
     ),
     (
         "Find the first load from 1 to 64 that breaks, with few requests:",
-        "serve-eval load host:8000 --tasks gsm8k --concurrency 1,64 --bisect",
+        "serve-eval check load host:8000 -t gsm8k --concurrency 1,64 --bisect",
     ),
     (
         "Check guided decoding under load:",
-        "serve-eval load host:8000 --tasks json_mode_eval --concurrency 1,8,32",
+        "serve-eval check load host:8000 -t json_mode_eval --concurrency 1,8,32",
     ),
 )
 
@@ -100,7 +98,7 @@ class LoadResultOptions:
 
 
 @command(usual=USUAL, examples=EXAMPLES)
-def load(
+def check_load(
     a: Annotated[
         str,
         typer.Argument(
@@ -117,8 +115,8 @@ def load(
     """Ask an endpoint the same prompts at several loads, and name the loads that lose accuracy.
 
     A load is a number of requests in flight. Without --limit, 200 prompts per task are asked, or
-    twice the highest load if that is more. Answers are streamed, unless --no-stream is given. With
-    the same -o, the command resumes an interrupted check.
+    twice the highest load if that is more. Answers are streamed, unless limits.stream is false.
+    With the same -o, the command resumes an interrupted check.
 
     Exit codes: 0 nothing found, 1 a load is broken, 2 usage, 3 inconclusive or changed over time, 4
     endpoint or infrastructure, 5 no answers, 130 interrupted.
@@ -147,7 +145,7 @@ def _execute(
     from serve_eval.workflows.load.document import make_document
     from serve_eval.workflows.load.story import measure_load
 
-    say(f"serve-eval load: folder {folder}")
+    say(f"serve-eval check load: folder {folder}")
     shown: Any = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     story = measure_load(plan, folder, loads, bisect=bisect, progress=shown, notify=say)
     found = ask_in_folder(story, folder, LOAD.plan)

@@ -1,4 +1,4 @@
-"""Run `serve-eval cases`: write, list and encrypt your own cases, and import old results."""
+"""Run `serve-eval data cases`: write, list and encrypt your own cases, and import old results."""
 
 from __future__ import annotations
 
@@ -17,10 +17,6 @@ from serve_eval.shell_words import quote_path
 if TYPE_CHECKING:
     from serve_eval.cases.question import Questions
     from serve_eval.report.document.listing import ListEntry
-
-app = typer.Typer(
-    help="Write, list, encrypt and import your own cases in YAML.", no_args_is_help=True
-)
 
 LEFT = 6
 """Columns before a line that belongs to a task."""
@@ -53,9 +49,6 @@ def expand(shown: ListOptions, files: _Files, settings: _Set = None) -> None:
     )
 
 
-app.command("expand")(expand.function)
-
-
 def _make_entry(name: str, one: Questions) -> ListEntry:
     """Return a task with its cases; -v has a line for each, and why others are skipped."""
     from serve_eval.report.document.listing import ListEntry
@@ -78,16 +71,18 @@ def _make_entry(name: str, one: Questions) -> ListEntry:
     )
 
 
-@app.command()
+@command()
 def new(
+    shown: ListOptions,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")] = Path(
         "cases.yaml"
     ),
 ) -> None:
     """Write an example file with comments, ready to run."""
     from serve_eval import cases
-    from serve_eval.cli._streams import emit
+    from serve_eval.cli._ending import print_list
     from serve_eval.errors import PlanError
+    from serve_eval.report.document.listing import ListEntry, Listing
 
     text = Path(cases.__file__).with_name("example.yaml").read_text(encoding="utf-8")
     try:
@@ -97,10 +92,11 @@ def new(
         raise PlanError(f"{file} already exists", hint="Choose another name.") from error
     except OSError as error:
         raise PlanError(f"{file}: cannot be written: {error.strerror}") from error
-    emit(f"{file} written. Try it: serve-eval cases expand {quote_path(file)}\n")
+    next_one = f"serve-eval data cases expand {quote_path(file)}"
+    entries = [ListEntry(name=str(file), text="an example of each kind of case")]
+    print_list(Listing(title=f"{file} written", entries=entries, next=next_one), shown)
 
 
-@app.command()
 def schema() -> None:
     """Print the JSON schema of case files, for editors."""
     from serve_eval.cases.form import json_schema
@@ -110,11 +106,12 @@ def schema() -> None:
     emit(pretty_json(json_schema()).decode())
 
 
-@app.command()
+@command()
 def encrypt(
+    shown: ListOptions,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A case file.")],
     to: Annotated[
-        Path | None, typer.Option("--to", "-o", help="File to write (default FILE.enc).")
+        Path | None, typer.Option("--output", "-o", help="File to write (default FILE.enc).")
     ] = None,
 ) -> None:
     """Encrypt a hold-out set with the key in SERVE_EVAL_HOLDOUT_KEY.
@@ -123,16 +120,19 @@ def encrypt(
     """
     from serve_eval.cases import file as case_file
     from serve_eval.cases import holdout
-    from serve_eval.cli._streams import emit
+    from serve_eval.cli._ending import print_list
+    from serve_eval.report.document.listing import ListEntry, Listing
 
     case_file.read([str(file)])
     target = to or file.with_name(file.name + holdout.ENDING)
     holdout.encrypt(file, target, os.environ.get(holdout.VARIABLE, ""))
-    emit(f"{target} written. Keep {file} and the key out of every repository\n")
+    told = f"{target} written. Keep {file} and the key out of every repository"
+    print_list(Listing(title=told, entries=[ListEntry(name=str(target), text="encrypted")]), shown)
 
 
-@app.command("import-results")
+@command()
 def import_results(
+    shown: ListOptions,
     results: Annotated[
         list[Path], typer.Argument(metavar="CSV...", help="Result files of BioChatter's benchmark.")
     ],
@@ -146,7 +146,9 @@ def import_results(
     ] = None,
 ) -> None:
     """Make references from old results, matched by BioChatter's hash of each case."""
-    from serve_eval.cli._streams import emit, say
+    from serve_eval.cli._ending import print_list
+    from serve_eval.cli._streams import say
+    from serve_eval.report.document.listing import ListEntry, Listing
     from serve_eval.report.text import clean
     from serve_eval.workflows.references import import_biochatter
 
@@ -156,19 +158,17 @@ def import_results(
     found = import_biochatter.import_results(
         results, tasks, references_dir, skipped=skipped, reason=reason
     )
+    entries = []
     for one in found.written:
         runs = f"{one.runs} runs" if one.runs > 1 else "means" if one.runs == 0 else "1 run"
-        emit(
-            clean(
-                f"{one.task}: {one.model}: {one.value:.3f} over {one.cases} of {one.of} cases,"
-                f" {runs}\n"
-            )
-        )
+        told = f"{one.model}: {one.value:.3f} over {one.cases} of {one.of} cases, {runs}"
+        entries.append(ListEntry(name=one.task, text=told, keep=True))
     say(*(f"warning: {clean(warning)}" for warning in found.warnings))
-    emit(
-        f"{found.matched} of {found.rows} rows matched a case; {found.orphans} belong to"
-        " no case that is asked\n"
+    told = (
+        f"{found.matched} of {found.rows} rows matched a case; {found.orphans} belong to no case"
+        " that is asked"
     )
+    print_list(Listing(title=told, entries=entries), shown)
 
 
 def _break(line: str) -> list[str]:

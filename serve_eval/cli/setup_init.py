@@ -1,4 +1,4 @@
-"""Run `serve-eval init`: ask an endpoint what it is, and write a starter plan."""
+"""Run `serve-eval setup init`: ask an endpoint what it is, and write a starter plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from serve_eval.cli._address import ADDRESS_HELP, address_of
+from serve_eval.cli._address import ADDRESS_HELP, SetOptions, address_of
 from serve_eval.cli._common_options import ScreenOptions
 from serve_eval.cli._options import command
 from serve_eval.evaluation.plan.options import ConnectionOptions
@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from serve_eval.workflows.init.questions import EndpointFacts
 
 EXAMPLES = (
-    ("Ask an endpoint, and write plan.yaml:", "serve-eval init host:8000"),
+    ("Ask an endpoint, and write plan.yaml:", "serve-eval setup init host:8000"),
     (
         "Write a plan from a recipe of srt-slurm, TensorRT-LLM or Dynamo:",
-        "serve-eval init --from recipe.yaml",
+        "serve-eval setup init --from recipe.yaml",
     ),
-    ("Write a plan to fill in, without an endpoint:", "serve-eval init --offline -o plan.yaml"),
+    (
+        "Write a plan to fill in, without an endpoint:",
+        "serve-eval setup init --offline -o plan.yaml",
+    ),
 )
 
 
@@ -56,9 +59,10 @@ class StarterPlanOptions:
 
 
 @command(examples=EXAMPLES)
-def init(
+def setup_init(
     wanted: StarterPlanOptions,
     connection: ConnectionOptions,
+    more: SetOptions,
     faces: ScreenOptions,
     url: Annotated[str | None, typer.Argument(metavar="URL", help=ADDRESS_HELP)] = None,
 ) -> None:
@@ -91,7 +95,7 @@ def init(
             f"{wanted.output} already exists",
             hint="Choose another name with -o, or replace it with --force.",
         )
-    plan = resolve_address(address_of(url, wanted.model, connection), os.environ)
+    plan = resolve_address(address_of(url, wanted.model, connection, more), os.environ)
     base_url = str(plan.launcher.options["base_url"])
     facts = _ask(plan, offline=wanted.offline)
     text = starter_plan.write_starter_plan(facts, base_url, plan.model, wanted.output)
@@ -108,7 +112,7 @@ def _ask(plan: Plan, *, offline: bool) -> EndpointFacts:
 
     if offline:
         return EndpointFacts(problem="it was not asked (--offline)")
-    say(f"serve-eval init: {plan.launcher.options['base_url']}")
+    say(f"serve-eval setup init: {plan.launcher.options['base_url']}")
     try:
         return run_async(ask_facts(plan))
     except Interrupted:

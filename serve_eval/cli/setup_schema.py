@@ -1,4 +1,4 @@
-"""Run `serve-eval schema`: print the JSON Schema of a file."""
+"""Run `serve-eval setup schema`: print the JSON Schema of a file."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from serve_eval.cli._options import command
 
 KINDS = ("plan", "suite", "report", "journal", "events", "document", "listing")
 EXAMPLES = (
-    ("Let an editor check plans:", "serve-eval schema plan > plan.schema.json"),
-    ("See what a program finds in report.json:", "serve-eval schema report"),
+    ("Let an editor check plans:", "serve-eval setup schema plan > plan.schema.json"),
+    ("See what a program finds in report.json:", "serve-eval setup schema report"),
 )
 
 
 @command(examples=EXAMPLES)
-def schema(
+def setup_schema(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=f"{', '.join(KINDS)}.")],
 ) -> None:
     """Print the JSON Schema of plans, suites, report.json, journals, events or --json.

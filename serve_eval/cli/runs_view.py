@@ -1,4 +1,4 @@
-"""Run `serve-eval view`: show the runs of a folder: what fails, by how much, and since when."""
+"""Run `runs view`: show the runs of a folder: what fails, by how much, and since when."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 EXAMPLES = (
-    ("Look at all runs, with trends:", "serve-eval view outputs"),
+    ("Look at all runs, with trends:", "serve-eval runs view"),
     (
         "Keep the map, the table and the trends in one file:",
-        "serve-eval view outputs --write runs.html",
+        "serve-eval runs view outputs -o runs.html",
     ),
-    ("Only print how each series ended, as JSON:", "serve-eval view outputs --json"),
+    ("Only print how each series ended, as JSON:", "serve-eval runs view outputs --json"),
 )
 
 
@@ -36,22 +36,27 @@ class ViewOptions:
         str, Setting("Address of the loopback (default 127.0.0.1).", metavar="ADDRESS")
     ] = "127.0.0.1"
     port: Annotated[int, Setting("Port (default: a free one).", metavar="N")] = 0
-    write: Annotated[
-        Path | None, Setting("Write the index as one file instead of serving it.", metavar="FILE")
+    output: Annotated[
+        Path | None,
+        Setting(
+            "Write the index as one file instead of serving it.",
+            flags=("--output", "-o"),
+            metavar="FILE",
+        ),
     ] = None
 
 
 @command(examples=EXAMPLES)
-def view(
+def runs_view(
     asked: ViewOptions,
+    faces: FaceOptions,
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="Folder that holds the run folders, at any depth.")
-    ],
-    faces: FaceOptions,
+    ] = Path("outputs"),
 ) -> None:
     """Show the finished runs below a folder: what fails since when, trends, any two side by side.
 
-    The pages are served to this machine only, read-only, until Ctrl-C; not with --write or --json.
+    The pages are served to this machine only, read-only, until Ctrl-C; not with -o or --json.
     Nothing is judged again.
 
     Exit codes: 0 whatever the verdicts, also after Ctrl-C; 2 usage or no finished run.
@@ -66,9 +71,9 @@ def view(
 
     if not 0 <= asked.port <= 65535:
         raise PlanError("--port must be from 0 to 65535")
-    file = asked.write
+    file = asked.output
     if file is not None and not file.absolute().parent.is_dir():
-        raise PlanError(f"--write: {file.absolute().parent} is not a folder")
+        raise PlanError(f"-o: {file.absolute().parent} is not a folder")
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     found = read_folder(folder)
     if file is None:

@@ -1,30 +1,17 @@
-"""Run `serve-eval suite`: run many plans for one verdict."""
+"""Run a suite for `serve-eval run`: many plans for one verdict."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
-import typer
-
-from serve_eval.cli._common_options import (
-    FaceOptions,
-    RerunWhat,
-    Reuse,
-    RunAll,
-    Strict,
-    TrustPlan,
-    rerun_of,
-)
-from serve_eval.cli._options import command
+from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._write_job import JobOptions, check_job, list_kept_flags, write_suite
 from serve_eval.evaluation.plan.again import permissions
 from serve_eval.evaluation.plan.flag_values import absolute_all
-from serve_eval.evaluation.plan.shared_options import AllowCodeExecution, IncludePath, Rehearse
-from serve_eval.plugins.setting import Setting
 from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
@@ -32,113 +19,109 @@ if TYPE_CHECKING:
     from serve_eval.schema import Suite, SuiteRun
     from serve_eval.workflows.suite.checked_runs import RefusedRun
 
-EXAMPLES = (
-    ("Show the runs of a suite and their requests:", "serve-eval suite SUITE.yaml --dry-run"),
-    ("Run or resume the suite in a folder:", "serve-eval suite SUITE.yaml -o OUT"),
+TAKEN = frozenset(
     (
-        "Ask failed samples again, without the suite file:",
-        "serve-eval suite --resume OUT --rerun failed",
-    ),
+        *("plan", "resume", "rerun", "run_all", "reuse", "allow_code_execution", "include_path"),
+        *("rehearse", "trust_plan", "output_dir", "dry_run", "strict", "write_job", "sbatch_arg"),
+        *("job_array", "verbose", "quiet", "as_json", "junit", "notify_text"),
+    )
 )
+"""The options of `run` that a suite takes; its plans say all else."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SuiteOptions:
-    """Choose which runs of a suite are run, and how."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SuiteCall:
+    """The suite that `run` asks, by its file or its folder, with the options."""
 
-    title: ClassVar[str] = "Runs"
-    resume: Annotated[
-        Path | None,
-        Setting("Resume the suite in this folder, with its saved plans.", metavar="DIR"),
-    ] = None
-    rerun: RerunWhat = "failed"
-    run_all: RunAll = False
-    reuse: Reuse = False
-    allow_code_execution: AllowCodeExecution = None
-    include_path: IncludePath = None
-    rehearse: Rehearse = None
-    trust_plan: TrustPlan = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class SuiteResultOptions:
-    """Choose the folder and the output."""
-
-    title: ClassVar[str] = "Output"
-    output_dir: Annotated[
-        Path | None,
-        Setting(
-            "Folder of the suite (default outputs/<time>_<name>).",
-            flags=("--output-dir", "-o"),
-            metavar="DIR",
-        ),
-    ] = None
-    dry_run: Annotated[
-        bool, Setting("Show runs, servers, requests and references; send nothing.")
-    ] = False
-    strict: Strict = False
+    file: Path | None
+    resume: Path | None
+    output_dir: Path | None
+    rerun: Rerun
+    reuse: bool
+    dry_run: bool
+    strict: bool
+    rehearse: bool
+    trust_plan: bool
+    allow_code_execution: bool
+    include_path: Sequence[str]
 
 
-@command(examples=EXAMPLES)
-def suite(
-    asked: SuiteOptions,
-    result: SuiteResultOptions,
-    faces: FaceOptions,
-    job: JobOptions,
-    file: Annotated[Path | None, typer.Argument(metavar="SUITE.yaml", help="A suite file.")] = None,
-) -> None:
-    """Run a list or a matrix of plans in one folder, for one verdict.
+def is_suite(file: Path | None, resume: Path | None) -> bool:
+    """Return True if `run` got a suite: a file with plans or a matrix, or a suite's folder."""
+    from serve_eval.errors import PlanError
+    from serve_eval.yaml_source import read
+
+    if resume is not None:
+        from serve_eval.evaluation.storage.story_files import SUITE
+
+        return SUITE.has_plan(resume)
+    if file is None:
+        return False
+    try:
+        value = read(file, PlanError).value
+    except PlanError:
+        return False  # reading it as a plan says what is wrong
+    return isinstance(value, dict) and bool({"plans", "matrix"} & value.keys())
+
+
+def check_given(given: Collection[str], flags: Mapping[str, str]) -> None:
+    """Raise PlanError for a flag that a suite does not take. `flags` has them by parameter."""
+    from serve_eval.errors import PlanError
+
+    if wrong := sorted(flags.get(name, name) for name in given if name not in TAKEN):
+        raise PlanError(
+            f"{', '.join(wrong)}: each plan of a suite says this itself",
+            hint="Write it into the suite's defaults or into its plans.",
+        )
+
+
+def run_suite(call: SuiteCall, faces: FaceOptions, job: JobOptions) -> int:
+    """Run, resume or show the plans of a suite in one folder. Return the exit code.
 
     Each server starts once. An existing suite is resumed: finished runs are kept.
-
-    Exit codes, the first that applies: 1 a FAIL without a waiver, 4 endpoint or infrastructure, 2 a
-    plan or its data, 3 undecided or no reference, 0 pass; 130 interrupted.
     """
     from serve_eval.cli._ci_files import check_asked
     from serve_eval.errors import PlanError
     from serve_eval.workflows.suite.checked_runs import name_runs
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
-    if (file is None) == (asked.resume is None):
+    if call.file is not None and call.resume is not None:
         raise PlanError("give a suite file, or --resume with the folder of a suite")
-    if asked.resume is not None and result.output_dir is not None:
+    if call.resume is not None and call.output_dir is not None:
         raise PlanError("--resume uses the folder of the suite: do not give -o")
-    others = {"--dry-run": result.dry_run, "--reuse": asked.reuse}
-    check_job(job, resuming=asked.resume is not None, others=others)
+    others = {"--dry-run": call.dry_run, "--reuse": call.reuse}
+    check_job(job, resuming=call.resume is not None, others=others)
     known, refused = _open(
-        file,
-        asked.resume,
-        allow_code_execution=bool(asked.allow_code_execution),
-        include_path=absolute_all(asked.include_path or ()),
-        follow=not result.dry_run and job.write_job is None,
-        trust_plan=asked.trust_plan,
+        call.file,
+        call.resume,
+        allow_code_execution=call.allow_code_execution,
+        include_path=absolute_all(call.include_path),
+        follow=not call.dry_run and job.write_job is None,
+        trust_plan=call.trust_plan,
     )
-    if refused and not result.dry_run:
+    if refused and not call.dry_run:
         raise PlanError(name_runs(refused))
-    if asked.rehearse:
+    if call.rehearse:
         known = _rehearse(known)
-    what = rerun_of(asked.rerun, run_all=asked.run_all)
     if job.write_job is not None:
-        flags = list_kept_flags(strict=result.strict, as_json=faces.as_json, rerun=what)
-        write_suite(known, job, out_dir=str(result.output_dir or ""), flags=flags)
-        return
-    if result.dry_run:
+        flags = list_kept_flags(strict=call.strict, as_json=faces.as_json, rerun=call.rerun)
+        write_suite(known, job, out_dir=str(call.output_dir or ""), flags=flags)
+        return 0
+    if call.dry_run:
         from serve_eval.cli._suite_dry_run import show
         from serve_eval.workflows.suite.folder import check_folder
 
-        if (to := result.output_dir or asked.resume) is not None and not refused:
+        if (to := call.output_dir or call.resume) is not None and not refused:
             check_folder(to, known)
-        raise typer.Exit(show(known, refused, as_json=faces.as_json))
-    out_dir = asked.resume or result.output_dir or _new_folder(known.name)
-    code = execute(
+        return show(known, refused, as_json=faces.as_json)
+    return execute(
         known,
-        out_dir,
+        call.resume or call.output_dir or _new_folder(known.name),
         faces=faces,
-        strict=result.strict,
-        reuse=asked.reuse,
-        rerun=what,
+        strict=call.strict,
+        reuse=call.reuse,
+        rerun=call.rerun,
     )
-    raise typer.Exit(code)
 
 
 def _rehearse(known: Suite) -> Suite:
@@ -242,7 +225,7 @@ def execute(
 
     def again() -> str:
         flags = permissions(plans) + flag_of(plans, own=suite_and_owner(out_dir)[1])
-        return f"serve-eval suite --resume {quote_path(out_dir)}{flags}"
+        return f"serve-eval run --resume {quote_path(out_dir)}{flags}"
 
     launching = partial(attach, reuse=True, keep=False, notify=say) if reuse else None
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))

@@ -1,4 +1,4 @@
-"""Run `serve-eval verdict`: judge a finished run again, without its endpoint."""
+"""Run `serve-eval judge`: judge or score a finished run again, without its endpoint."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ if TYPE_CHECKING:
 RuleOptions = Annotated[
     list[str] | None,
     Setting(
-        "Set an option of the rule: verdict.OPTION=VALUE. Repeatable.",
+        "Set an option of the rule, or reference_model; with --rescore, one of a task's scoring."
+        " Repeatable.",
         flags=("--set",),
-        metavar="verdict.OPTION=VALUE",
+        metavar="verdict.OPTION=VALUE|TASK.OPTION=VALUE",
         key="set",
         in_file=None,
     ),
@@ -60,6 +61,24 @@ class JudgedAgainOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScoredAgainOptions:
+    """Choose whether the answers are scored again first, and where the new scores go."""
+
+    title: ClassVar[str] = "Scores"
+    rescore: Annotated[
+        bool, Setting("Score the answers again and show the changes; nothing is judged.")
+    ] = False
+    output_dir: Annotated[
+        Path | None,
+        Setting(
+            "With --rescore: new run folder for the new scores, which is judged.",
+            flags=("--output-dir", "-o"),
+            metavar="DIR",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class VerdictOutputOptions:
     """Choose the code to load and the form of the output."""
 
@@ -69,8 +88,9 @@ class VerdictOutputOptions:
 
 
 @command()
-def verdict(
+def judge(
     judged: JudgedAgainOptions,
+    scored: ScoredAgainOptions,
     output: VerdictOutputOptions,
     faces: FaceOptions,
     run: Annotated[
@@ -80,20 +100,40 @@ def verdict(
     """Judge the results in a run folder again, by another rule or other references.
 
     Nothing is sent, and the folder stays as it is. Of a suite, each finished run is judged by that
-    rule, and its table has the correction for many tests.
+    rule, and its table has the correction for many tests. --rescore scores the answers again, and
+    shows what changed.
 
-    Exit codes: the same as for `serve-eval run`, and for a suite as for `serve-eval suite`.
+    Exit codes: the same as for `serve-eval run`. With --rescore 0 even if something changed, 2
+    usage, folder or data, 5 no answer to score.
     """
 
     from serve_eval.cli._ci_files import check_asked
     from serve_eval.cli._ending import end
     from serve_eval.cli._red_results import RedResult, fail_undecided
+    from serve_eval.errors import PlanError
     from serve_eval.evaluation.evaluate import judge_again
     from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.evaluation.storage.story_files import SUITE
     from serve_eval.report.run.document import make_run_document
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
+    if scored.rescore:
+        from serve_eval.cli._judge_scores import rescore
+
+        _check_rescored(judged, output)
+        raise typer.Exit(
+            rescore(
+                run,
+                faces,
+                settings=judged.rule_options or (),
+                output_dir=scored.output_dir,
+                references_dir=judged.references_dir,
+                allow_code_execution=bool(judged.allow_code_execution),
+                include_path=output.include_path,
+            )
+        )
+    if scored.output_dir is not None:
+        raise PlanError("-o: only new scores have a folder", hint="Give --rescore too.")
     if SUITE.has_plan(run):
         raise typer.Exit(_judge_suite(judged, output, faces, run))
     report = judge_again(choose_plan(judged, output.include_path, run), run, strict=output.strict)
@@ -101,6 +141,26 @@ def verdict(
     document = make_run_document(report, run, red.leads.causes, red.leads.places)
     code = end(document, faces, about=run, figures=pretty_json(report))
     raise typer.Exit(fail_undecided(report, code, strict=output.strict))
+
+
+def _check_rescored(judged: JudgedAgainOptions, output: VerdictOutputOptions) -> None:
+    """Raise PlanError for an option that chooses a verdict, which --rescore does not give."""
+    from serve_eval.errors import PlanError
+
+    given = {
+        "--verdict": judged.verdict,
+        "--margin": judged.margin,
+        "reference_model": judged.reference_model,
+        "--allow-mismatch": judged.allow_mismatch,
+        "--no-reference": judged.no_reference,
+        "--expect": judged.expect,
+        "--strict": output.strict or None,
+    }
+    if wrong := [flag for flag, value in given.items() if value is not None]:
+        raise PlanError(
+            f"{wrong[0]}: --rescore shows changed scores, and judges nothing",
+            hint="Write the new scores with -o NEW, and judge them: serve-eval judge NEW.",
+        )
 
 
 def choose_plan(judged: JudgedAgainOptions, include_path: Sequence[str] | None, run: Path) -> Plan:
@@ -114,10 +174,11 @@ def choose_plan(judged: JudgedAgainOptions, include_path: Sequence[str] | None, 
     from serve_eval.evaluation.trust import to_read
 
     for text in judged.rule_options or ():
-        if not text.startswith("verdict."):
+        if not text.startswith(("verdict.", "reference_model=")):
             raise PlanError(
-                f"--set {text}: here it sets options of the rule, as in verdict.margin=2",
-                hint="What was asked stays as it is. serve-eval rescore sets scoring options.",
+                f"--set {text}: here it sets options of the rule, as in verdict.margin=2, or"
+                " reference_model",
+                hint="What was asked stays as it is. --rescore sets scoring options.",
             )
     given = set() if judged.verdict is None else {"verdict"}
     plan = to_read(run, folders_of(include_path), replaced=given)

@@ -1,4 +1,4 @@
-"""Run `serve-eval export`: write finished runs in other formats, or as one table."""
+"""Run `serve-eval runs export`: write finished runs in other formats, or as one table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._include import IncludePath, folders_of
 from serve_eval.cli._options import command
 from serve_eval.cli._run_folder import LATEST, name_runs
-from serve_eval.cli.verdict import JudgedAgainOptions
+from serve_eval.cli.judge import JudgedAgainOptions
 
 if TYPE_CHECKING:
     from serve_eval.report.results_table import ResultsTable
@@ -31,7 +31,6 @@ USUAL = (
     "add",
     "verdict",
     "references_dir",
-    "reference_model",
     "no_reference",
     "verbose",
     "quiet",
@@ -40,7 +39,7 @@ USUAL = (
 
 
 @command(usual=USUAL)
-def export(
+def runs_export(
     judged: JudgedAgainOptions,
     faces: FaceOptions,
     runs: Annotated[
@@ -99,7 +98,7 @@ def export(
 ) -> None:
     """Write runs in the file format of another tool, or as one table of models by tasks.
 
-    With --verdict, a table has the verdicts of that rule, as `serve-eval verdict` gives them.
+    With --verdict, a table has the verdicts of that rule, as `serve-eval judge` gives them.
     """
     from serve_eval.errors import PlanError
     from serve_eval.plugins.registry import nearest
@@ -165,7 +164,7 @@ def _make_table(
     """Return the table of some folders, with the verdicts of the rule that was asked for."""
     from dataclasses import replace
 
-    from serve_eval.cli.verdict import choose_plan
+    from serve_eval.cli.judge import choose_plan
     from serve_eval.series.measured_runs import read_measured
     from serve_eval.series.result_table import tabulate
     from serve_eval.workflows.suite.judged_again import describe_rules, judge_measured

@@ -1,4 +1,4 @@
-"""Run `serve-eval demo`: judge a real model, without a GPU and without a download."""
+"""Run `serve-eval setup demo`: judge a real model, without a GPU and without a download."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 
-def demo(
+def setup_demo(
     output_dir: Annotated[
         Path | None,
         typer.Option(

@@ -1,4 +1,4 @@
-"""Run `serve-eval drift`: find a slow decline over the runs of many days."""
+"""Run `serve-eval runs trend`: find a slow decline over the runs of many days."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from serve_eval.cli._common_options import FaceOptions
+from serve_eval.cli._common_options import PageFaceOptions
 from serve_eval.cli._options import command
 from serve_eval.plugins.setting import Setting
 
@@ -23,11 +23,12 @@ MOST_DOTS = 100
 """Most runs that are drawn as separate dots."""
 DATES_SHOWN = 6
 """Dates below the axis of a picture."""
+OUTPUTS = Path("outputs")
 EXAMPLES = (
-    ("Chart the runs of a folder:", "serve-eval drift outputs/"),
+    ("Chart the runs of a folder:", "serve-eval runs trend"),
     (
         "Draw one task of one model into a file:",
-        "serve-eval drift outputs/ --task gsm8k --model NAME --plot drift.svg",
+        "serve-eval runs trend outputs/ --task gsm8k --model NAME --plot drift.svg",
     ),
 )
 
@@ -61,17 +62,16 @@ class DrawingOptions:
             metavar="PATH",
         ),
     ] = None
-    page: Annotated[Path | None, Setting("Write the charts as a page.", metavar="FILE")] = None
 
 
 @command(examples=EXAMPLES)
-def drift(
-    folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder that holds the run folders, at any depth.")
-    ],
+def runs_trend(
     asked: SeriesOptions,
     drawing: DrawingOptions,
-    faces: FaceOptions,
+    faces: PageFaceOptions,
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder that holds the run folders, at any depth.")
+    ] = OUTPUTS,
 ) -> None:
     """Chart the finished runs below a folder to find a decline too slow for a single verdict.
 
@@ -81,21 +81,20 @@ def drift(
     """
     from serve_eval.cli._ci_files import check_asked
     from serve_eval.cli._ending import end
-    from serve_eval.cli._page import save_plot, save_story_page
+    from serve_eval.cli._page import save_plot
     from serve_eval.errors import PlanError, RunFolderError
     from serve_eval.evaluation.storage.private_files import pretty_json
-    from serve_eval.report.document import make_page
     from serve_eval.report.plots import check_plot
     from serve_eval.series.chart import chart
     from serve_eval.series.history import find_series
     from serve_eval.workflows.drift.document import describe_charts, make_document
 
-    plot, page = drawing.plot, drawing.page
+    plot, page = drawing.plot, faces.output
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     if plot is not None:
         check_plot(plot)
     if page is not None and not page.absolute().parent.is_dir():
-        raise PlanError(f"--page: {page.absolute().parent} is not a folder")
+        raise PlanError(f"-o: {page.absolute().parent} is not a folder")
     history = find_series(folder)
     charts, bare = [], []
     for one in _choose(history, asked.task, asked.model):
@@ -114,8 +113,6 @@ def drift(
     document = make_document(charts, notes, folder)
     figures = pretty_json(describe_charts(charts, notes, folder)) if faces.as_json else b""
     code = end(document, faces, about=folder, figures=figures)
-    if page is not None:
-        save_story_page(lambda: make_page(document), page)
     if plot is not None:
         save_plot(
             lambda: [panel for one in charts for panel in _panels(one)], plot, "values and sums"

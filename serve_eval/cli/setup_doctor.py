@@ -1,4 +1,4 @@
-"""Run `serve-eval doctor`: look at this machine."""
+"""Run `serve-eval setup doctor`: look at this machine."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import os
 
 import typer
 
-from serve_eval.cli._common_options import FaceOptions
+from serve_eval.cli._common_options import PageFaceOptions
 from serve_eval.cli._options import command
 
 EXAMPLES = (
-    ("See what works on this machine:", "serve-eval doctor"),
-    ("List what is absent, with the commands that install it:", "serve-eval doctor -v"),
+    ("See what works on this machine:", "serve-eval setup doctor"),
+    ("List what is absent, with the commands that install it:", "serve-eval setup doctor -v"),
 )
 
 
 @command(examples=EXAMPLES)
-def doctor(faces: FaceOptions) -> None:
+def setup_doctor(faces: PageFaceOptions) -> None:
     """Look at this machine: Python, limits, keys, isolation, GPUs, programs and extras.
 
     Nothing is sent. Ask an endpoint with serve-eval smoke.

@@ -1,4 +1,4 @@
-"""Run `serve-eval datasets`: list, fetch and verify data sets."""
+"""Run `serve-eval data`: list, fetch and check data sets."""
 
 from __future__ import annotations
 
@@ -16,64 +16,69 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from serve_eval.datasets.source import Source
-    from serve_eval.report.document.listing import ListEntry
-
-app = typer.Typer(help="List, fetch and verify data sets.", no_args_is_help=True)
+    from serve_eval.report.document.listing import ListEntry, Listing
 
 _Names = Annotated[
-    list[str] | None, typer.Argument(metavar="[NAME]...", help="Data sets; see `datasets list`.")
+    list[str] | None,
+    typer.Argument(metavar="[NAME]...", help="Data sets; see `data list datasets`."),
 ]
 _Root = Annotated[
     Path | None,
     typer.Option(
-        help=("Dataset root (default SERVE_EVAL_DATASET_ROOT, else a folder in the user's cache).")
+        "--dataset-root",
+        metavar="DIR",
+        help=("Dataset root (default SERVE_EVAL_DATASET_ROOT, else a folder in the user's cache)."),
     ),
 ]
 
 
-@command()
-def list_sets(shown: ListOptions) -> None:
-    """List the known data sets with rows, licence, source and number of known checksums."""
-    from serve_eval.cli._ending import print_list
+def list_sets() -> Listing:
+    """Return the known data sets with rows, licence, source and number of known checksums."""
     from serve_eval.datasets.declared import find_sources
     from serve_eval.report.document.listing import Listing
 
     entries = [_make_entry(name, source) for name, source in find_sources().items()]
-    print_list(
-        Listing(
-            title=f"{len(entries)} data sets",
-            entries=entries,
-            next="serve-eval datasets fetch NAME --to data",
-        ),
-        shown,
+    return Listing(
+        title=f"{len(entries)} data sets",
+        entries=entries,
+        next="serve-eval data fetch NAME -o data",
     )
 
 
-app.command("list")(list_sets.function)
-
-
-@app.command()
+@command()
 def fetch(
-    names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Data sets; see `datasets list`.")
+    shown: ListOptions,
+    data_sets: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Data sets; see `data list datasets`.")
     ],
     to: Annotated[
-        Path | None, typer.Option(help="Dataset root to fill. It can be copied to another machine.")
+        Path | None,
+        typer.Option(
+            "--output-dir",
+            "-o",
+            metavar="DIR",
+            help="Dataset root to fill. It can be copied to another machine.",
+        ),
     ] = None,
 ) -> None:
     """Fetch data sets, check or record their checksums, and print their paths."""
+    from serve_eval.cli._ending import print_list
     from serve_eval.datasets import vault
+    from serve_eval.report.document.listing import ListEntry, Listing
 
     root = to or vault.default_root(os.environ)
     root.mkdir(parents=True, exist_ok=True)
-    for name, source in _choose(names).items():
-        for found in vault.fetch(name, source, root):
-            _say(f"{found.path}  sha256 {found.sha256}")
-    _say(f"use it with --dataset-root {root}")
+    entries = [
+        ListEntry(name=str(found.path), text=f"sha256 {found.sha256}", keep=True)
+        for name, source in _choose(data_sets).items()
+        for found in vault.fetch(name, source, root)
+    ]
+    use = f"a run with --dataset-root {quote_path(root)}"
+    print_list(Listing(title=f"{len(entries)} files in {root}", entries=entries, next=use), shown)
 
 
 @command()
-def verify(shown: ListOptions, names: _Names = None, root: _Root = None) -> None:
+def check(shown: ListOptions, data_sets: _Names = None, root: _Root = None) -> None:
     """Compare the files of a dataset root with the known and recorded checksums.
 
     Exit codes: 0 no difference, 2 a difference.
@@ -84,7 +89,7 @@ def verify(shown: ListOptions, names: _Names = None, root: _Root = None) -> None
     from serve_eval.report.document.listing import ListEntry, Listing
 
     root = root or vault.default_root(os.environ)
-    found = vault.verify(_choose(names), root)
+    found = vault.verify(_choose(data_sets), root)
     bad = [str(one.path) for one in found if one.state != vault.OK]
     entries = [
         ListEntry(
@@ -101,17 +106,13 @@ def verify(shown: ListOptions, names: _Names = None, root: _Root = None) -> None
     if bad:
         raise DatasetError(
             f"changed since they were fetched or published: {', '.join(bad)}",
-            hint="Delete these files and fetch them again: serve-eval datasets fetch NAME.",
+            hint="Delete these files and fetch them again: serve-eval data fetch NAME.",
         )
 
 
-app.command("verify")(verify.function)
-
-
-@app.command()
 def path(
-    name: Annotated[
-        str | None, typer.Argument(help="A data set (default: the root itself).")
+    data_set: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A data set (default: the root itself).")
     ] = None,
     root: _Root = None,
 ) -> None:
@@ -125,10 +126,10 @@ def path(
     from serve_eval.datasets import vault
 
     root = root or vault.default_root(os.environ)
-    folder = root if name is None else vault.where(_choose([name])[name], root)
+    folder = root if data_set is None else vault.where(_choose([data_set])[data_set], root)
     _say(str(folder))
     if not folder.is_dir():
-        fill = f"serve-eval datasets fetch {name or 'NAME'} --to {quote_path(root)}"
+        fill = f"serve-eval data fetch {data_set or 'NAME'} -o {quote_path(root)}"
         say(f"the folder does not exist yet. To create it: {fill}")
         raise typer.Exit(2)
 

@@ -1,4 +1,4 @@
-"""Run `serve-eval merge`: join the shards of a run, and judge them as one run."""
+"""Run `serve-eval runs merge`: join the shards of a run, and judge them as one run."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from serve_eval.plugins.setting import Setting
 EXAMPLES = (
     (
         "Join what serve-eval run PLAN.yaml --shard K/4 -o shards/K asked:",
-        "serve-eval merge shards/1 shards/2 shards/3 shards/4",
+        "serve-eval runs merge shards/1 shards/2 shards/3 shards/4",
     ),
     (
         "Join them where the data is in another folder:",
-        "serve-eval merge shards/1 shards/2 --dataset-root DIR -o whole",
+        "serve-eval runs merge shards/1 shards/2 --dataset-root DIR -o whole",
     ),
-    ("Print the report of the whole as JSON:", "serve-eval merge shards/1 shards/2 --json"),
+    ("Print the report of the whole as JSON:", "serve-eval runs merge shards/1 shards/2 --json"),
 )
 
 
@@ -61,7 +61,7 @@ class MergedOptions:
 
 
 @command(examples=EXAMPLES)
-def merge(
+def runs_merge(
     shards: Annotated[
         list[Path],
         typer.Argument(metavar="SHARD...", help="The run folders of all shards, in any order."),

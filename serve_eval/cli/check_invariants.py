@@ -1,4 +1,4 @@
-"""Run `serve-eval invariants`: test an endpoint under changes that must not change answers."""
+"""Run `check invariants`: test an endpoint under changes that must not change answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ USUAL = (
     "cases",
     "dataset_root",
     "model",
-    "samples",
     "limit",
     "settings",
     "tokenizer",
@@ -43,30 +42,29 @@ USUAL = (
     "canaries",
     "launch",
     "concurrency",
-    "stream",
     "output_dir",
     "as_json",
 )
 EXAMPLES = (
     (
         "Ask 200 problems in several passes, each with one change:",
-        "serve-eval invariants host:8000 --tasks gsm8k --dataset-root DIR --limit 200",
+        "serve-eval check invariants host:8000 -t gsm8k --dataset-root D --limit 200",
     ),
     (
         "Start the server from a plan, so that its cache is empty at first:",
-        "serve-eval invariants PLAN.yaml --launch -o OUT",
+        "serve-eval check invariants PLAN.yaml --launch -o OUT",
     ),
     (
         "Also render the chat here, and try texts around 4096 tokens:",
-        "serve-eval invariants PLAN.yaml --tokenizer DIR --chunk-tokens 4096",
+        "serve-eval check invariants PLAN.yaml --tokenizer DIR --chunk-tokens 4096",
     ),
     (
         "Also fill the KV cache with other prompts, and ask the old ones again:",
-        "serve-eval invariants host:8000 --tasks gsm8k --kv-pressure 2000000",
+        "serve-eval check invariants host:8000 --tasks gsm8k --kv-pressure 2000000",
     ),
     (
         "Only look for data of one request in the replies to others:",
-        "serve-eval invariants host:8000 --canaries",
+        "serve-eval check invariants host:8000 --canaries",
     ),
 )
 
@@ -122,7 +120,7 @@ class InvariantsResultOptions:
 
 
 @command(usual=USUAL, examples=EXAMPLES)
-def invariants(
+def check_invariants(
     a: Annotated[
         str,
         typer.Argument(
@@ -157,7 +155,7 @@ def invariants(
         raise PlanError("--kv-pressure must be 0 or more")
     settings = settings_with(protocol, prompts, sending)
     if passes.canaries:
-        _check_canary_options(prompts, protocol, passes)
+        _check_canary_options(prompts, settings, passes)
         settings.setdefault("tasks", [UNUSED_TASK])
     if passes.launch:
         check_launched({"A": a}, settings)
@@ -175,15 +173,16 @@ def invariants(
 
 
 def _check_canary_options(
-    prompts: SidePromptOptions, protocol: SideProtocolOptions, passes: PassOptions
+    prompts: SidePromptOptions, settings: dict[str, Any], passes: PassOptions
 ) -> None:
     """Raise PlanError for options of the other passes."""
     from serve_eval.errors import PlanError
 
+    choices = settings.get("choices", {})
     given = {
         "--tasks": prompts.tasks,
-        "--cases": prompts.cases,
-        "--apply-chat-template": protocol.apply_chat_template,
+        "--cases": settings.get("cases"),
+        "--set protocol.apply_chat_template=true": choices.get("apply_chat_template"),
         "--tokenizer": passes.tokenizer,
         "--chunk-tokens": passes.chunk_tokens,
         "--kv-pressure": passes.kv_pressure,
@@ -237,7 +236,7 @@ def _show(
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import say
 
-    say(f"serve-eval {name}: folder {out_dir}")
+    say(f"serve-eval check {name}: folder {out_dir}")
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     document = ask_in_folder(ask(progress=shown, notify=say), out_dir, plan_file)
     return end(document, faces, folder=out_dir)

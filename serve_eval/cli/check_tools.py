@@ -1,4 +1,4 @@
-"""Run `serve-eval tools`: check tool calls and guided decoding, whole, streamed and under load."""
+"""Run `check tools`: check tool calls and guided decoding, whole, streamed and under load."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from serve_eval.workflows.tools.story import ToolRules
 
 EXAMPLES = (
-    ("Check tool calls and guided decoding at four loads:", "serve-eval tools host:8000"),
+    ("Check tool calls and guided decoding at four loads:", "serve-eval check tools host:8000"),
     (
         "Ask fewer requests, one at a time and at 16:",
-        "serve-eval tools host:8000 --limit 100 --concurrency 1,16",
+        "serve-eval check tools host:8000 --limit 100 --concurrency 1,16",
     ),
     (
         "Only guided decoding, with a JUnit file for CI:",
-        "serve-eval tools host:8000 --kinds json_object,json_schema --junit tools.xml",
+        "serve-eval check tools host:8000 --kinds json_object --junit tools.xml",
     ),
     (
         "Compare an update with the server before it:",
-        "serve-eval tools host:8000 --reference outputs/BEFORE",
+        "serve-eval check tools host:8000 --reference outputs/BEFORE",
     ),
 )
 
@@ -117,7 +117,7 @@ class ToolResultOptions:
 
 
 @command(examples=EXAMPLES)
-def tools(
+def check_tools(
     a: Annotated[
         str,
         typer.Argument(
@@ -192,7 +192,7 @@ def _execute(
     from serve_eval.workflows.tools.story import check_tools
 
     out_dir = folder or new_folder("tools")
-    say(f"serve-eval tools: folder {out_dir}")
+    say(f"serve-eval check tools: folder {out_dir}")
     shown: Any = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     story = check_tools(plan, out_dir, loads, rules=rules, progress=shown, notify=say)
     found = ask_in_folder(story, out_dir, TOOLS.plan)

@@ -1,4 +1,4 @@
-"""Run `serve-eval attribute`: ask each worker of an endpoint, and each pair, a run's prompts."""
+"""Run `check workers`: ask each worker of an endpoint, and each pair, a run's prompts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Annotated
 import typer
 
 from serve_eval.cli._ci_files import check_asked
-from serve_eval.cli._common_options import FaceOptions
+from serve_eval.cli._common_options import PageFaceOptions
 from serve_eval.cli._include import IncludePath, TrustPlan, folders_of
 from serve_eval.cli._options import command
 from serve_eval.cli._run_folder import LATEST, name_run
 
 
 @command()
-def attribute(
-    faces: FaceOptions,
+def check_workers(
+    faces: PageFaceOptions,
     run: Annotated[
         Path,
         name_run("A run folder, finished or not, or that of a comparison: its B (default latest)."),
@@ -109,7 +109,7 @@ def attribute(
                 + f"{asking.cost()}\nnothing was sent\n"
             )
             return
-        say(f"serve-eval attribute: {run}", asking.cost())
+        say(f"serve-eval check workers: {run}", asking.cost())
         console = PatientConsole(stderr=True, highlight=False, emoji=False)
         found = run_async(
             ask_each_worker(run, asking, at_a_time=concurrency, progress=progress(console))

@@ -1,4 +1,4 @@
-"""Run `serve-eval power`: compute detectable drops by sample size, and the reverse."""
+"""Run `serve-eval references power`: compute detectable drops by sample size, and the reverse."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from serve_eval.cli._common_options import FaceOptions
+from serve_eval.cli._common_options import PageFaceOptions
 from serve_eval.cli._options import command
 
 
 @command()
-def power(
-    faces: FaceOptions,
+def references_power(
+    faces: PageFaceOptions,
     total: Annotated[
         int | None, typer.Option(help="Samples in the data set: print the table by n.")
     ] = None,
