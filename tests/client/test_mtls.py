@@ -31,7 +31,7 @@ from serve_eval.schema import (
 )
 from tests.cli.command import serve_eval
 from tests.client.mtls import PASSWORD, Authority, demanding_front
-from tests.harness.served import served
+from tests.workflows.smoke.server import Quirks, create
 
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 QUICK = Limits(max_attempts=3, connect_timeout_s=10.0)
@@ -44,7 +44,10 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module", params=VERSIONS, ids=["1.2", "1.3"])
 def url(request: pytest.FixtureRequest, authority: Authority) -> Iterator[str]:
-    with served() as (behind, _), demanding_front(authority, behind, tls=request.param) as front:
+    with (
+        create(Quirks()).serve_in_thread() as behind,
+        demanding_front(authority, behind, tls=request.param) as front,
+    ):
         yield front
 
 
@@ -82,17 +85,17 @@ def test_a_refusal_says_what_to_do_and_is_not_tried_again(
         1,
     ), result.message
     assert "client certificate" in result.message
-    assert "--client-cert FILE" in result.message
+    assert "--set connection.client_cert=FILE" in result.message
 
 
 @pytest.mark.parametrize(
     ("cert", "key", "password", "said"),
     [
-        ("locked.crt", "locked.key", None, "--client-key-password-env"),
+        ("locked.crt", "locked.key", None, "connection.client_key_password_env."),
         ("locked.crt", "locked.key", "wrong", "the password does not open"),
         ("notes.txt", "locked.key", PASSWORD, "must be PEM"),
         ("client.crt", "locked.key", PASSWORD, "The key belongs to another certificate"),
-        ("client.crt", None, None, "--client-key"),
+        ("client.crt", None, None, "name that with connection.client_key."),
         ("missing.crt", "client.key", None, "No such file or directory"),
         ("notes.txt", "client.key", None, "must be PEM"),
     ],
@@ -137,11 +140,27 @@ def test_a_password_is_read_from_the_environment_and_hidden(authority: Authority
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--client-key", "a.key"), "client_key: needs client_cert"),
-        (("--client-cert", "a", "--client-key-password-env", "NOT_SET"), "has no NOT_SET"),
-        (("--client-cert", "a", "--client-key-password-env", "p w"), "not a password"),
-        (("--client-cert", "-----BEGIN CERTIFICATE-----"), "not its content"),
-        (("--client-cert", "/nowhere/a.pem"), "/nowhere/a.pem cannot be used"),
+        (("--set", "connection.client_key=a.key"), "client_key: needs client_cert"),
+        (
+            (
+                "--set",
+                "connection.client_cert=a",
+                "--set",
+                "connection.client_key_password_env=NOT_SET",
+            ),
+            "has no NOT_SET",
+        ),
+        (
+            (
+                "--set",
+                "connection.client_cert=a",
+                "--set",
+                "connection.client_key_password_env=p w",
+            ),
+            "not a password",
+        ),
+        (("--set", "connection.client_cert=-----BEGIN CERTIFICATE-----"), "not its content"),
+        (("--set", "connection.client_cert=/nowhere/a.pem"), "/nowhere/a.pem cannot be used"),
     ],
 )
 def test_a_command_refuses_what_cannot_work(words: tuple[str, ...], said: str) -> None:
@@ -155,8 +174,15 @@ def test_commands_take_the_certificate_and_keep_only_its_path(
     cert, key = authority.sign("locked", password=PASSWORD)
     out = tmp_path / "out"
     common = ("--base-url", url, "--tasks", "gsm8k", "--limit", "8", "--dataset-root", data_root)
-    named = ("--ca-bundle", authority.bundle, "--client-cert", cert, "--client-key", key)
-    words = ("--client-key-password-env", "MINE", "--no-reference", "-o", out)
+    named = (
+        "--set",
+        f"connection.ca_bundle={authority.bundle}",
+        "--set",
+        f"connection.client_cert={cert}",
+        "--set",
+        f"connection.client_key={key}",
+    )
+    words = ("--set", "connection.client_key_password_env=MINE", "--no-reference", "-o", out)
     done = serve_eval("run", *common, *named, *words, MINE=PASSWORD)
     assert done.returncode == 3, done.stderr
     saved = json.loads((out / "report.json").read_text())["plan"]["connection"]
@@ -176,9 +202,11 @@ def test_commands_take_the_certificate_and_keep_only_its_path(
         MINE=PASSWORD,
     )
     assert "PASS" in smoke.stdout, smoke.stdout + smoke.stderr
-    bare = serve_eval("run", *common, "--ca-bundle", authority.bundle, "-o", tmp_path / "bare")
+    bare = serve_eval(
+        "run", *common, "--set", f"connection.ca_bundle={authority.bundle}", "-o", tmp_path / "bare"
+    )
     assert bare.returncode == 4
-    assert "--client-cert FILE" in bare.stderr
+    assert "--set connection.client_cert=FILE" in bare.stderr
 
 
 @pytest.mark.parametrize(
@@ -196,12 +224,19 @@ def test_every_command_says_which_certificate_is_missing(
 ) -> None:
     words = [url if word == "URL" else word for word in command]
     locked, key = authority.sign("locked", password=PASSWORD)
-    trust = ("--ca-bundle", authority.bundle)
-    shown = ("--client-cert", locked, "--client-key", key, "--client-key-password-env", "PW")
+    trust = ("--set", f"connection.ca_bundle={authority.bundle}")
+    shown = (
+        "--set",
+        f"connection.client_cert={locked}",
+        "--set",
+        f"connection.client_key={key}",
+        "--set",
+        "connection.client_key_password_env=PW",
+    )
     for number, (more, code, said) in enumerate(
         [
-            ((), 4, "with --ca-bundle FILE"),
-            (trust, 4, "with --client-cert FILE"),
+            ((), 4, "with --set connection.ca_bundle=FILE"),
+            (trust, 4, "with --set connection.client_cert=FILE"),
             ((*trust, *shown), 2, f"the password in PW does not open {key}"),
         ]
     ):

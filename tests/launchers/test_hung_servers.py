@@ -16,6 +16,9 @@ from serve_eval.schema import Plan
 ONE_AND_ONE = "trtllm_disaggregated"
 SOON = {"stop_timeout_s": 0.5}
 """Short, because open requests keep a hung server from ending on its own."""
+FAULT_AT = 26
+"""The request that meets the fault: the questions about the server's sampling come first, then 20
+samples."""
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,7 @@ def test_a_server_that_hangs_ends_the_run_which_goes_on_later(
     tmp_path: Path,
 ) -> None:
     plan = plan_of(launcher, SOON, concurrency=4, stall_timeout_s=1.0)
-    standin(flavour, {"hang_after": 10, "when": where})
+    standin(flavour, {"hang_after": FAULT_AT, "when": where})
     with pytest.raises(EndpointError) as caught:
         asyncio.run(evaluate(plan, tmp_path / "run"))
     for words in [*told, "the log of", "Uvicorn running"]:
@@ -87,7 +90,7 @@ def test_what_an_orchestrator_asks_again_is_told(
     plan_of: Callable[..., Plan],
     tmp_path: Path,
 ) -> None:
-    standin(flavour, {"lose": 10, "when": {"gpus": "1"}})
+    standin(flavour, {"lose": FAULT_AT, "when": {"gpus": "1"}})
     report = asyncio.run(evaluate(plan_of(ONE_AND_ONE, options), tmp_path / "run"))
     assert report.tasks[0].result.scored == 20
     assert report.endpoint.info.hidden_retries == {"context": 0, "generation": again or 0}

@@ -107,7 +107,7 @@ def test_a_restart_midway_ends_the_run_which_can_be_resumed(
     cluster.add(service())
     cluster.add(pod("llama-0"), any_model=True, latency_s=0.02)
     cluster.previous["llama-0"] = "CUDA went away\n"
-    thread = cluster.after(45, lambda: cluster.add(pod("llama-0", status=RESTARTED)))
+    thread = cluster.after(75, lambda: cluster.add(pod("llama-0", status=RESTARTED)))
     done = run(tmp_path / "run", data_root, limit=100)
     thread.join()
     assert done.returncode == 4
@@ -158,7 +158,7 @@ def test_a_pod_with_few_requests_is_warned_about(
     cluster.add(service())
     for name in ("llama-0", "llama-1"):
         cluster.add(pod(name), any_model=True)
-    done = run(tmp_path / "run", data_root, limit=60, concurrency=1)
+    done = run(tmp_path / "run", data_root, limit=200, concurrency=1)  # 26 more precede them
     assert done.returncode == 0, done.stderr
     assert "warning: the pods got unequal shares of the requests: llama-0 " in done.stderr
 
