@@ -116,7 +116,7 @@ def test_a_suite_is_submitted_too(site: Site) -> None:
     suite.write_text(
         "plans: [plan.yaml, {plan: plan.yaml, name: again, limits: {concurrency: 3}}]\n"
     )
-    _write(site, "suite", "--write-job", str(folder), plan=suite)
+    _write(site, "run", "--write-job", str(folder), plan=suite)
     tried = site.run("sbatch", "--test-only", str(folder / "job.sbatch"))
     assert tried.returncode == 0, tried.stderr
     job = site.submit(folder / "job.sbatch")

@@ -34,11 +34,11 @@ PICTURE = '<svg xmlns="http://www.w3.org/2000/svg" width='
 REGRESSION = "FAIL word_problems embedded: "
 """Begins the line of the test that fails, with its figures behind it."""
 HINTS = {
-    "servers": "demo -o none",
+    "servers": "setup demo -o none",
     "kubernetes": "run --launcher kubernetes -m m --set launcher.service=s -t passkey_short"
     " --no-reference -o none",
     "watch": "watch http://127.0.0.1:9 --every 1h --metrics-port 0 -o none",
-    "plots": "power --detect 2 --plot none.png",
+    "plots": "references power --detect 2 --plot none.png",
 }
 """Commands that need an extra, by its name."""
 
