@@ -146,8 +146,9 @@ def take(
 ) -> None:
     """Ask an endpoint that you trust several times, and register the mean as its reference.
 
-    The entry goes into --references-dir (default my-references), with the score of every sample.
-    The same command continues unfinished runs.
+    Every run asks all samples of a task; --set TASK.num_samples=N makes a reference of fewer. The
+    entry goes into --references-dir (default my-references), with the score of every sample. The
+    same command continues unfinished runs.
 
     Exit codes: 0 registered, 2 usage, 4 endpoint or infrastructure, 130 interrupted.
     """

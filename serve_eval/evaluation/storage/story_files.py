@@ -119,7 +119,16 @@ _COMMANDS: Final = {
     "tools": "check tools",
     "invariants": "check invariants",
     "attribute": "check workers",
+    "view": "runs view",
+    "collect": "runs table",
+    "drift": "runs trend",
+    "export": "runs export",
     "merge": "runs merge",
+    "rescore": "judge --rescore",
+    "power": "references power",
+    "capsule": "show --capsule",
+    "init": "setup init",
+    "doctor": "setup doctor",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from serve_eval.evaluation.storage.story_files import name_command
 from serve_eval.report.ci.ci_result import (
     CiCase,
     CiResult,
@@ -63,7 +64,7 @@ def make_ci_result(document: Document) -> CiResult:
 def _make_suite(document: Document) -> CiSuite:
     """Return the cases of a story without its own: one for each conclusion."""
     return CiSuite(
-        name=f"serve-eval {document.story}",
+        name=f"serve-eval {name_command(document.story)}",
         cases=[_make_case(document, one) for one in document.conclusions],
         host=document.endpoint,
         seconds=document.header.wall_s,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from serve_eval import __version__
+from serve_eval.evaluation.storage.story_files import name_command
 from serve_eval.report.document.document import Depth, Document, Statement, name_state
 from serve_eval.report.document.statements import WARNINGS, list_statements, tabulate
 from serve_eval.report.page.content import (
@@ -33,8 +34,8 @@ def make_page(document: Document) -> PageContent:
     shown = [row for row in list_statements(document) if row.depth is Depth.FIRST]
     return PageContent(
         notice=document.banner,
-        kind=document.story,
-        title=f"{document.story}: {document.verdict} {subject}".strip(),
+        kind=name_command(document.story),
+        title=f"{name_command(document.story)}: {document.verdict} {subject}".strip(),
         heading=subject,
         state=name_state(document.verdict),
         badge=document.verdict,

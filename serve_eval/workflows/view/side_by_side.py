@@ -55,7 +55,7 @@ def make_choice(runs: Sequence[FinishedRun], a: FinishedRun, links: Links) -> Pa
     ]
     columns = [DataColumn(name=name) for name in ("run", "began (UTC)", "model", "tasks")]
     return PageContent(
-        kind="view",
+        kind="runs view",
         title=f"Compare {links.name(a.folder)} with",
         heading=f"compare {links.name(a.folder)} with ...",
         state="none",
@@ -76,7 +76,7 @@ def make_side_by_side(a: FinishedRun, b: FinishedRun, links: Links) -> PageConte
     names = links.name(a.folder), links.name(b.folder)
     command = join_words(["serve-eval", "compare", str(a.folder), str(b.folder)])
     return PageContent(
-        kind="view",
+        kind="runs view",
         title=f"{names[0]} and {names[1]}",
         heading=f"{names[0]} and {names[1]}",
         state="none",
