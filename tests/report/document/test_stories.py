@@ -12,6 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from rich.console import Console
 
+from serve_eval.cli._commands import find_entry
 from serve_eval.evaluation.storage.story_files import name_command
 from serve_eval.report.ci import list_annotations, write_junit, write_markdown
 from serve_eval.report.document import (
@@ -82,6 +83,23 @@ def test_no_story_prints_or_ends_by_itself(story: str) -> None:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
         }
         assert not calls & {"print", "exit"}, file
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_page_and_junit_name_a_command_of_today(name: str) -> None:
+    document = DOCUMENTS[name]
+    command = name_command(document.story)
+    words = [word for word in command.split() if not word.startswith("-")]
+    assert find_entry(words) is not None, command
+    page = make_page(document)
+    assert page.kind == command
+    assert page.title.startswith(f"{command}: ")
+    names = [one.name for one in make_ci_result(document).suites]
+    assert document.suites or names == [f"serve-eval {command}"]
+    for one in names:
+        words = one.partition(":")[0].split()[1:]
+        known = find_entry(words[:1]) is not None
+        assert not one.startswith("serve-eval ") or known, one
 
 
 def _print(document: Document, *, verbose: bool = False, columns: int = COLUMNS) -> str:
