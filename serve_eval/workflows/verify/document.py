@@ -155,7 +155,7 @@ def _conclude(found: Verification, side: VerifiedSide) -> Conclusion:
         counts=f"{side.asked} probes of {low} to {high} tokens, {side.unanswered} unanswered",
         cause=causes[0] if causes else "",
         statements=[
-            *(Statement(label="why", text=line) for line in causes[1:]),
+            *(Statement(label="why", text=line) for line in (causes if len(causes) > 1 else ())),
             *(
                 Statement(label=label, text=line)
                 for label, line in (("why", why), *(("prompts", x) for x in side.prompts))

@@ -154,3 +154,9 @@ def test_texts_of_others_change_no_face() -> None:
         assert "\u202e" not in write_markdown(result), name
         assert all("\n" not in line for line in list_annotations(result)), name
         json.loads(write_document(document))
+
+
+def test_a_verification_says_on_the_first_screen_which_part_differs() -> None:
+    """It is the cause of the deployment, beside the reason why the deployment itself is red."""
+    shown = " ".join(_print(DOCUMENTS["verify parts"]).split())
+    assert "found in context: some text" in shown

@@ -55,14 +55,14 @@ def compare(system: System, seed: int, folder: Path) -> Told:
     ]
     how = ["--self", 20, "--concurrency", system.in_flight, "-o", folder / "compared"]
     with system.disturbed(folder / "compared/b"):
-        return _accuses(*_run("compare", *plans, *how))
+        return _accuses(*_run("compare", *plans, *how, "-v"))
 
 
 def find_unequal(system: System, seed: int, folder: Path) -> Told:
     """Compare the same answers once more, by the rule that they must be equal."""
     sides = [folder / "compared" / side for side in "ab"]
     how = ["--verdict", "tokens", "-o", folder / "equal"]
-    return _accuses(*_run("compare", *sides, *how))
+    return _accuses(*_run("compare", *sides, *how, "-v"))
 
 
 def diagnose(system: System, seed: int, folder: Path) -> Told:
@@ -83,7 +83,7 @@ def attribute(system: System, seed: int, folder: Path) -> Told:
     """Ask the servers of B's run separately."""
     if not system.may_ask_servers:
         return Told(USAGE, "", found=False)
-    how = ["--concurrency", IN_FLIGHT, "--set", f"seed={seed}"]
+    how = ["--concurrency", IN_FLIGHT, "--seed", seed, "-v"]
     return _accuses(*_run("check", "workers", folder / "compared/b", *how, *system.workers))
 
 
@@ -104,7 +104,7 @@ def verify(system: System, seed: int, folder: Path) -> Told:
         how = ["--floor", FLOOR, "--set", f"seed={seed}", "-o", reference.with_suffix("")]
         code, text = _run("verify", system.a, *way, "--register", reference, *how)
         assert reference.exists(), (code, text)
-    how = ["--concurrency", system.in_flight, "-o", folder / "verified"]
+    how = ["--concurrency", system.in_flight, "-v", "-o", folder / "verified"]
     return _accuses(
         *_run("verify", system.b, *way, "--reference", reference, *system.workers, *how)
     )
