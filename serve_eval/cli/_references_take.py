@@ -171,7 +171,7 @@ def _find_plan(
 ) -> Plan:
     """Return the plan of an endpoint or a plan file, or of a launcher.
 
-    What the command line names, by flags or by the `texts` of --set, overrules a variable.
+    Flags and the `texts` of --set take precedence over variables.
     OPENAI_BASE_URL stands for an address that nothing else gives.
     """
     from serve_eval.errors import PlanError
