@@ -74,6 +74,24 @@ _WORDS: Mapping[str, str] = {
     **dict.fromkeys(("sample-size", "samplesize", "mde"), "power"),
 }
 """A word that people type as the command, and the answer below that it gets."""
+_WITHIN: Mapping[str, str] = {
+    "data verify": "check",
+    "data datasets": "list datasets",
+    "data tasks": "list tasks",
+    "data presets": "list presets",
+    "data launchers": "list launchers",
+    "data download": "fetch",
+    "runs list": "view",
+    "runs show": "view",
+    "runs drift": "trend",
+    "runs collect": "table",
+    "runs csv": "table",
+    "check attribute": "workers",
+    "check concurrency": "load",
+    "setup config": "init",
+    "setup plan": "init",
+}
+"""A word that people type below a group, and the words that are right there."""
 _ANSWERS: Mapping[str, str] = {
     "load": f"check load {URL} --concurrency 1,32",
     "workers": "check workers",
@@ -167,33 +185,43 @@ def answer(before: Sequence[str], args: Sequence[str]) -> PlanError:
     `before` are the words of the group, none for `serve-eval` itself.
     """
     word, *rest = args
-    of = " ".join(("serve-eval", *before))
-    said = f"there is no command {' '.join((*before, word))!r}"
     name = word.lower().replace("_", "-")
-    if not before:
-        if name == "help":
-            return PlanError(said, hint=f"See {join_words(['serve-eval', *rest, '--help'])}")
-        if name == "version":
-            return PlanError(said, hint="See serve-eval --version")
-        if name in FORMER:
-            return PlanError(said, hint=f"Write: {join_words(rewrite_former(name, rest))}")
-        if (line := translate([name, *rest])) is not None:
-            return PlanError(said, hint=f"Write: {line}")
-    entry = find_entry(before)
-    known = entry.commands if isinstance(entry, Family) else {**COMMANDS, **FORMER}
-    from serve_eval.plugins.registry import find_closest
-
-    if close := find_closest(name, known):
-        meant = [*of.split(), close[0], *rest]
-        if not before and close[0] in FORMER:
-            meant = rewrite_former(close[0], rest)
-        return PlanError(said, hint=f"Write: {join_words(meant)}")
+    said = f"there is no command {' '.join((*before, word))!r}"
+    if not before and name in ("help", "version"):
+        asked = [*rest, "--help"] if name == "help" else ["--version"]
+        return PlanError(said, hint=f"See {join_words(['serve-eval', *asked])}")
+    if (line := _find_line(before, name, args)) is not None:
+        return PlanError(said, hint=f"Write: {line}")
     from serve_eval.cli._wanted import find_commands, list_commands
 
     question = " ".join([word, *(one for one in rest if not one.startswith("-"))])
     if found := [one for one in find_commands(question) if _is_below(one.command, before)]:
         return PlanError(said, hint="\n".join([f"For {question!r}, see:", *list_commands(found)]))
-    return PlanError(said, hint=f"{of} --help lists the commands.")
+    return PlanError(said, hint=f"{' '.join(('serve-eval', *before))} --help lists the commands.")
+
+
+def _find_line(before: Sequence[str], name: str, args: Sequence[str]) -> str | None:
+    """Return the line that was meant, or None. `name` is the first word in the usual spelling."""
+    from serve_eval.plugins.registry import find_closest
+
+    word, *rest = args
+    if before:
+        entry = find_entry(before)
+        below = entry.commands if isinstance(entry, Family) else {}
+        close = _WITHIN.get(" ".join((*before, name))) or next(iter(find_closest(name, below)), "")
+        return join_words(["serve-eval", *before, *close.split(), *rest]) if close else None
+    if re.search(r"\.ya?ml$", word):
+        return join_words(["serve-eval", "run", *args])
+    if re.match(r"https?://|[\w.-]+:\d+(/|$)", word):
+        return join_words(["serve-eval", "smoke", *args])
+    if name in FORMER:
+        return join_words(rewrite_former(name, rest))
+    if (line := translate([name, *rest])) is not None:
+        return line
+    for close in find_closest(name, (*COMMANDS, *FORMER)):
+        former = close in FORMER
+        return join_words(rewrite_former(close, rest) if former else ["serve-eval", close, *rest])
+    return None
 
 
 def _is_below(command: str, group: Sequence[str]) -> bool:
@@ -310,8 +338,15 @@ def _answer_vllm(words: Sequence[str]) -> str:
     return _write_serve("vllm", words[1:] if words[:1] == ["serve"] else words)
 
 
+def _answer_trtllm_serve(words: Sequence[str]) -> str:
+    if words[:1] == ["disaggregated"]:
+        return _write_serve("trtllm_disaggregated", words[1:])
+    return _write_serve("trtllm", words[1:] if words[:1] == ["serve"] else words)
+
+
 def _write_serve(launcher: str, words: Sequence[str]) -> str:
-    named = [one for one in words if not one.startswith("-")][:1]
+    values = {value for _, value in _read_options(words)}
+    named = [one for one in words if not one.startswith("-") and one not in values][:1]
     model = dict(_read_options(words)).get("model") or (named[0] if named else "MODEL")
     return join_words(["serve-eval", "serve", launcher, "--model", model])
 
@@ -326,9 +361,7 @@ def _answer_trtllm_eval(words: Sequence[str]) -> str:
 
 _SPECIAL: Mapping[str, Callable[[Sequence[str]], str]] = {
     "vllm": _answer_vllm,
-    "trtllm-serve": lambda words: _write_serve(
-        "trtllm", words[1:] if words[:1] == ["serve"] else words
-    ),
+    "trtllm-serve": _answer_trtllm_serve,
     "trtllm-eval": _answer_trtllm_eval,
     "trtllm-llmapi-launch": lambda words: "serve-eval run PLAN.yaml --write-job DIR",
     "srun": lambda words: "serve-eval run PLAN.yaml --write-job DIR",

@@ -15,12 +15,18 @@ MISSPELT = 0.85
 
 
 def find_closest(name: str, known: Iterable[str], *, most: int = 1) -> list[str]:
-    """Return the known names that are closest to a name, at most `most`; none for a huge name."""
+    """Return the known names that are closest to a name, at most `most`; none for a huge name.
+
+    If none is close, a known name counts that this one goes on after an underscore, as names of
+    other tools do: gpqa_diamond means gpqa.
+    """
     if len(name) > LONGEST_COMPARED:
         return []
     short = (one for one in known if len(one) <= LONGEST_COMPARED)
-    found = itertools.islice(short, MOST_COMPARED)
-    return difflib.get_close_matches(name, list(found), n=most, cutoff=0.55)
+    found = list(itertools.islice(short, MOST_COMPARED))
+    close = difflib.get_close_matches(name, found, n=most, cutoff=0.55)
+    begun = (one for one in found if one and name.startswith(f"{one}_"))
+    return close or sorted(begun, key=len, reverse=True)[:most]
 
 
 def find_misspelt(name: str, known: Iterable[str]) -> str:

@@ -94,6 +94,14 @@ TYPED = {
     "datasets list": "data list datasets",
     "collect outputs --output t.csv": "runs table outputs -o t.csv",
     "check wokers out": "check workers out",
+    "plan.yaml --dry-run": "run plan.yaml --dry-run",
+    "http://h:8000": "smoke http://h:8000",
+    "h:8000/v1": "smoke h:8000/v1",
+    "data verify gsm8k": "data check gsm8k",
+    "data datasets": "data list datasets",
+    "runs list": "runs view",
+    "check attribute out": "check workers out",
+    "trtllm-serve disaggregated -c conf": "serve trtllm_disaggregated --model MODEL",
 }
 """The words after `serve-eval` as typed, and as they are answered."""
 
@@ -108,6 +116,16 @@ def test_a_wrong_line_is_answered_with_the_right_one(typed: str) -> None:
     assert right[1] == TYPED[typed]
     with suppress(RunFolderError):  # no run is the latest
         read_command(shlex.split(right[1]))
+
+
+@pytest.mark.parametrize(
+    ("task", "meant"),
+    [("gsm8k_cot", "gsm8k"), ("gpqa_diamond", "gpqa"), ("mmlu_generative", "mmlu")],
+)
+def test_a_task_of_lm_eval_names_ours(task: str, meant: str) -> None:
+    done = serve_eval("run", "--base-url", "127.0.0.1:9", "--tasks", task)
+    assert done.returncode == 2
+    assert f"unknown task {task!r}. Did you mean {meant!r}?" in done.stderr
 
 
 def test_every_former_command_is_answered_by_one_of_today() -> None:
