@@ -62,7 +62,7 @@ ROWS: dict[str, tuple[tuple[str, ...], str]] = {
         ("check", "invariants", "A", *MODEL, "--canaries", "--limit", "20"),
         "canaries.json",
     ),
-    "tools": (("tools", "A", *MODEL, "--limit", "4"), "tools.json"),
+    "tools": (("check", "tools", "A", *MODEL, "--limit", "4"), "tools.json"),
     "smoke": (("smoke", "A", *MODEL), "smoke.json"),
     "verify": (("verify", "A", "B", *MODEL, "--floor", "0.1"), "verification.json"),
     "watch": (("watch", "A", "--every", "0", "--rounds", "2"), "state.json"),
@@ -161,8 +161,14 @@ def test_what_reads_the_run_of_a_stand_in_says_so(
     run = tmp_path / "run"
     asked = ("run", "--base-url", urls[0], *FEW, "--no-reference", "-o", run)
     assert serve_eval(*asked, **home).returncode == 0
-    for command in ("diagnose", "show", "export", "rescore", "verdict"):
-        read = serve_eval(command, run, **home)
+    for command in (
+        ("diagnose",),
+        ("show",),
+        ("runs", "export"),
+        ("judge",),
+        ("judge", "--rescore"),
+    ):
+        read = serve_eval(*command, run, **home)
         assert read.stderr.splitlines()[0] == REHEARSED, (command, read.stderr)
     (run / "report.json").write_text("no JSON")
     assert REHEARSED not in serve_eval("show", run, **home).stderr
