@@ -57,7 +57,6 @@ IN_PLACE = {
     "serve_eval/cli/_streams.py": {"os.open": 4},
     "serve_eval/processes/forkserver.py": {"os.open": 1, "write_text": 1},
     "serve_eval/processes/limited_start.py": {"write_text": 1},
-    "serve_eval/report/plot_script.py": {"savefig": 1},
     "serve_eval/workflows/suite/document.py": {"write_text": 1},  # returns the text of a table
 }
 """The calls that may change a file in place, by file, each group with the reason why it may."""

@@ -104,7 +104,10 @@ def choose_port(pod: PodState) -> int:
         for one in ports
     )
     told = f"has the ports {listed}" if ports else "declares no port"
-    raise LaunchError(f"pod {pod.name} {told}", hint="Choose the port of the servers with --port.")
+    raise LaunchError(
+        f"pod {pod.name} {told}",
+        hint="Choose the port of the servers with --set verify.port=N.",
+    )
 
 
 def _address(pod: PodState, port: int) -> str:

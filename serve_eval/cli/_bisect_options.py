@@ -14,15 +14,23 @@ class OptionSearchOptions:
     """Choose two plans between which options are searched."""
 
     title: ClassVar[str] = "Options between two plans"
+    command: ClassVar[str] = "bisect"
     good: Annotated[Path | None, Setting("Plan file that serves well.", metavar="PLAN")] = None
     bad: Annotated[Path | None, Setting("Plan file that serves worse.", metavar="PLAN")] = None
     keep: Annotated[
         list[str] | None,
-        Setting("Option that keeps its good value everywhere. Repeatable.", metavar="NAME"),
+        Setting(
+            "Option that keeps its good value everywhere. Repeatable.",
+            metavar="NAME",
+        ),
     ] = None
     together: Annotated[
         list[str] | None,
-        Setting("Options that change at once, such as tp,pp. Repeatable.", metavar="A,B"),
+        Setting(
+            "Options that change at once, such as tp,pp. Repeatable.",
+            metavar="A,B",
+            flag=False,
+        ),
     ] = None
 
 
@@ -31,6 +39,7 @@ class StepSearchOptions:
     """Choose a plan and the steps in a row that are searched."""
 
     title: ClassVar[str] = "Steps in a row"
+    command: ClassVar[str] = "bisect"
     plan: Annotated[
         Path | None,
         Setting("Plan file with {step} in place of a tag or commit.", metavar="PLAN"),
@@ -39,7 +48,12 @@ class StepSearchOptions:
         str | None, Setting("The steps, the good one first and the bad one last.", metavar="A,B,C")
     ] = None
     steps_file: Annotated[
-        Path | None, Setting("File with one step per line instead.", metavar="FILE")
+        Path | None,
+        Setting(
+            "File with one step per line instead.",
+            metavar="FILE",
+            flag=False,
+        ),
     ] = None
 
 
@@ -48,6 +62,7 @@ class BisectTestOptions:
     """Choose the drop that counts, and when to give up."""
 
     title: ClassVar[str] = "Test and budget"
+    command: ClassVar[str] = "bisect"
     margin: Annotated[
         float | None,
         Setting(
@@ -56,10 +71,20 @@ class BisectTestOptions:
             metavar="POINTS",
         ),
     ] = None
-    budget_starts: Annotated[int | None, Setting("Start at most N servers.", metavar="N")] = None
+    budget_starts: Annotated[
+        int | None,
+        Setting(
+            "Start at most N servers.",
+            metavar="N",
+        ),
+    ] = None
     budget_gpu_hours: Annotated[
         float | None,
-        Setting("Begin no further step after this many GPU hours.", metavar="HOURS"),
+        Setting(
+            "Begin no further step after this many GPU hours.",
+            metavar="HOURS",
+            flag=False,
+        ),
     ] = None
 
 

@@ -17,10 +17,11 @@ Reuse = Annotated[bool, Setting("Use servers that already run with the same opti
 RerunWhat = Annotated[
     str,
     Setting(
-        "Samples to ask again: never, failed (default), changed, version, all.", metavar="WHAT"
+        "Samples to ask again: never, failed (default), changed, version, all; old answers are"
+        " archived.",
+        metavar="WHAT",
     ),
 ]
-RunAll = Annotated[bool, Setting("Same as --rerun all. Old answers are archived.")]
 Strict = Annotated[bool, Setting("Exit with code 1 if nothing was decided.")]
 JunitFile = Annotated[Path | None, Setting("Write the verdicts as a JUnit file.", metavar="FILE")]
 NotifyText = Annotated[
@@ -93,11 +94,8 @@ class PageFaceOptions(FaceOptions):
     ] = None
 
 
-def rerun_of(text: str, *, run_all: bool) -> Rerun:
-    """Return the samples to ask again, as --rerun and --run-all name them.
-
-    Raises PlanError for an unknown word, and for two options that contradict each other.
-    """
+def rerun_of(text: str) -> Rerun:
+    """Return the samples to ask again, as --rerun names them. Raises PlanError for another word."""
     from typing import get_args
 
     from serve_eval.errors import PlanError
@@ -106,6 +104,4 @@ def rerun_of(text: str, *, run_all: bool) -> Rerun:
     chosen: Rerun | None = next((one for one in get_args(Rerun) if one == text), None)
     if chosen is None:
         raise PlanError(f"--rerun: {text!r} is not one of {', '.join(get_args(Rerun))}")
-    if run_all and chosen not in ("failed", "all"):  # failed is the default
-        raise PlanError(f"--run-all and --rerun {chosen} contradict each other: give one of them")
-    return "all" if run_all else chosen
+    return chosen

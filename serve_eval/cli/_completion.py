@@ -6,7 +6,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from serve_eval.plugins.setting import Declared
 
 OUTPUTS = Path("outputs")
 MOST_SAMPLES = 2000
@@ -67,7 +70,7 @@ def _complete_parameter(command: Any, words: Sequence[str], incomplete: str) -> 
     last = options.get(words[-1]) if words else None
     if last is not None and not last.is_flag:
         if "--set" in last.opts:
-            return _begin(_list_keys(words, options), incomplete)
+            return _begin(_list_keys(words, options, command.own), incomplete)
         return _list_values(last.name, incomplete)
     if incomplete.startswith("-"):
         return _begin((*(flag for flag in options if flag.startswith("--")), "--help"), incomplete)
@@ -102,11 +105,17 @@ def _list_values(name: str, incomplete: str) -> list[str]:
     return [f"{head}{comma}{one}" for one in _begin(list_names(), last)]
 
 
-def _list_keys(words: Sequence[str], options: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what --set takes: keys of a plan, and options of the tasks and the launcher given."""
+def _list_keys(
+    words: Sequence[str], options: Mapping[str, Any], own: Sequence[Declared]
+) -> Iterator[str]:
+    """Yield what --set takes: options of the command, keys of a plan, and options of what is given.
+
+    These are those of the tasks and of the launcher on the line.
+    """
     from serve_eval.evaluation.plan.set_options import list_plan_keys
     from serve_eval.plugins import registry
 
+    yield from (f"{one.place}=" for one in own)
     yield from (f"{key}=" for key in list_plan_keys())
     for flag, value in pairwise(words):
         name = options[flag].name if flag in options else ""

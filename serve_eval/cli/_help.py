@@ -19,6 +19,7 @@ from typer.core import TyperCommand
 from serve_eval.cli._clear_values import convert_clear_values
 from serve_eval.cli._common_options import ScreenOptions
 from serve_eval.cli._options import EVERYTHING, Examples
+from serve_eval.plugins.setting import Declared
 
 MOST_WIDTH = 80
 """Most columns of the text, even on a wider terminal: long lines are hard to read."""
@@ -44,6 +45,7 @@ class HelpedCommand(TyperCommand):
     usual: tuple[str, ...] = ()
     examples: Examples = ()
     titles: tuple[str, ...] = ()
+    own: tuple[Declared, ...] = ()
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help; if `usual` is set, its short form."""
@@ -108,6 +110,10 @@ def page(command: HelpedCommand, ctx: Any, *, everything: bool) -> str:
         panels = {
             title: [_row(one) for one in of_one] for title, of_one in _by_panel(options).items()
         }
+        panels["Set by --set"] = [
+            (f"    {one.place}={one.setting.metavar or 'true'}", one.setting.help)
+            for one in command.own
+        ]
     else:
         known = {one.name: one for one in options}
         panels = {"Usual options": [_row(known[name]) for name in command.usual]}

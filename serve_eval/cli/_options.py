@@ -12,7 +12,7 @@ import inspect
 import json
 import os
 import typing
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,11 +36,13 @@ class Command:
     """A command: the function that typer reads, and the content of its help.
 
     `usual` names the parameters that --help shows, in this order; --help-all shows all of them.
+    `own` are options of the command itself that have no flag: --set takes them.
     """
 
     function: Callable[..., None]
     usual: tuple[str, ...]
     examples: tuple[tuple[str, str], ...]
+    own: tuple[Declared, ...] = ()
 
 
 def command(
@@ -53,7 +55,8 @@ def command(
 
     def make(function: Callable[..., None]) -> Command:
         flat = _flatten(function, every_variable=every_variable, more=[_HELP_ALL] if usual else [])
-        return Command(function=flat, usual=tuple(usual), examples=tuple(examples))
+        own = tuple(one for one in _list_own(function).values() if not one.setting.flag)
+        return Command(function=flat, usual=tuple(usual), examples=tuple(examples), own=own)
 
     return make
 
@@ -117,10 +120,9 @@ def _flatten(
     The parameters `more` are added, but not passed on to the function.
     """
     hints = typing.get_type_hints(function, include_extras=True)
-    structures = {
-        name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)
-    }
+    structures = _find_structures(hints)
     options = {name: list_declared(structure) for name, structure in structures.items()}
+    own = _list_own(function)
 
     def call(**given: Any) -> None:
         for option in (option for of_one in options.values() for option in of_one):
@@ -130,6 +132,7 @@ def _flatten(
         for one in more:
             given.pop(one.name, None)
         asked: dict[str, Any] = {}
+        given |= _take_own(given, own)
         for name, structure in structures.items():
             values = {
                 one.name: _value(one, given.pop(one.name), every_variable) for one in options[name]
@@ -157,6 +160,29 @@ def _flatten(
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     call.__name__, call.__doc__ = function.__name__, function.__doc__
     return call
+
+
+def _find_structures(hints: Mapping[str, Any]) -> dict[str, type]:
+    return {
+        name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)
+    }
+
+
+def _list_own(function: Callable[..., None]) -> dict[str, Declared]:
+    """Return the options of the command itself, by their places for --set."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    of_all = (list_declared(one) for one in _find_structures(hints).values())
+    return {one.place: one for of_one in of_all for one in of_one if one.command}
+
+
+def _take_own(given: Mapping[str, Any], own: Mapping[str, Declared]) -> dict[str, Any]:
+    """Return the options that --set changes: those of the command itself, and the rest of it."""
+    if not own or not given.get("settings"):
+        return {}
+    from serve_eval.cli._own_settings import take_own
+
+    rest, found = take_own(given["settings"], own)
+    return {**found, "settings": rest or None}
 
 
 def _name_command(function: Callable[..., None]) -> str:
@@ -216,7 +242,7 @@ def _make_refusal(option: Declared, every_variable: bool) -> Callable[[typer.Con
             raise PlanError(
                 f"there is no option {off if value is False and off else on}:"
                 f" write {write_setting(option, value)}",
-                hint=f"A plan has it as {option.place}{variable}.",
+                hint="" if option.command else f"A plan has it as {option.place}{variable}.",
             )
         return value
 
@@ -228,7 +254,9 @@ def write_setting(option: Declared, value: Any) -> str:
     given = option.setting.parse(value) if option.setting.parse is not None else value
     if any(find_secrets(given)):
         return join_words(["--set", f"{option.place}=VALUE"])
-    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], str):
+        (given,) = given
+    text = str(given) if isinstance(given, str | Path) else json.dumps(given, ensure_ascii=False)
     return join_words(["--set", f"{option.place}={text}"])
 
 

@@ -38,6 +38,7 @@ class TakenPromptOptions:
     """Choose the endpoint, the model and the tasks. A reference asks all samples."""
 
     title: ClassVar[str] = "Tasks and samples"
+    plan_only: ClassVar[tuple[str, ...]] = (*("allow_hub", "allow_code_execution", "include_path"),)
     tasks: shared.Tasks = None
     cases: shared.Cases = None
     dataset_root: shared.DatasetRoot = None
@@ -68,6 +69,20 @@ class TakenPromptOptions:
     limit: Annotated[int | None, _NO_SUBSET] = None
     samples: Annotated[str | None, _NO_SUBSET] = None
     shard: Annotated[str | None, _NO_SUBSET] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakenProtocolOptions(ProtocolOptions):
+    """Choose the protocol of all tasks."""
+
+    plan_only: ClassVar[tuple[str, ...]] = ("num_fewshot", "max_tokens", "temperature")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TakenKeyOptions(ReferenceKeyOptions):
+    """Choose the entry that the runs are registered as."""
+
+    plan_only: ClassVar[tuple[str, ...]] = ("quant_algo", "kv_cache_quant_algo")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,11 +128,9 @@ USUAL = (
     "tasks",
     "cases",
     "dataset_root",
-    "allow_hub",
     "model",
     "launcher",
     "settings",
-    "quant_algo",
     "references_dir",
     "hardware",
     "reason",
@@ -130,8 +143,8 @@ USUAL = (
 @command(usual=USUAL)
 def take(
     prompts: TakenPromptOptions,
-    protocol: ProtocolOptions,
-    keys: ReferenceKeyOptions,
+    protocol: TakenProtocolOptions,
+    keys: TakenKeyOptions,
     sending: TakenConnectionOptions,
     taken: TakenOptions,
     faces: FaceOptions,

@@ -24,7 +24,9 @@ class SidePromptOptions:
     """Choose the prompts."""
 
     title: ClassVar[str] = "Tasks and samples"
-    plan_only: ClassVar[tuple[str, ...]] = ("samples",)
+    plan_only: ClassVar[tuple[str, ...]] = (
+        *("samples", "preset", "allow_code_execution", "include_path"),
+    )
     tasks: shared.Tasks = None
     cases: shared.Cases = None
     dataset_root: shared.DatasetRoot = None
@@ -61,6 +63,7 @@ class PacingOptions:
     """Choose how requests are sent, except how many at a time."""
 
     title: ClassVar[str] = "Requests"
+    plan_only: ClassVar[tuple[str, ...]] = ("api_key_env", "header")
     rate_limit: shared.RateLimit = None
     requests_per_minute: shared.RequestsPerMinute = None
     order: shared.Order = None
@@ -78,7 +81,6 @@ class PacingOptions:
 class SendingOptions(PacingOptions):
     """Choose how requests are sent to each endpoint."""
 
-    plan_only: ClassVar[tuple[str, ...]] = ("api_key_env", "header")
     concurrency: Annotated[
         int | None,
         Setting(
@@ -117,29 +119,6 @@ def new_folder(command: str) -> Path:
     from serve_eval.evaluation.storage.default_folder import claim_default_folder
 
     return claim_default_folder(command)
-
-
-def check_launched(texts: dict[str, str], settings: dict[str, Any]) -> None:
-    """Raise PlanError for a side that is not a plan, or whose plan starts no servers."""
-    from serve_eval.errors import PlanError
-
-    problems = []
-    for name, text in texts.items():
-        if is_endpoint(text) or Path(text).is_dir():
-            what = "a running endpoint" if is_endpoint(text) else "a finished run"
-            problems.append(f"--launch: {name} is {what} ({text}), not a plan file")
-        elif resolve_side(text, settings, needs_address=False)[0].plan.launcher.name == "external":
-            problems.append(
-                f"--launch: the plan of {name} ({text}) names no launcher that starts servers"
-            )
-    if problems:
-        raise PlanError(
-            problems,
-            hint=(
-                "For example launcher: {name: trtllm}. Without --launch, a side may also be"
-                " an endpoint or a run."
-            ),
-        )
 
 
 def is_endpoint(text: str) -> bool:

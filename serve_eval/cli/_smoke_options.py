@@ -15,6 +15,7 @@ class CheckOptions:
     """Choose the checks."""
 
     title: ClassVar[str] = "Checks"
+    command: ClassVar[str] = "smoke"
     model: shared.Model = None
     level: Annotated[
         str,
@@ -39,21 +40,35 @@ class CheckOptions:
     ] = None
     passkey: Annotated[
         int | None,
-        Setting("Also hide a key in a prompt of this length, and ask for it.", metavar="TOKENS"),
+        Setting(
+            "Also hide a key in a prompt of this length, and ask for it.",
+            metavar="TOKENS",
+            flag=False,
+        ),
     ] = None
     tokenizer: Annotated[
         Path | None,
         Setting(
             "Also compare the tokens of prompts with the tokenizer and template of this folder.",
             metavar="DIR",
+            flag=False,
         ),
     ] = None
     context_tokens: Annotated[
         int | None,
-        Setting("Context length, if the endpoint does not report it.", metavar="N"),
+        Setting(
+            "Context length, if the endpoint does not report it.",
+            metavar="N",
+            flag=False,
+        ),
     ] = None
     timeout: Annotated[
-        float, Setting("Time limit of a request (default 60).", metavar="SECONDS")
+        float,
+        Setting(
+            "Time limit of a request (default 60).",
+            metavar="SECONDS",
+            flag=False,
+        ),
     ] = 60.0
 
 
@@ -62,6 +77,7 @@ class SmokeResultOptions:
     """Choose the folder and other files."""
 
     title: ClassVar[str] = "Output"
+    command: ClassVar[str] = "smoke"
     output_dir: Annotated[
         Path | None,
         Setting(
@@ -70,7 +86,14 @@ class SmokeResultOptions:
             metavar="DIR",
         ),
     ] = None
-    page: Annotated[Path | None, Setting("Write the table as a page.", metavar="FILE")] = None
+    page: Annotated[
+        Path | None,
+        Setting(
+            "Write the table as a page.",
+            metavar="FILE",
+            flag=False,
+        ),
+    ] = None
     write_known: Annotated[
         Path | None,
         Setting(

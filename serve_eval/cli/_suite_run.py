@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TAKEN = frozenset(
     (
-        *("plan", "resume", "rerun", "run_all", "reuse", "allow_code_execution", "include_path"),
+        *("plan", "resume", "rerun", "reuse", "allow_code_execution", "include_path"),
         *("rehearse", "trust_plan", "output_dir", "dry_run", "strict", "write_job", "sbatch_arg"),
         *("job_array", "verbose", "quiet", "as_json", "junit", "notify_text"),
     )

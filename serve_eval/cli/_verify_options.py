@@ -64,21 +64,32 @@ class ProbeOptions:
     """Choose the probes, and what prompts are compared with."""
 
     title: ClassVar[str] = "Probes"
+    command: ClassVar[str] = "verify"
     probes: Annotated[int | None, Setting("Most probes per server (default 200).", metavar="N")] = (
         None
     )
     budget_tokens: Annotated[
-        int | None, Setting("Most tokens per server, read and written.", metavar="N")
+        int | None,
+        Setting(
+            "Most tokens per server, read and written.",
+            metavar="N",
+            flag=False,
+        ),
     ] = None
     text: Annotated[
         Path | None,
-        Setting("Cut the probes from the paragraphs of this file.", metavar="FILE"),
+        Setting(
+            "Cut the probes from the paragraphs of this file.",
+            metavar="FILE",
+            flag=False,
+        ),
     ] = None
     tokenizer: Annotated[
         str | None,
         Setting(
             "Folder of the model's tokenizer: also compare each server's prompt tokens with it.",
             metavar="DIR",
+            flag=False,
         ),
     ] = None
 

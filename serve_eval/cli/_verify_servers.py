@@ -27,6 +27,7 @@ class FurtherServerOptions:
     """Choose more servers than those of the command line."""
 
     title: ClassVar[str] = "Servers"
+    command: ClassVar[str] = "verify"
     server_file: Annotated[
         Path | None,
         Setting(
@@ -46,7 +47,12 @@ class FurtherServerOptions:
         ),
     ] = None
     namespace: Annotated[
-        str | None, Setting("Namespace of the pods (default: that of the context).", metavar="NS")
+        str | None,
+        Setting(
+            "Namespace of the pods (default: that of the context).",
+            metavar="NS",
+            flag=False,
+        ),
     ] = None
     port: Annotated[
         int | None,
@@ -54,6 +60,7 @@ class FurtherServerOptions:
             "Port of the servers in the pods (default: the one named http or serve, or the only"
             " one).",
             metavar="N",
+            flag=False,
         ),
     ] = None
 
@@ -75,11 +82,11 @@ def check_pods(options: FurtherServerOptions) -> None:
     from serve_eval.errors import PlanError
 
     if options.pods is None and (options.namespace is not None or options.port is not None):
-        raise PlanError("--namespace and --port choose pods: give --pods SELECTOR too")
+        raise PlanError("verify.namespace and verify.port choose pods: give --pods SELECTOR too")
     if options.pods is not None and not options.pods.strip():
         raise PlanError("--pods: expected a label selector, such as app=llama")
     if options.port is not None and not 0 < options.port < 65536:
-        raise PlanError(f"--port: {options.port} is no port")
+        raise PlanError(f"verify.port: {options.port} is no port")
 
 
 def read_servers(file: Path) -> list[GivenServer]:

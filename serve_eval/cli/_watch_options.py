@@ -16,6 +16,7 @@ class WatchPromptOptions:
     """Choose the prompts of each round: options of a plan, which `settings_of` reads."""
 
     title: ClassVar[str] = "Rounds and prompts"
+    plan_only: ClassVar[tuple[str, ...]] = ("include_path",)
     tasks: Annotated[
         list[str] | None,
         Setting(
@@ -47,6 +48,7 @@ class RoundOptions:
     """Choose how often and how much the endpoint is asked."""
 
     title: ClassVar[str] = WatchPromptOptions.title
+    command: ClassVar[str] = "watch"
     model: shared.Model = None
     every: Annotated[
         str,
@@ -61,15 +63,27 @@ class RoundOptions:
     smoke: Annotated[
         bool,
         Setting(
-            "Also run the checks of serve-eval smoke (default).", flags=("--smoke/--no-smoke",)
+            "Also run the checks of serve-eval smoke (default).",
+            flags=("--smoke/--no-smoke",),
+            flag=False,
         ),
     ] = True
     seed: Annotated[
-        int | None, Setting("Seed of the choice of prompts (default: random).", metavar="N")
+        int | None,
+        Setting(
+            "Seed of the choice of prompts (default: random).",
+            metavar="N",
+            flag=False,
+        ),
     ] = None
     rounds: Annotated[int | None, Setting("End after N rounds.", metavar="N")] = None
     timeout: Annotated[
-        float, Setting("Time limit of a request (default 60).", metavar="SECONDS")
+        float,
+        Setting(
+            "Time limit of a request (default 60).",
+            metavar="SECONDS",
+            flag=False,
+        ),
     ] = 60.0
 
 
@@ -78,19 +92,22 @@ class WatchJudgedOptions:
     """Choose when an endpoint counts as worse."""
 
     title: ClassVar[str] = "Judgement"
+    command: ClassVar[str] = "watch"
     passes: Annotated[
         int | None,
         Setting(
             "Answers per prompt for the baseline (default 8; 2 with --reference-value).",
             metavar="N",
+            flag=False,
         ),
     ] = None
     baseline_hours: Annotated[
         float,
         Setting(
             "Go on with the baseline until it covers this time, and compare with its worst hours"
-            " of the day: 24 covers a day (default 0: only --passes count).",
+            " of the day: 24 covers a day (default 0: only watch.passes counts).",
             metavar="HOURS",
+            flag=False,
         ),
     ] = 0.0
     reference_value: Annotated[
@@ -100,10 +117,18 @@ class WatchJudgedOptions:
     tolerance: Annotated[float, Setting("Drop to tolerate (default 1).", metavar="POINTS")] = 1.0
     round_means: Annotated[
         bool,
-        Setting("Test one value per round. Valid even if whole rounds vary by chance, but slower."),
+        Setting(
+            "Test one value per round. Valid even if whole rounds vary by chance, but slower.",
+            flag=False,
+        ),
     ] = False
     max_error_rate: Annotated[
-        float, Setting("Tolerated share of failed requests (default 0.05).", metavar="SHARE")
+        float,
+        Setting(
+            "Tolerated share of failed requests (default 0.05).",
+            metavar="SHARE",
+            flag=False,
+        ),
     ] = 0.05
 
 
@@ -112,6 +137,7 @@ class WatchProbeOptions:
     """Choose the reference whose probes each round asks."""
 
     title: ClassVar[str] = "Probes"
+    command: ClassVar[str] = "watch"
     verify_reference: Annotated[
         Path | None,
         Setting(
@@ -123,7 +149,12 @@ class WatchProbeOptions:
         ),
     ] = None
     probes_per_round: Annotated[
-        int | None, Setting("Probes per round (default 20).", metavar="N")
+        int | None,
+        Setting(
+            "Probes per round (default 20).",
+            metavar="N",
+            flag=False,
+        ),
     ] = None
 
 
@@ -132,6 +163,7 @@ class AlarmOptions:
     """Choose the effects of an alarm."""
 
     title: ClassVar[str] = "Alarms"
+    command: ClassVar[str] = "watch"
     on_alarm: Annotated[str, Setting("exit (with code 1; default) or go-on.", metavar="WHAT")] = (
         "exit"
     )
@@ -141,7 +173,11 @@ class AlarmOptions:
     ] = None
     alarm_env: Annotated[
         list[str] | None,
-        Setting("Variable to pass to that command, such as its key. Repeatable.", metavar="NAME"),
+        Setting(
+            "Variable to pass to that command, such as its key. Repeatable.",
+            metavar="NAME",
+            flag=False,
+        ),
     ] = None
     webhook: Annotated[
         str | None,

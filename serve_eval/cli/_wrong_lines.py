@@ -172,6 +172,7 @@ OTHER_OPTIONS: Mapping[str, str] = {
     "--tp": "--set launcher.tp=N",
     "--tp-size": "--set launcher.tp=N",
     "--shots": "--num-fewshot N",
+    "--run-all": "--rerun all",
     "--n-samples": "--limit N",
     "--config": "serve-eval run PLAN.yaml",
     "--verbosity": "-v",

@@ -127,7 +127,7 @@ def make_command(*words: str) -> Any:
     assert isinstance(made, HelpedCommand)
     made.titles = entry.titles
     if isinstance(found, Command):
-        made.usual, made.examples = found.usual, found.examples
+        made.usual, made.examples, made.own = found.usual, found.examples, found.own
     return _reserve_when_called(made)
 
 

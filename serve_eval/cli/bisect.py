@@ -32,13 +32,10 @@ USUAL = (
     "good",
     "bad",
     "keep",
-    "together",
     "plan",
     "steps",
-    "steps_file",
     "margin",
     "budget_starts",
-    "budget_gpu_hours",
     "tasks",
     "dataset_root",
     "limit",
@@ -110,7 +107,7 @@ def _check(test: BisectTestOptions) -> None:
     if test.budget_starts is not None and test.budget_starts < 2:
         raise PlanError("--budget-starts must be 2 or more: both sides start once")
     if test.budget_gpu_hours is not None and not test.budget_gpu_hours > 0:
-        raise PlanError("--budget-gpu-hours must be above 0")
+        raise PlanError("bisect.budget_gpu_hours must be above 0")
 
 
 def _read_search(
@@ -123,7 +120,7 @@ def _read_search(
 
     if steps.plan is not None and options.good is None and options.bad is None:
         if options.keep or options.together:
-            raise PlanError("--keep and --together are for --good and --bad")
+            raise PlanError("--keep and bisect.together are for --good and --bad")
         return _read_steps(steps, settings)
     if options.good is None or options.bad is None or steps.plan is not None:
         raise PlanError(
@@ -131,7 +128,7 @@ def _read_search(
             hint="For example: serve-eval bisect --good A.yaml --bad B.yaml --tasks gsm8k",
         )
     if steps.steps is not None or steps.steps_file is not None:
-        raise PlanError("--steps and --steps-file are for --plan")
+        raise PlanError("--steps and bisect.steps_file are for --plan")
     good, bad = (
         resolve_side(str(_file(path)), settings)[0].plan for path in (options.good, options.bad)
     )
@@ -147,7 +144,7 @@ def _read_steps(steps: StepSearchOptions, settings: dict[str, Any]) -> Configura
 
     assert steps.plan is not None
     if (steps.steps is None) == (steps.steps_file is None):
-        raise PlanError("--plan needs --steps or --steps-file")
+        raise PlanError("--plan needs --steps A,B,C or --set bisect.steps_file=FILE")
     names = _split(steps.steps or "")
     if steps.steps_file is not None:
         text = yaml_source.read_text(steps.steps_file, PlanError)

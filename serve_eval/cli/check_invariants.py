@@ -15,7 +15,6 @@ from serve_eval.cli._sides import (
     SendingOptions,
     SidePromptOptions,
     SideProtocolOptions,
-    check_launched,
     find_endpoint_plan,
     new_folder,
     settings_with,
@@ -29,22 +28,6 @@ if TYPE_CHECKING:
 
 UNUSED_TASK = "word_problems"
 """Task of a plan for canaries, which asks none of them. It needs no data set."""
-USUAL = (
-    "tasks",
-    "cases",
-    "dataset_root",
-    "model",
-    "limit",
-    "settings",
-    "tokenizer",
-    "chunk_tokens",
-    "kv_pressure",
-    "canaries",
-    "launch",
-    "concurrency",
-    "output_dir",
-    "as_json",
-)
 EXAMPLES = (
     (
         "Ask 200 problems in several passes, each with one change:",
@@ -52,11 +35,11 @@ EXAMPLES = (
     ),
     (
         "Start the server from a plan, so that its cache is empty at first:",
-        "serve-eval check invariants PLAN.yaml --launch -o OUT",
+        "serve-eval check invariants PLAN.yaml -o OUT",
     ),
     (
         "Also render the chat here, and try texts around 4096 tokens:",
-        "serve-eval check invariants PLAN.yaml --tokenizer DIR --chunk-tokens 4096",
+        "serve-eval check invariants PLAN.yaml --set invariants.tokenizer=DIR",
     ),
     (
         "Also fill the KV cache with other prompts, and ask the old ones again:",
@@ -74,9 +57,14 @@ class PassOptions:
     """Choose the passes."""
 
     title: ClassVar[str] = "Passes"
+    command: ClassVar[str] = "invariants"
     tokenizer: Annotated[
         str | None,
-        Setting("Folder with the chat template: adds a pass that renders it here.", metavar="DIR"),
+        Setting(
+            "Folder with the chat template: adds a pass that renders it here.",
+            metavar="DIR",
+            flag=False,
+        ),
     ] = None
     chunk_tokens: Annotated[
         list[int] | None,
@@ -84,6 +72,7 @@ class PassOptions:
             "Chunk size in tokens to try (default 2048 and 8192; 0: none). Repeatable.",
             metavar="N",
             variable="never",
+            flag=False,
         ),
     ] = None
     kv_pressure: Annotated[
@@ -101,7 +90,6 @@ class PassOptions:
             " to other prompts."
         ),
     ] = False
-    launch: Annotated[bool, Setting("Require a plan whose launcher starts servers.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +107,7 @@ class InvariantsResultOptions:
     ] = None
 
 
-@command(usual=USUAL, examples=EXAMPLES)
+@command(examples=EXAMPLES)
 def check_invariants(
     a: Annotated[
         str,
@@ -150,15 +138,13 @@ def check_invariants(
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     for size in passes.chunk_tokens or ():
         if size < 0:
-            raise PlanError("--chunk-tokens must be 0 or more")
+            raise PlanError("invariants.chunk_tokens must be 0 or more")
     if passes.kv_pressure is not None and passes.kv_pressure < 0:
         raise PlanError("--kv-pressure must be 0 or more")
     settings = settings_with(protocol, prompts, sending)
     if passes.canaries:
         _check_canary_options(prompts, settings, passes)
         settings.setdefault("tasks", [UNUSED_TASK])
-    if passes.launch:
-        check_launched({"A": a}, settings)
     folder = str(Path(passes.tokenizer).expanduser().absolute()) if passes.tokenizer else None
     chunks = (
         CHUNKS
@@ -183,8 +169,8 @@ def _check_canary_options(
         "--tasks": prompts.tasks,
         "--cases": settings.get("cases"),
         "--set protocol.apply_chat_template=true": choices.get("apply_chat_template"),
-        "--tokenizer": passes.tokenizer,
-        "--chunk-tokens": passes.chunk_tokens,
+        "--set invariants.tokenizer": passes.tokenizer,
+        "--set invariants.chunk_tokens": passes.chunk_tokens,
         "--kv-pressure": passes.kv_pressure,
     }
     if named := [name for name, value in given.items() if value]:

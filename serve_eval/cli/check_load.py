@@ -16,7 +16,6 @@ from serve_eval.cli._sides import (
     PacingOptions,
     RehearsedPromptOptions,
     SideProtocolOptions,
-    check_launched,
     find_endpoint_plan,
     new_folder,
     settings_with,
@@ -28,20 +27,6 @@ if TYPE_CHECKING:
 
     from serve_eval.schema import Plan
 
-USUAL = (
-    "tasks",
-    "cases",
-    "dataset_root",
-    "model",
-    "limit",
-    "settings",
-    "loads",
-    "bisect",
-    "launch",
-    "output_dir",
-    "verbose",
-    "as_json",
-)
 EXAMPLES = (
     (
         "Ask the same problems at five loads:",
@@ -67,6 +52,7 @@ class LoadsOptions:
     """Choose the loads."""
 
     title: ClassVar[str] = "Loads"
+    command: ClassVar[str] = "load"
     loads: Annotated[
         str | None,
         Setting(
@@ -79,7 +65,6 @@ class LoadsOptions:
         bool,
         Setting("Only compare the lowest and the highest load, and halve between them."),
     ] = False
-    launch: Annotated[bool, Setting("Require a plan whose launcher starts servers.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +82,7 @@ class LoadResultOptions:
     ] = None
 
 
-@command(usual=USUAL, examples=EXAMPLES)
+@command(examples=EXAMPLES)
 def check_load(
     a: Annotated[
         str,
@@ -127,8 +112,6 @@ def check_load(
     settings = settings_with(protocol, prompts, sending)
     settings.setdefault("stream", True)
     asked = LOADS if loads.loads is None else check_loads(parse_loads(loads.loads))
-    if loads.launch:
-        check_launched({"A": a}, settings)
     out_dir = result.output_dir or new_folder("load")
     plan = find_endpoint_plan(a, settings)
     raise typer.Exit(_execute(plan, asked, out_dir, faces, bisect=loads.bisect))

@@ -31,7 +31,7 @@ EXAMPLES = (
     ),
     (
         "Only guided decoding, with a JUnit file for CI:",
-        "serve-eval check tools host:8000 --kinds json_object --junit tools.xml",
+        "serve-eval check tools host:8000 --set tools.kinds=json_object --junit tools.xml",
     ),
     (
         "Compare an update with the server before it:",
@@ -45,10 +45,15 @@ class ToolSetOptions:
     """Choose the requests."""
 
     title: ClassVar[str] = "Requests to ask"
+    command: ClassVar[str] = "tools"
     model: shared.Model = None
     kinds: Annotated[
         list[str] | None,
-        Setting("Kinds of requests (default: all that work). Repeatable.", metavar="NAMES"),
+        Setting(
+            "Kinds of requests (default: all that work). Repeatable.",
+            metavar="NAMES",
+            flag=False,
+        ),
     ] = None
     limit: shared.Limit = None
     seed: shared.Seed = None
@@ -95,6 +100,7 @@ class ToolSendingOptions:
     """Choose how requests are sent."""
 
     title: ClassVar[str] = "Requests"
+    plan_only: ClassVar[tuple[str, ...]] = ("api_key_env", "header")
     rate_limit: shared.RateLimit = None
     requests_per_minute: shared.RequestsPerMinute = None
     api_key_env: shared.ApiKeyEnv = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -12,11 +13,36 @@ from serve_eval.cli._common_options import PageFaceOptions
 from serve_eval.cli._include import IncludePath, TrustPlan, folders_of
 from serve_eval.cli._options import command
 from serve_eval.cli._run_folder import LATEST, name_run
+from serve_eval.plugins.setting import Setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenOptions:
+    """Choose the prompts, and whether pairs of workers are asked too."""
+
+    title: ClassVar[str] = "Prompts"
+    command: ClassVar[str] = "workers"
+    pairs: Annotated[
+        bool, Setting("Also ask each pair of workers (default true).", metavar="BOOL", flag=False)
+    ] = True
+    seed: Annotated[
+        int | None,
+        Setting("Seed of the choice (default: that of the run).", metavar="N", flag=False),
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        Setting(
+            "Set workers.pairs or workers.seed: workers.pairs=false.",
+            flags=("--set",),
+            metavar="workers.OPTION=VALUE",
+        ),
+    ] = None
 
 
 @command()
 def check_workers(
     faces: PageFaceOptions,
+    chosen: ChosenOptions,
     run: Annotated[
         Path,
         name_run("A run folder, finished or not, or that of a comparison: its B (default latest)."),
@@ -36,12 +62,6 @@ def check_workers(
         int,
         typer.Option("--samples", metavar="N", help="Prompts of the run to ask, chosen at random."),
     ] = 50,
-    no_pairs: Annotated[
-        bool, typer.Option("--no-pairs", help="Ask each worker alone; skip the pairs.")
-    ] = False,
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="Seed of the choice (default: that of the run).")
-    ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", help="Prompts in flight.")] = 4,
     auth_key_env: Annotated[
         str | None,
@@ -84,6 +104,8 @@ def check_workers(
     from serve_eval.workflows.attribute.document import make_document
     from serve_eval.workflows.attribute.side import find_side
 
+    if chosen.settings:
+        raise PlanError(f"--set {chosen.settings[0]}: it sets workers.pairs or workers.seed")
     if samples < 1 or concurrency < 1:
         raise PlanError("--samples and --concurrency must be 1 or more")
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
@@ -98,8 +120,8 @@ def check_workers(
                 plan,
                 given=given,
                 samples=samples,
-                with_pairs=not no_pairs,
-                seed=seed,
+                with_pairs=chosen.pairs,
+                seed=chosen.seed,
                 auth_key_env=auth_key_env,
             )
         )

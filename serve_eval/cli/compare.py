@@ -16,7 +16,6 @@ from serve_eval.cli._sides import (
     PacingOptions,
     RehearsedPromptOptions,
     SideProtocolOptions,
-    check_launched,
     is_endpoint,
     new_folder,
     resolve_side,
@@ -37,15 +36,11 @@ USUAL = (
     "cases",
     "dataset_root",
     "model",
-    "model_b",
     "limit",
     "settings",
     "verdict",
     "margin",
     "again",
-    "show_flips",
-    "launch",
-    "one_after_the_other",
     "loads",
     "output_dir",
     "as_json",
@@ -57,7 +52,7 @@ EXAMPLES = (
     ),
     (
         "Start both from their plans, and test for a drop of 1 point:",
-        "serve-eval compare --launch a.yaml b.yaml --margin 1.0 -o OUT",
+        "serve-eval compare a.yaml b.yaml --margin 1.0 -o OUT",
     ),
     ("Compare a running endpoint with a finished run:", "serve-eval compare RUN host:8000 -o OUT"),
     (
@@ -70,6 +65,8 @@ EXAMPLES = (
 @dataclass(frozen=True, kw_only=True)
 class ComparedPromptOptions(RehearsedPromptOptions):
     """Choose the prompts of both sides."""
+
+    plan_only: ClassVar[tuple[str, ...]] = ("samples", "preset", "allow_code_execution")
 
     repeats: Annotated[
         str | None,
@@ -116,8 +113,14 @@ class SideOptions:
     """Choose how A and B are asked and which flips are examined."""
 
     title: ClassVar[str] = "Comparison"
+    command: ClassVar[str] = "compare"
     model_b: Annotated[
-        str | None, Setting("Model name of B, if it differs from --model.", metavar="NAME")
+        str | None,
+        Setting(
+            "Model name of B, if it differs from --model.",
+            metavar="NAME",
+            flag=False,
+        ),
     ] = None
     again: Annotated[
         int | None,
@@ -128,12 +131,20 @@ class SideOptions:
         ),
     ] = None
     show_flips: Annotated[
-        int | None, Setting("Flips per task to list and examine (default 20).", metavar="N")
+        int | None,
+        Setting(
+            "Flips per task to list and examine (default 20).",
+            metavar="N",
+            flag=False,
+        ),
     ] = None
-    launch: Annotated[
-        bool, Setting("Require that A and B are plans whose launchers start servers.")
+    one_after_the_other: Annotated[
+        bool,
+        Setting(
+            "Ask all of A, then all of B.",
+            flag=False,
+        ),
     ] = False
-    one_after_the_other: Annotated[bool, Setting("Ask all of A, then all of B.")] = False
     loads: Annotated[
         str | None,
         Setting(
@@ -153,6 +164,7 @@ class CompareResultOptions:
     """Choose the folder and the output."""
 
     title: ClassVar[str] = "Output"
+    command: ClassVar[str] = "compare"
     output_dir: Annotated[
         Path | None,
         Setting(
@@ -167,6 +179,7 @@ class CompareResultOptions:
         Setting(
             "Answers that the page shows of each side (default 5000); show prints every one.",
             metavar="N",
+            flag=False,
         ),
     ] = None
 
@@ -232,9 +245,9 @@ def compare(
     from serve_eval.workflows.compare.sides import check_two_servers
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
-    for name, number in (("self", asked.again), ("show-flips", asked.show_flips)):
+    for name, number in (("--self", asked.again), ("compare.show_flips", asked.show_flips)):
         if number is not None and number < 0:
-            raise PlanError(f"--{name} must be 0 or more")
+            raise PlanError(f"{name} must be 0 or more")
     settings = settings_with(protocol, prompts, rule, sending)
     loads = () if asked.loads is None else parse_loads(asked.loads)
     if len(loads) == 1:
@@ -243,8 +256,6 @@ def compare(
         raise PlanError(
             "name A and B", hint=f"To compare an endpoint with itself: {_INVARIANTS} {a}"
         )
-    if asked.launch:
-        check_launched({"A": a, "B": b}, settings)
     sides, verdict = _sides(a, b, settings, asked.model_b, trust_plan=asked.trust_plan)
     rules = CompareRules(
         rule=verdict,

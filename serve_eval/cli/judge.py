@@ -49,6 +49,7 @@ class JudgedAgainOptions:
     """Choose how the saved plan is judged: options of a plan, which `settings_of` reads."""
 
     title: ClassVar[str] = "Verdict"
+    plan_only: ClassVar[tuple[str, ...]] = ("no_reference",)
     verdict: VerdictRuleName = None
     margin: Margin = None
     rule_options: RuleOptions = None
@@ -152,7 +153,7 @@ def _check_rescored(judged: JudgedAgainOptions, output: VerdictOutputOptions) ->
         "--margin": judged.margin,
         "reference_model": judged.reference_model,
         "--allow-mismatch": judged.allow_mismatch,
-        "--no-reference": judged.no_reference,
+        "--set no_reference": judged.no_reference,
         "--expect": judged.expect,
         "--strict": output.strict or None,
     }

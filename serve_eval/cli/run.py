@@ -14,7 +14,6 @@ from serve_eval.cli._common_options import (
     FaceOptions,
     RerunWhat,
     Reuse,
-    RunAll,
     Strict,
     TrustPlan,
     rerun_of,
@@ -101,6 +100,7 @@ class EndingOptions:
     """Choose what is asked again, shown and written."""
 
     title: ClassVar[str] = FolderOptions.title
+    command: ClassVar[str] = "run"
     resume: Annotated[
         Path | None,
         Setting(
@@ -113,7 +113,6 @@ class EndingOptions:
     ] = None
     trust_plan: TrustPlan = False
     rerun: RerunWhat = "failed"
-    run_all: RunAll = False
     new: Annotated[
         bool, Setting("Begin a new run, even if one of the same plan is unfinished.")
     ] = False
@@ -133,6 +132,7 @@ class EndingOptions:
                 " with values in points)."
             ),
             metavar="POINTS",
+            flag=False,
         ),
     ] = None
     json_events: Annotated[
@@ -199,7 +199,7 @@ def run(
 
         limited, lines = choose_limits(resolved.plan, resolved.out_dir)
         resolved = replace(resolved, plan=limited, notes=(*resolved.notes, *lines))
-    what = rerun_of(ending.rerun, run_all=ending.run_all)
+    what = rerun_of(ending.rerun)
     if resolved.notes:
         from serve_eval.cli._streams import say
 
@@ -255,7 +255,7 @@ def _run_suite(
         file=file,
         resume=ending.resume,
         output_dir=None if to is None else Path(to),
-        rerun=rerun_of(ending.rerun, run_all=ending.run_all),
+        rerun=rerun_of(ending.rerun),
         reuse=held.reuse,
         dry_run=ending.dry_run,
         strict=ending.strict,
@@ -283,15 +283,15 @@ def _list_refused(
 
 
 def _check_max_detects(ending: EndingOptions) -> None:
-    """Raise PlanError if --max-detects would decide nothing."""
+    """Raise PlanError if max_detects would decide nothing."""
     from serve_eval.errors import PlanError
 
     if ending.max_detects is None:
         return
     if not ending.strict:
-        raise PlanError("--max-detects is part of --strict", hint="Give both.")
+        raise PlanError("run.max_detects is part of --strict", hint="Give both.")
     if not 0.0 < ending.max_detects < float("inf"):
-        raise PlanError("--max-detects must be a number of points above 0")
+        raise PlanError("run.max_detects must be a number of points above 0")
 
 
 def _evaluate(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -22,25 +23,18 @@ if TYPE_CHECKING:
 FILES, TABLES = ("lm-eval", "biochatter"), ("table", "csv", "markdown", "latex", "svg")
 
 
-USUAL = (
-    "to_format",
-    "output",
-    "each",
-    "differences",
-    "baseline",
-    "add",
-    "verdict",
-    "references_dir",
-    "no_reference",
-    "verbose",
-    "quiet",
-    "as_json",
-)
+@dataclass(frozen=True, kw_only=True)
+class ExportJudgedOptions(JudgedAgainOptions):
+    """Choose how the saved plan is judged, for a table."""
+
+    plan_only: ClassVar[tuple[str, ...]] = (
+        *("no_reference", "allow_code_execution", "expect", "allow_mismatch"),
+    )
 
 
-@command(usual=USUAL)
+@command()
 def runs_export(
-    judged: JudgedAgainOptions,
+    judged: ExportJudgedOptions,
     faces: FaceOptions,
     runs: Annotated[
         list[Path],
@@ -115,7 +109,7 @@ def runs_export(
     for_tables = {
         "--all is": each,
         "--differences is": differences,
-        "options of verdicts are": judged != JudgedAgainOptions(),
+        "options of verdicts are": judged != ExportJudgedOptions(),
     }
     for said in (name for name, given in for_tables.items() if given and to_format not in TABLES):
         raise PlanError(f"{said} for the formats {', '.join(TABLES)}")
@@ -170,7 +164,7 @@ def _make_table(
     from serve_eval.workflows.suite.judged_again import describe_rules, judge_measured
 
     runs, notes = read_measured(folders, each=each)
-    if judged == JudgedAgainOptions():
+    if judged == ExportJudgedOptions():
         return tabulate(runs, notes)
     runs, left_out = judge_measured(runs, lambda run: choose_plan(judged, include_path, run))
     table = tabulate(runs, (*notes, *left_out))

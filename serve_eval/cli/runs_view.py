@@ -32,9 +32,6 @@ class ViewOptions:
     """Choose where the pages are served, or the file that is written."""
 
     title: ClassVar[str] = "Page"
-    address: Annotated[
-        str, Setting("Address of the loopback (default 127.0.0.1).", metavar="ADDRESS")
-    ] = "127.0.0.1"
     port: Annotated[int, Setting("Port (default: a free one).", metavar="N")] = 0
     output: Annotated[
         Path | None,
@@ -88,7 +85,7 @@ def runs_view(
             raise typer.Exit(code)
 
     if file is None and not faces.as_json:
-        _serve(show, folder, asked.address, asked.port)
+        _serve(show, folder, asked.port)
         return
     show()
     if file is not None:
@@ -96,7 +93,7 @@ def runs_view(
         say(f"page: {file}")
 
 
-def _serve(show: Callable[[], None], folder: Path, address: str, port: int) -> None:
+def _serve(show: Callable[[], None], folder: Path, port: int) -> None:
     """Show the document, then serve until the user or a scheduler ends the process."""
     import asyncio
 
@@ -105,7 +102,7 @@ def _serve(show: Callable[[], None], folder: Path, address: str, port: int) -> N
     from serve_eval.report.page.writer import render_page
     from serve_eval.workflows.view.server import serve_folder
 
-    with serve_folder(folder, render_page, address, port) as server:
+    with serve_folder(folder, render_page, port=port) as server:
         show()
         emit(f"{server.url}\n")
         say("Press Ctrl-C to stop.")

@@ -58,10 +58,17 @@ class StarterPlanOptions:
     ] = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class StarterConnectionOptions(ConnectionOptions):
+    """Choose how requests reach the endpoint."""
+
+    plan_only: ClassVar[tuple[str, ...]] = ("api_key_env", "header")
+
+
 @command(examples=EXAMPLES)
 def setup_init(
     wanted: StarterPlanOptions,
-    connection: ConnectionOptions,
+    connection: StarterConnectionOptions,
     more: SetOptions,
     faces: ScreenOptions,
     url: Annotated[str | None, typer.Argument(metavar="URL", help=ADDRESS_HELP)] = None,

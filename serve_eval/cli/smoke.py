@@ -45,21 +45,7 @@ EXAMPLES = (
 )
 
 
-USUAL = (
-    "model",
-    "level",
-    "require",
-    "known",
-    "write_known",
-    "output_dir",
-    "junit",
-    "verbose",
-    "quiet",
-    "as_json",
-)
-
-
-@command(usual=USUAL, examples=EXAMPLES)
+@command(examples=EXAMPLES)
 def smoke(
     asked: CheckOptions,
     connection: ConnectionOptions,
@@ -116,12 +102,12 @@ def _check(asked: CheckOptions) -> None:
         raise PlanError(f"--level: must be quick or full, not {asked.level!r}")
     numbers = (
         ("passkey", asked.passkey),
-        ("context-tokens", asked.context_tokens),
+        ("context_tokens", asked.context_tokens),
         ("timeout", asked.timeout),
     )
     for name, number in numbers:
         if number is not None and number <= 0:
-            raise PlanError(f"--{name} must be above 0")
+            raise PlanError(f"smoke.{name} must be above 0")
 
 
 def _check_places(result: SmokeResultOptions, faces: FaceOptions) -> None:
@@ -130,7 +116,7 @@ def _check_places(result: SmokeResultOptions, faces: FaceOptions) -> None:
     from serve_eval.errors import PlanError
 
     files = (
-        ("--page", result.page),
+        ("smoke.page", result.page),
         ("--write-known", result.write_known),
     )
     for flag, file in files:

@@ -50,7 +50,6 @@ USUAL = (
     "floor",
     "probes",
     "tasks",
-    "text",
     "model",
     "output_dir",
     "as_json",
@@ -173,7 +172,7 @@ def _check(reference: ReferenceOptions, probes: ProbeOptions) -> None:
     if probes.probes is not None and probes.probes < 1:
         raise PlanError("--probes must be 1 or more")
     if probes.budget_tokens is not None and probes.budget_tokens < 1:
-        raise PlanError("--budget-tokens must be 1 or more")
+        raise PlanError("verify.budget_tokens must be 1 or more")
     if reference.floor is not None and not 0 < reference.floor < LARGEST_FLOOR:
         raise PlanError(
             f"--floor must be above 0 and below {LARGEST_FLOOR:.3g} nats, as in 0.08",

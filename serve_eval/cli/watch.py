@@ -85,8 +85,8 @@ def watch(
 
     The probability of a false alarm is at most .01, for any duration. This assumes that the
     baseline answers are independent, and that no round as a whole is worse than the baseline by
-    chance. With --round-means, it is enough that rounds are not worse on average. Evidence survives
-    a restart: the same command resumes the watch.
+    chance. With --set watch.round_means=true, it is enough that rounds are not worse on average.
+    Evidence survives a restart: the same command resumes the watch.
 
     Exit codes: 0 ended on request or after --rounds, 1 an alarm, 2 usage, 4 the endpoint cannot be
     asked at the start, 130 interrupted before the endpoint was found.
@@ -141,7 +141,7 @@ def _job(
     passes = usual if judged.passes is None else judged.passes
     problems = [] if every else [f"--every: must be a time such as 10m, not {asked.every!r}"]
     problems += [] if limit >= LEAST_PROMPTS else [f"--limit must be {LEAST_PROMPTS} or more"]
-    problems += [] if passes >= 2 else ["--passes must be 2 or more"]
+    problems += [] if passes >= 2 else ["watch.passes must be 2 or more"]
     problems += [*_wrong_numbers(asked, judged)]
     problems += (
         []
@@ -188,10 +188,10 @@ def _reference(asked: WatchProbeOptions) -> WatchReference | None:
     number = asked.probes_per_round
     if asked.verify_reference is None:
         if number is not None:
-            raise PlanError("--probes-per-round needs --verify-reference FILE")
+            raise PlanError("watch.probes_per_round needs --verify-reference FILE")
         return None
     if number is not None and number < 1:
-        raise PlanError("--probes-per-round must be 1 or more")
+        raise PlanError("watch.probes_per_round must be 1 or more")
     return read_watch_reference(asked.verify_reference, PER_ROUND if number is None else number)
 
 
@@ -200,14 +200,14 @@ def _wrong_numbers(asked: RoundOptions, judged: WatchJudgedOptions) -> Iterator[
     if not 0.0 < judged.tolerance < 100.0:
         yield "--tolerance must be above 0 and below 100 points"
     if not 0.0 <= judged.baseline_hours < math.inf:
-        yield "--baseline-hours must be 0 or more"
+        yield "watch.baseline_hours must be 0 or more"
     if not 0.0 < judged.max_error_rate < 1.0:
-        yield "--max-error-rate must be above 0 and below 1"
+        yield "watch.max_error_rate must be above 0 and below 1"
     if judged.reference_value is not None and not 0.0 <= judged.reference_value <= 100.0:
         yield "--reference-value must be from 0 to 100 points"
-    for name, number in (("rounds", asked.rounds), ("timeout", asked.timeout)):
+    for name, number in (("--rounds", asked.rounds), ("watch.timeout", asked.timeout)):
         if number is not None and not 0 < number < math.inf:
-            yield f"--{name} must be above 0"
+            yield f"{name} must be above 0"
 
 
 def _cost(job: WatchJob) -> list[str]:

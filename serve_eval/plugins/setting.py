@@ -53,6 +53,8 @@ class Declared:
     """A field of a structure of options: name, type without None, default and description.
 
     `below` is the section of a plan file that holds all keys of the structure ("": none).
+    `command` is the command whose own option it is, which --set COMMAND.OPTION=VALUE sets too ("":
+    none).
     """
 
     name: str
@@ -60,6 +62,7 @@ class Declared:
     default: Any
     setting: Setting
     below: str = ""
+    command: str = ""
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -80,7 +83,9 @@ class Declared:
 
     @property
     def place(self) -> str:
-        """The whole key in a plan file, as --set takes it."""
+        """The whole key, as --set takes it: in a plan file, or below the name of the command."""
+        if self.command:
+            return f"{self.command}.{self.name}"
         return f"{self.below}.{self.key}" if self.below else self.key
 
     @property
@@ -108,6 +113,7 @@ def list_declared(structure: type) -> tuple[Declared, ...]:
                 default=one.default,
                 setting=setting,
                 below=getattr(structure, "below", ""),
+                command=getattr(structure, "command", ""),
             )
         )
     return tuple(found)

@@ -8,7 +8,6 @@ __all__ = [
     "lines",
     "page",
     "pictures",
-    "plots",
     "samples",
     "terminal",
     "text",

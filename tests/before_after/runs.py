@@ -351,8 +351,8 @@ _INVARIANTS = (
     "20",
     "--set",
     "limits.order_seed=7",
-    "--chunk-tokens",
-    "0",
+    "--set",
+    "invariants.chunk_tokens=0",
     "-o",
     "passes",
 )
@@ -374,7 +374,7 @@ SMOKE = Run(
     (
         Step(("serve", "embedded", "--detach", "-o", "held")),
         shown("smoke", "{held}", "--json"),
-        shown("smoke", "{held}", "--level", "full", "--context-tokens", "512", "--json"),
+        shown("smoke", "{held}", "--level", "full", "--set", "smoke.context_tokens=512", "--json"),
         shown("smoke", "{held}", "--dry-run"),
     ),
     (),

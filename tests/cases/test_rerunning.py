@@ -305,14 +305,11 @@ def test_a_torn_line_costs_one_question_and_a_damaged_one_is_told(
 
 
 def test_the_words_of_rerun() -> None:
-    assert rerun_of("changed", run_all=False) == "changed"
-    assert rerun_of("failed", run_all=True) == "all"
+    assert rerun_of("changed") == "changed"
     with pytest.raises(
         PlanError, match="'always' is not one of never, failed, changed, version, all"
     ):
-        rerun_of("always", run_all=False)
-    with pytest.raises(PlanError, match="--run-all and --rerun never contradict each other"):
-        rerun_of("never", run_all=True)
+        rerun_of("always")
 
 
 # --------------------------------------------------------------------------------------------------
@@ -372,7 +369,7 @@ def test_three_hundred_cases_three_times_killed_resumed_and_changed(
     endpoint.version = "2.0"
     assert run("--rerun", "changed") == Counter()
     assert run("--rerun", "version") == cases.prompts()
-    assert run("--run-all") == cases.prompts()
+    assert run("--rerun", "all") == cases.prompts()
     assert _records(out) - 2 * _withdrawn(out) == 900
     assert _archived(out) - 2 * _withdrawn(out, "archive/*/samples") == 3 + 3 + 900 + 900
     result = json.loads((out / "report.json").read_text())["tasks"][0]["result"]

@@ -23,7 +23,7 @@ tasks: [{word_problems: {num_samples: 40}}]
 limits: {order_seed: 1}
 launcher: {name: breakable, step: "v{step}", bad_steps: [v3], accuracy: 1.0, damage: 0.9}
 """
-INCLUDE = ("--include-path", INCLUDED)
+INCLUDE = ("--set", f"include_path={INCLUDED}")
 
 
 @pytest.fixture
@@ -53,7 +53,13 @@ def test_the_dry_run_shows_the_first_steps_and_the_expected_starts(
     content = json.loads(told)
     assert [len(content["changes"]), content["steps"][0]] == [3, "bad"]
     assert 4 < content["starts"]["mean"] < content["starts"]["most"] + 1
-    kept = ("--keep", "served.tp", "--together", "served.graphs,served.overlap", "--dry-run")
+    kept = (
+        "--keep",
+        "served.tp",
+        "--set",
+        "bisect.together=served.graphs,served.overlap",
+        "--dry-run",
+    )
     done = serve_eval("bisect", *plans, *INCLUDE, *kept)
     assert done.stdout.splitlines()[0] == "1 option that differs:"
     assert "  served.graphs+served.overlap: false, false -> true, true" in done.stdout
@@ -63,7 +69,9 @@ def test_a_step_is_named_in_text_and_in_json(tmp_path: Path) -> None:
     plan, steps, out = tmp_path / "plan.yaml", tmp_path / "steps", tmp_path / "out"
     plan.write_text(STEPS)
     steps.write_text("# nightly builds\n1\n2\n\n3\n")
-    done = serve_eval("bisect", "--plan", plan, "--steps-file", steps, *INCLUDE, "-o", out)
+    done = serve_eval(
+        "bisect", "--plan", plan, "--set", f"bisect.steps_file={steps}", *INCLUDE, "-o", out
+    )
     assert done.returncode == 1, done.stderr
     assert "culprit: 3, the first bad step; 2 is the last good one" in done.stdout
     again = serve_eval("bisect", "--plan", plan, "--steps", "1,2,3", *INCLUDE, "-o", out, "--json")
@@ -84,13 +92,16 @@ def test_a_step_is_named_in_text_and_in_json(tmp_path: Path) -> None:
         ((), "give --good and --bad, or --plan with --steps"),
         (("--good", "GOOD"), "give --good and --bad, or --plan with --steps"),
         (("--good", "GOOD", "--bad", "none.yaml"), "none.yaml: there is no such plan file"),
-        (("--good", "GOOD", "--bad", "GOOD", "--steps", "a,b"), "--steps and --steps-file are"),
+        (
+            ("--good", "GOOD", "--bad", "GOOD", "--steps", "a,b"),
+            "--steps and bisect.steps_file are",
+        ),
         (("--plan", "GOOD", "--steps", "a,b"), "{step} is nowhere in it"),
-        (("--plan", "GOOD"), "--plan needs --steps or --steps-file"),
+        (("--plan", "GOOD"), "--plan needs --steps A,B,C or --set bisect.steps_file=FILE"),
         (("--plan", "GOOD", "--steps", "a,b", "--keep", "tp"), "are for --good and --bad"),
         (("--margin", "0"), "--margin must be a positive number"),
         (("--budget-starts", "1"), "--budget-starts must be 2 or more"),
-        (("--budget-gpu-hours", "-1"), "--budget-gpu-hours must be above 0"),
+        (("--set", "bisect.budget_gpu_hours=-1"), "bisect.budget_gpu_hours must be above 0"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(

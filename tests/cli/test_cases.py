@@ -223,7 +223,7 @@ def test_results_of_cases_that_lack_an_option_say_which_and_what_fits() -> None:
     assert "none of the 1 rows belongs to a case of these files" in unknown.stderr
 
 
-def test_iterations_is_another_name_of_repeats_and_run_all_of_rerun_all() -> None:
+def test_iterations_is_another_name_of_repeats() -> None:
     Path("c.yaml").write_text("c:\n  - {case: a, input: {prompt: x}, expected: y}\n")
     run = [
         "run",
@@ -239,7 +239,7 @@ def test_iterations_is_another_name_of_repeats_and_run_all_of_rerun_all() -> Non
     ]
     assert serve_eval(*run).returncode == 3
     assert len(Path("out/samples/cases-c.jsonl").read_text().splitlines()) == 4
-    done = serve_eval(*run, "--run-all")
+    done = serve_eval(*run, "--rerun", "all")
     assert "4 records are in archive/" in done.stderr + done.stdout
     assert serve_eval(*run, "--rerun", "sometimes").returncode == 2
 

@@ -90,7 +90,7 @@ def test_the_page_of_a_diagnosis_goes_with_the_result_that_it_explains(tmp_path:
     serve_eval("run", *asked, "--limit", "8", "--no-reference", "-o", out)
     serve_eval("diagnose", out)
     assert (out / "diagnosis.html").exists()
-    serve_eval("run", "--resume", out, "--run-all")
+    serve_eval("run", "--resume", out, "--rerun", "all")
     assert (out / "report.html").exists()
     assert not (out / "diagnosis.html").exists()
 

@@ -107,7 +107,7 @@ def test_of_two_runs_of_a_deployment_the_latest_counts_and_the_other_is_told(
 ) -> None:
     first, last = tmp_path / "20261128_100000_m", tmp_path / "20261129_100000_m"
     _run(first, tasks="word_problems")
-    _run(last, "--run-all", tasks="word_problems")
+    _run(last, "--rerun", "all", tasks="word_problems")
     [row] = _rows(tmp_path)
     assert row["word_problems run"] == str(last)
     assert row["word_problems other runs"] == "1"

@@ -16,7 +16,7 @@ from tests.cli.command import serve_eval
 pytestmark = pytest.mark.usefixtures("simulated_here")
 COMMANDS = {
     "resume": ("run", "--resume", "RUN"),
-    "verdict": ("judge", "RUN", "--no-reference"),
+    "verdict": ("judge", "RUN", "--set", "no_reference=true"),
     "rescore": ("judge", "--rescore", "RUN"),
     "compare": ("compare", "RUN", "RUN2", "-o", "OUT"),
     "diagnose": ("diagnose", "RUN"),

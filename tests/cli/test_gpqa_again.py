@@ -51,7 +51,7 @@ def test_answers_are_scored_by_the_order_in_which_the_choices_were_asked(
 
     _write(file, rows[::-1])
     rescored = serve_eval("judge", "--rescore", out, "-o", tmp_path / "other")
-    judged = serve_eval("judge", out, "--verdict", "classic", "--no-reference")
+    judged = serve_eval("judge", out, "--verdict", "classic", "--set", "no_reference=true")
     assert rescored.returncode == 2
     assert "the data is not what" in rescored.stderr
     assert judged.returncode == 2

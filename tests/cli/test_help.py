@@ -25,7 +25,7 @@ def _flags(text: str) -> set[str]:
 
 
 def test_the_commands_with_many_options_are_those_that_have_a_short_help() -> None:
-    many = [name for name in ALONE if sum(not one.hidden for one in _options(name)) > 20]
+    many = [name for name in ALONE if sum(not one.hidden for one in _options(name)) > 17]
     assert sorted(many) == sorted(LONG)
 
 

@@ -20,7 +20,7 @@ RUN = ("run", "--launcher", "simulated", "--tasks", "word_problems", "--limit", 
 
 def test_a_finished_run_says_that_nothing_was_asked(tmp_path: Path) -> None:
     how = (*RUN, "--no-reference", "-o", tmp_path / "out")
-    told = r"nothing was asked: .* at \d{4}-\d\d-\d\d \d\d:\d\d UTC; .*--run-all"
+    told = r"nothing was asked: .* at \d{4}-\d\d-\d\d \d\d:\d\d UTC; .*--rerun all"
     first, again = serve_eval(*how), serve_eval(*how, "-v")
     assert not re.search("nothing was asked", first.stdout)
     assert re.search(told, again.stdout)
@@ -46,7 +46,7 @@ def test_every_line_of_a_finished_run_says_that_nothing_was_asked(tmp_path: Path
 def test_a_run_that_asks_again_does_not_say_so(tmp_path: Path) -> None:
     how = (*RUN, "--no-reference", "-o", tmp_path / "out")
     serve_eval(*how)
-    assert "nothing was asked" not in serve_eval(*how, "--run-all").stdout
+    assert "nothing was asked" not in serve_eval(*how, "--rerun", "all").stdout
 
 
 def test_every_line_of_a_finished_comparison_says_so(tmp_path: Path) -> None:

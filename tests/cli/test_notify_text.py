@@ -69,7 +69,7 @@ def test_a_comparison_gives_figures_and_diagnose_gives_the_same(tmp_path: Path) 
     out, file = tmp_path / "out", tmp_path / "line"
     a, b = _plan(tmp_path, "a", 0.9), _plan(tmp_path, "b", 0.3)
     done = serve_eval(
-        "compare", "--launch", a, b, "--self", "0", "-o", out, "--notify-text", file,
+        "compare", a, b, "--self", "0", "-o", out, "--notify-text", file,
         GITHUB_ACTIONS="true",
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
@@ -116,7 +116,7 @@ def test_load_has_files_for_ci(tmp_path: Path) -> None:
     out, file = tmp_path / "out", tmp_path / "line"
     plan = _plan(tmp_path, "p", 0.8)
     done = serve_eval(
-        "check", "load", "--launch", plan, "--concurrency", "1,8", "-o", out, "--notify-text", file
+        "check", "load", plan, "--concurrency", "1,8", "-o", out, "--notify-text", file
     )
     assert done.returncode == 0, done.stderr
     said = _read_everywhere(out, file, done.stderr)

@@ -10,10 +10,12 @@ from typing import Annotated, ClassVar
 
 import pytest
 
+from serve_eval.cli._commands import walk
 from serve_eval.cli._options import command, settings_of
+from serve_eval.cli._own_settings import take_own
+from serve_eval.cli.app import make_command
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.options import (
-    IN_A_PLAN,
     AskedOptions,
     ConnectionOptions,
     JudgedOptions,
@@ -96,6 +98,19 @@ def test_what_cannot_be_read_is_refused(section: object, message: str) -> None:
     assert message in str(caught.value)
 
 
+@dataclass(frozen=True, kw_only=True)
+class OwnOptions:
+    """Options of a command c."""
+
+    command: ClassVar[str] = "c"
+    number: Annotated[int | None, Setting("")] = None
+    share: Annotated[float, Setting("")] = 0.5
+    on: Annotated[bool, Setting("")] = False
+    file: Annotated[Path | None, Setting("")] = None
+    name: Annotated[str | None, Setting("")] = None
+    sizes: Annotated[list[int] | None, Setting("")] = None
+
+
 def test_a_key_on_the_command_line_is_refused() -> None:
     for arguments in (["run", "--tasks", "gsm8k"], ["smoke"], ["watch"]):
         said = serve_eval(*arguments, "--api-key", "sk-abcdefgh")
@@ -104,17 +119,62 @@ def test_a_key_on_the_command_line_is_refused() -> None:
         assert "sk-abcdefgh" not in said.stderr
 
 
-def test_the_page_lists_each_key_without_a_flag() -> None:
+def test_the_page_lists_each_option_of_a_command_without_a_flag() -> None:
     page = (Path(__file__).parents[2] / "docs/run.md").read_text(encoding="utf-8")
     table = page.partition("## Keys without a flag")[2]
-    listed = re.findall(r"^\| `(\w[\w.]*)` \| `(--[\w-]+)` \| `(\w+)` \|$", table, re.MULTILINE)
-    known = {
-        (one.place, one.flags[0].partition("/")[0], one.variable)
-        for structure in (*IN_A_PLAN, ProtocolOptions)
-        for one in list_declared(structure)
-        if not one.setting.flag
-    }
-    assert set(listed) == known
+    own = re.findall(r"^\| `(\w+\.\w+)` \| `(--[\w-]+)` \| `([a-z ]+)` \|$", table, re.MULTILINE)
+    assert own == sorted(
+        (one.place, one.flags[0].partition("/")[0], " ".join(words))
+        for words, _ in walk()
+        for one in getattr(make_command(*words), "own", ())
+    )
+
+
+def test_the_options_of_a_command_itself_are_set_by_set() -> None:
+    refused = serve_eval("watch", "127.0.0.1:9", "--passes", "3")
+    assert refused.returncode == 2
+    assert refused.stderr == "error: there is no option --passes: write --set watch.passes=3\n"
+    watch = ("watch", "127.0.0.1:9", "--dry-run", "--set", "watch.smoke=false")
+    usual, fewer = serve_eval(*watch), serve_eval(*watch, "--set", "watch.passes=3")
+    assert "asks 200 prompts 8 times" in usual.stdout
+    assert "asks 200 prompts 3 times" in fewer.stdout
+    assert "no smoke test" in fewer.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("c.number=3", {"number": 3}),
+        ("c.share=1e-3", {"share": 0.001}),
+        ("c.share=2", {"share": 2.0}),
+        ("c.on=true", {"on": True}),
+        ("c.file=a.txt", {"file": Path("a.txt")}),
+        ("c.name=007", {"name": "007"}),
+        ("c.sizes=512", {"sizes": [512]}),
+        ("c.sizes=[1, 2]", {"sizes": [1, 2]}),
+    ],
+)
+def test_a_value_of_an_option_is_that_of_its_flag(text: str, found: dict[str, object]) -> None:
+    own = {one.place: one for one in list_declared(OwnOptions)}
+    assert take_own([text], own) == ([], found)
+    assert take_own(["c.sizes=1", text, "c.sizes=2"], own)[1]["sizes"][0] == 1
+    assert take_own(["limits.stream=false"], own) == (["limits.stream=false"], {})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("c.number=3.5", "expected a whole number"),
+        ("c.number=true", "expected a whole number"),
+        ("c.share=much", "expected a number"),
+        ("c.share=", "expected a number"),
+        ("c.on=7", "expected true or false"),
+        ("c.numbr=3", "Did you mean 'c.number'?"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused(text: str, message: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(message)):
+        take_own([text], {one.place: one for one in list_declared(OwnOptions)})
 
 
 def test_a_flag_that_is_gone_is_answered_by_the_key() -> None:

@@ -4,14 +4,11 @@ import json
 import math
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from serve_eval.errors import install_command
 from serve_eval.stats.planning import (
     classic_power,
     compute_fail_power,
@@ -94,7 +91,9 @@ def test_a_proof_and_a_fail_of_the_paired_rule_are_two_columns(
     margin: float | None, tests: int
 ) -> None:
     flags = [] if margin is None else ["--margin", str(margin)]
-    done = serve_eval("references", "power", "--detect", "5", *flags, "--tests", str(tests), "-v")
+    done = serve_eval(
+        "references", "power", "--detect", "5", *flags, "--set", f"power.tests={tests}", "-v"
+    )
     assert done.returncode == 0, done.stderr
     n = int(re.search(r"Power with (\d+) samples", done.stdout)[1])  # type: ignore[index]
     default = 100 * compute_margin(n, 0.05)
@@ -166,7 +165,7 @@ def test_each_task_of_a_run_is_planned_with_its_own_spread(tmp_path: Path) -> No
     wrong = ["--set", "launcher.accuracy=0.8", "--limit", "20", "--no-reference"]
     assert serve_eval(*run, *wrong, "-o", tmp_path / "out").returncode == 3
     asked = ("--from", tmp_path / "out", "--theta", "3", "--detect", "2")
-    done = serve_eval("references", "power", *asked, "--plot", tmp_path / "p.svg")
+    done = serve_eval("references", "power", *asked)
     assert done.returncode == 0, done.stderr
     head = ["task", "n", "FAIL from", "proven from", "classic from", "n to prove 2", "n to FAIL 2"]
     lines = done.stdout.splitlines()
@@ -260,7 +259,7 @@ def test_the_classic_rule_is_planned_with_the_sigma_that_judges(tmp_path: Path) 
     assert re.search(r"classic +for a drop of 5 points: 1,237 samples", told), told
     theta = next(line.split()[1] for line in told.splitlines() if line.split()[:1] == ["80"])
     assert float(theta) == pytest.approx(task["verdict"]["theta"], abs=1e-5)
-    asked = serve_eval("references", "power", *detect, "--sigma", "25", "-v").stdout
+    asked = serve_eval("references", "power", *detect, "--set", "power.sigma=25", "-v").stdout
     assert "sigma 25, as given" in asked
     assert re.search(r"classic +310 samples", asked), asked
 
@@ -277,7 +276,7 @@ def test_the_default_is_named_if_a_run_shows_no_flips(tmp_path: Path) -> None:
         ([], "give at least one of --total N"),
         (["--total", "0"], "--total must be 1 or more"),
         (["--total", "99", "--margin", "0"], "--margin must be above 0 and finite"),
-        (["--total", "99", "--tests", "0"], "--tests"),
+        (["--total", "99", "--set", "power.tests=0"], "power.tests"),
         (["--theta", "-1"], "theta must be a finite number"),
         (["--detect", "0"], ""),
         (["--detect", "1", "--flip-rate", "2"], ""),
@@ -290,78 +289,3 @@ def test_what_cannot_be_planned_is_said(arguments: list[str], said: str) -> None
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert "unexpected" not in done.stderr
-
-
-def test_the_curves_are_drawn_into_the_format_that_the_name_says(tmp_path: Path) -> None:
-    heads = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
-    for suffix, head in heads.items():
-        done = serve_eval(
-            "references", "power", "--detect", "1", "--plot", tmp_path / f"power.{suffix}"
-        )
-        assert done.returncode == 0, done.stderr
-        assert "with 2702 samples" in done.stderr
-        assert (tmp_path / f"power.{suffix}").read_bytes().startswith(head)
-    drawn = (tmp_path / "power.svg").read_text()
-    for words in (
-        "true drop (points)",
-        "classic: the verdict is FAIL",
-        "paired: a drop is proven",
-        "wanted: 0.8",
-    ):
-        assert words in drawn
-    again = serve_eval("references", "power", "--detect", "1", "--plot", tmp_path / "again.svg")
-    assert again.returncode == 0, again.stderr
-    assert (tmp_path / "again.svg").read_text() == drawn
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("p.jpg", ".svg, .png, .pdf"),
-        ("p", "without a suffix"),
-        ("missing/p.svg", "does not exist"),
-        (".", "suffix"),
-    ],
-)
-def test_a_picture_that_cannot_be_drawn_is_refused_first(
-    name: str, said: str, tmp_path: Path
-) -> None:
-    done = serve_eval("references", "power", "--total", "100", "--plot", tmp_path / name)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
-
-
-def test_a_missing_matplotlib_is_named_with_its_extra(tmp_path: Path) -> None:
-    hidden = "import sys, importlib.util as u; find = u.find_spec"
-    hidden += (
-        "; u.find_spec = lambda name, *more: None if name == 'matplotlib' else find(name, *more)"
-    )
-    arguments = ["references", "power", "--total", "9", "--plot", str(tmp_path / "p.svg")]
-    script = f"{hidden}; sys.argv[1:] = {arguments}; from serve_eval.cli import main; main()"
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert install_command("plots") in done.stderr
-    without = serve_eval("references", "power", "--total", "9")
-    assert (without.returncode, without.stderr) == (0, "")
-
-
-def test_a_picture_needs_no_display_and_says_nothing_of_its_fonts(tmp_path: Path) -> None:
-    (tmp_path / "home").touch()  # not even root can make a folder below a file
-    bare = {
-        "PATH": "",
-        "HOME": str(tmp_path / "home"),
-        "MPLBACKEND": "nonsense",
-        "PYTHONPATH": str(ROOT),
-    }
-    command = [sys.executable, "-m", "serve_eval", "references", "power", "--total", "99", "--plot"]
-    done = subprocess.run(
-        [*command, str(tmp_path / "p.png")],
-        env=bare,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines() == [f"power against drop with 99 samples: {tmp_path / 'p.png'}"]

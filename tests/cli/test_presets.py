@@ -119,7 +119,7 @@ def test_both_sides_of_a_comparison_are_asked_with_the_preset_of_their_model(
     with _scripted() as (a, first), _scripted() as (b, second):
         done = serve_eval(
             *("compare", a, b, "-t", "word_problems", "--limit", "6", "--self", "0"),
-            *("--preset", "auto", "--set", "effort=none", "-o", tmp_path / "compare"),
+            *("--set", "preset=auto", "--set", "effort=none", "-o", tmp_path / "compare"),
         )
     assert done.returncode in (0, 3), done.stderr
     for server in (first, second):

@@ -258,7 +258,8 @@ def test_the_command_asks_what_the_plan_asks(content: dict[str, object]) -> None
     assert told == json.loads(msgspec.json.encode(to_file(plan)))
     taken = shlex.split(write_take_command(plan, ["passkey_short"]))[1:]
     assert taken[2:5] == ["TRUSTED_HOST:8000", "--runs", "3"]
-    assert {*taken[5:]} <= {*words}
+    by_set = {"--set", "allow_hub=true", "accuracy_spec.quant_algo=FP8"}
+    assert {*taken[5:]} <= {*words, *by_set, "accuracy_spec.kv_cache_quant_algo=FP8"}
     make_command("references", "take").make_context("take", taken[2:]).close()
 
 

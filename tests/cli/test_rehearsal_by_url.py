@@ -57,7 +57,10 @@ ROWS: dict[str, tuple[tuple[str, ...], str]] = {
     "run": (("run", "--base-url", "A", *FEW, "--no-reference"), "report.json"),
     "compare": (("compare", "A", "B", *FEW, "--self", "0"), "comparison.json"),
     "load": (("check", "load", "A", *FEW, "--concurrency", "1,4"), "load.json"),
-    "invariants": (("check", "invariants", "A", *FEW, "--chunk-tokens", "0"), "invariants.json"),
+    "invariants": (
+        ("check", "invariants", "A", *FEW, "--set", "invariants.chunk_tokens=0"),
+        "invariants.json",
+    ),
     "canaries": (
         ("check", "invariants", "A", *MODEL, "--canaries", "--limit", "20"),
         "canaries.json",
@@ -133,8 +136,9 @@ def test_an_alarm_of_a_rehearsed_watch_says_so_and_ends_with_0(
     command = f"tee {told}"
     ended = serve_eval(
         *("watch", urls[0], *MODEL, "-t", "word_problems", "--every", "0", "--rounds", "40"),
-        *("--reference-value", "99.9", "--tolerance", "0.1", "--passes", "2", "--seed", "1"),
-        *("--on-alarm-command", command, "--no-smoke", "-o", tmp_path / "out"),
+        *("--reference-value", "99.9", "--tolerance", "0.1", "--on-alarm-command", command),
+        *("--set", "watch.passes=2", "--set", "watch.seed=1", "--set", "watch.smoke=false"),
+        *("-o", tmp_path / "out"),
         **home,
     )  # fmt: skip
     assert "ALARM accuracy" in ended.stdout, ended.stdout + ended.stderr

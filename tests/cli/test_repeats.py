@@ -97,7 +97,7 @@ def test_a_comparison_refuses_it_too(data_root: Path, tmp_path: Path) -> None:
     )
     for run in "01":
         (tmp_path / f"{run}.yaml").write_text(plan.replace("RUN", run))
-    sides = ("--launch", tmp_path / "0.yaml", tmp_path / "1.yaml", "--self", "0")
+    sides = (tmp_path / "0.yaml", tmp_path / "1.yaml", "--self", "0")
     done = serve_eval("compare", *sides, "--repeats", "2", "--margin", "1", "-o", tmp_path / "c")
     assert done.returncode == 2, done.stdout
     assert "out of reach: 30 prompts with 2 and 2 answers of the two sides" in done.stderr

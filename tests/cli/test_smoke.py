@@ -103,7 +103,7 @@ def test_a_key_is_sent_and_never_shown(tmp_path: Path) -> None:
     quirks = _quirks("key", refuses=lambda body: "n" in body, refusal=echo)
     page = tmp_path / "smoke.html"
     flags = ["--header", "X-Secret: ${MINE}", "--junit", str(tmp_path / "j.xml")]
-    flags += ["--page", str(page)]
+    flags += ["--set", f"smoke.page={page}"]
     for more in ([], ["--json"]):
         done = _smoke(
             quirks, "-v", *flags, *more, COLUMNS="9999", OPENAI_API_KEY="right", MINE="sesame-1234"
@@ -132,7 +132,9 @@ def test_a_proxy_is_used_for_all_requests() -> None:
 
 
 def test_the_dry_run_sends_nothing() -> None:
-    done = serve_eval("smoke", "127.0.0.1:9", "--level", "full", "--passkey", "32000", "--dry-run")
+    done = serve_eval(
+        "smoke", "127.0.0.1:9", "--level", "full", "--set", "smoke.passkey=32000", "--dry-run"
+    )
     assert done.returncode == 0
     assert re.search(r"^passkey +2 requests", done.stdout, re.MULTILINE)
     assert re.search(r"^max_tokens_0 +2 requests", done.stdout, re.MULTILINE)
@@ -157,8 +159,8 @@ def test_nobody_listening_is_said_with_what_to_do() -> None:
         (["--level", "some"], "--level: must be quick or full"),
         (["--require", "caht"], "Did you mean 'chat'?"),
         (["--require", "cancel"], "cancel is only checked at --level full"),
-        (["--passkey", "0"], "--passkey must be above 0"),
-        (["--timeout", "-1"], "--timeout must be above 0"),
+        (["--set", "smoke.passkey=0"], "smoke.passkey must be above 0"),
+        (["--set", "smoke.timeout=-1"], "smoke.timeout must be above 0"),
         (["--api-key", "x"], "visible to every user"),
         (["--header", "X-Key: sk-0123456789"], "looks like a secret"),
         (["--header", "nothing"], "expected 'Name: value'"),

@@ -124,7 +124,6 @@ def test_no_command_mixes_its_output_with_that_of_others(code: Path, tmp_path: P
         (tmp_path / f"{name}.yaml").write_text(json.dumps(plan))
     compared = (
         "compare",
-        "--launch",
         tmp_path / "a.yaml",
         tmp_path / "b.yaml",
         "-o",

@@ -16,8 +16,8 @@ NEVER = "does not decide: word_problems: no value could FAIL: ask more samples"
     [
         ("1", (), 0, ""),
         ("1", ("--strict",), 1, NEVER),
-        ("40", ("--strict", "--max-detects", "28"), 0, ""),
-        ("40", ("--strict", "--max-detects", "27"), 1, "above max_detects = 27"),
+        ("40", ("--strict", "--set", "run.max_detects=28"), 0, ""),
+        ("40", ("--strict", "--set", "run.max_detects=27"), 1, "above max_detects = 27"),
         ("1", ("--strict", "-q"), 1, NEVER),
     ],
 )
@@ -34,9 +34,9 @@ def test_a_pass_that_detects_nothing_is_not_green(
 
 def test_max_detects_needs_strict(tmp_path: Path) -> None:
     asked = ("-t", "word_problems", "--launcher", "embedded", "-o", tmp_path / "run")
-    done = serve_eval("run", *asked, "--max-detects", "20")
+    done = serve_eval("run", *asked, "--set", "run.max_detects=20")
     assert done.returncode == 2
-    assert "--max-detects is part of --strict" in done.stderr
+    assert "run.max_detects is part of --strict" in done.stderr
     assert not (tmp_path / "run").exists()
 
 

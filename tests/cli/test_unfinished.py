@@ -76,7 +76,7 @@ def test_a_finished_run_is_never_continued(unfinished: Path) -> None:
     "more",
     [
         ("--new",),
-        ("--run-all",),
+        ("--rerun", "all"),
         ("--model", "other"),
         ("--set", "launcher.accuracy=0.5"),
         ("--temperature", "0.5"),

@@ -108,7 +108,17 @@ def _ask(command: str, made: Made, out: Path) -> Asked:
             (str(top / "shard1"), str(top / "shard2")), 3, " NO REFERENCE ", ("report.json",)
         ),
         "watch": Asked(
-            (made.answers, "--every", "0s", "--rounds", "3", "--no-smoke", "--limit", "20"),
+            (
+                made.answers,
+                "--every",
+                "0s",
+                "--rounds",
+                "3",
+                "--set",
+                "watch.smoke=false",
+                "--limit",
+                "20",
+            ),
             0,
             "",
             CI,

@@ -16,7 +16,18 @@ from tests.cli.command import environment, serve_eval
 from tests.workflows.verify.model_server import ModelServer
 from tests.workflows.watch.server import Endpoint
 
-SMALL = ("--every", "0", "--limit", "40", "--passes", "2", "--budget-tokens", "6000", "--no-smoke")
+SMALL = (
+    "--every",
+    "0",
+    "--limit",
+    "40",
+    "--set",
+    "watch.passes=2",
+    "--budget-tokens",
+    "6000",
+    "--set",
+    "watch.smoke=false",
+)
 
 
 def test_it_says_beforehand_what_it_costs_and_sends_nothing(tmp_path: Path) -> None:
@@ -88,7 +99,7 @@ def test_rounds_alarm_and_restart(tmp_path: Path) -> None:
 def test_the_means_of_rounds_can_be_bet_on(tmp_path: Path) -> None:
     endpoint = Endpoint()
     with endpoint.server.serve_in_thread() as url:
-        command = ("watch", url, *SMALL, "--round-means", "-o", tmp_path / "o")
+        command = ("watch", url, *SMALL, "--set", "watch.round_means=true", "-o", tmp_path / "o")
         done = serve_eval(*command, "--rounds", "6")
         assert done.returncode == 0, done.stderr
         endpoint.wrong = 1
@@ -118,9 +129,9 @@ def test_own_cases_are_watched(tmp_path: Path) -> None:
     [
         (["--every", "soon"], "--every: must be a time"),
         (["--every", "10"], "--every: must be a time"),
-        (["--passes", "1"], "--passes must be 2 or more"),
-        (["--passes", "0"], "--passes must be 2 or more"),
-        (["--timeout", "nan"], "--timeout must be above 0"),
+        (["--set", "watch.passes=1"], "watch.passes must be 2 or more"),
+        (["--set", "watch.passes=0"], "watch.passes must be 2 or more"),
+        (["--set", "watch.timeout=.nan"], "watch.timeout must be above 0"),
         (["--tolerance", "0"], "--tolerance must be above 0"),
         (["--reference-value", "101"], "--reference-value must be from 0 to 100"),
         (["--on-alarm", "cry"], "--on-alarm: must be exit or go-on"),
@@ -200,21 +211,30 @@ def test_probes_of_a_reference_cost_tokens_and_need_no_baseline(tmp_path: Path) 
     assert day == 144 * tokens
     assert 20 * 130 < tokens < 20 * 500
     assert "at most 16000 tokens" in done.stdout
-    few = serve_eval(*command, "--probes-per-round", "4").stdout
+    few = serve_eval(*command, "--set", "watch.probes_per_round=4").stdout
     assert "each round asks 4 probes" in few
     assert "once in 10 rounds" in few
     assert "probes" not in serve_eval("watch", "127.0.0.1:9", "--dry-run").stdout
     for more, told in (
         (("--budget-tokens", "6000"), " and the probes, which take up to"),
-        (("--probes-per-round", "0"), "--probes-per-round must be 1 or more"),
+        (("--set", "watch.probes_per_round=0"), "watch.probes_per_round must be 1 or more"),
     ):
         done = serve_eval(*command, *more)
         assert (done.returncode, told in done.stderr) == (2, True), done.stderr
-    done = serve_eval("watch", "127.0.0.1:9", "--probes-per-round", "4", "--dry-run")
+    done = serve_eval("watch", "127.0.0.1:9", "--set", "watch.probes_per_round=4", "--dry-run")
     assert (done.returncode, "needs --verify-reference" in done.stderr) == (2, True)
     endpoint = Endpoint(model=ModelServer(name="m", numerics=0.4))
     with endpoint.server.serve_in_thread() as url:
-        more = ("--every", "0", "--limit", "40", "--no-smoke", "--verify-reference", file)
+        more = (
+            "--every",
+            "0",
+            "--limit",
+            "40",
+            "--set",
+            "watch.smoke=false",
+            "--verify-reference",
+            file,
+        )
         done = serve_eval("watch", url, *more, "--rounds", "3", "-o", tmp_path / "o")
     assert done.returncode == 1
     assert "ALARM numerics: the endpoint is another model, precision or cache" in done.stdout

@@ -58,7 +58,7 @@ ASKING = {
     "suite": ["run", "suite.yaml", "-o", "out"],
     "tools": [
         *("check", "tools", "URL", "--model", "m", "--limit", "2", "--concurrency", "1"),
-        *("--kinds", "auto", "-o", "out"),
+        *("--set", "tools.kinds=auto", "-o", "out"),
     ],
     "take": [
         *("references", "take", "--runs", "1", "URL", "-t", "passkey_short", "--model", "m"),

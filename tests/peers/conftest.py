@@ -229,7 +229,7 @@ def smoke_rows(peer: Peer, endpoint: Endpoint) -> dict[str, str]:
         "--model",
         str(endpoint.model),
     ]
-    more = ["--level", "full", "--context-tokens", str(CONTEXT_TOKENS), "--json"]
+    more = ["--level", "full", "--set", f"smoke.context_tokens={CONTEXT_TOKENS}", "--json"]
     environ = {**os.environ, "OPENAI_API_KEY": ""}
     said = subprocess.run([*command, *more], capture_output=True, text=True, cwd=ROOT, env=environ)
     done = json.loads(said.stdout)["result"]

@@ -246,7 +246,7 @@ def _read(found: Search, url: str, other: str) -> None:
 
 
 def _compare(found: Search, url: str, other: str, sound: str) -> None:
-    asking = ["-m", "m", "--cases", sound, "--show-flips", "40"]
+    asking = ["-m", "m", "--cases", sound, "--set", "compare.show_flips=40"]
     found.command(
         "compare", "compare", url, other, *asking, "--self", "20", "-o", found.root / "compared"
     )
@@ -307,8 +307,8 @@ def _watch(found: Search, url: str, other: str, sound: str) -> None:
         "4",
         "--every",
         "0.1s",
-        "--passes",
-        "2",
+        "--set",
+        "watch.passes=2",
         "--limit",
         "30",
         "--seed",

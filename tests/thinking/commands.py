@@ -106,7 +106,16 @@ def invariants_once(name: str, damaged: bool, number: int) -> str:
     with tempfile.TemporaryDirectory() as text, flavour_in_thread(name, **faults) as url:
         folder = Path(text)
         cases = write_sums(folder, _limit_of(number, damaged))
-        words = ["--model", "M", "--cases", cases, "--chunk-tokens", "0", "--concurrency", "4"]
+        words = [
+            "--model",
+            "M",
+            "--cases",
+            cases,
+            "--set",
+            "invariants.chunk_tokens=0",
+            "--concurrency",
+            "4",
+        ]
         ran = serve_eval("check", "invariants", url, *words, "--limit", "20", "-o", folder / "out")
     return _tell(ran)
 
@@ -145,7 +154,14 @@ def tools_once(name: str, damaged: bool, number: int) -> str:
             write_tool_answers(folder / "answers.jsonl", TOOL_KINDS, 0.0, number), skilled=True
         )
         with flavour_in_thread(name, model, tool_parser="qwen3", **faults) as url:
-            words = ["--model", "M", "--kinds", ",".join(TOOL_KINDS), "--concurrency", "1,4"]
+            words = [
+                "--model",
+                "M",
+                "--set",
+                f"tools.kinds={','.join(TOOL_KINDS)}",
+                "--concurrency",
+                "1,4",
+            ]
             words += ["--limit", "120"]
             if number % 2 and not damaged:
                 words += ["--set", f"tool_calls.max_tokens={FEW}"]

@@ -38,7 +38,6 @@ HINTS = {
     "kubernetes": "run --launcher kubernetes -m m --set launcher.service=s -t passkey_short"
     " --no-reference -o none",
     "watch": "watch http://127.0.0.1:9 --every 1h --metrics-port 0 -o none",
-    "plots": "references power --detect 2 --plot none.png",
 }
 """Commands that need an extra, by its name."""
 

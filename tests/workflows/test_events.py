@@ -90,7 +90,14 @@ def test_an_error_is_the_last_event_and_holds_no_key(tmp_path: Path) -> None:
 def test_the_last_event_has_the_exit_code_of_the_command_not_of_the_run(tmp_path: Path) -> None:
     few = ("--launcher", "embedded", "--tasks", "word_problems", "--limit", "12")
     done = serve_eval(
-        "run", *few, "--strict", "--max-detects", "1", "--json-events", "-o", tmp_path / "out"
+        "run",
+        *few,
+        "--strict",
+        "--set",
+        "run.max_detects=1",
+        "--json-events",
+        "-o",
+        tmp_path / "out",
     )
     assert done.returncode == _read(done.stdout)[-1]["exit_code"] == 1
     assert json.loads((tmp_path / "out/report.json").read_text())["exit_code"] == 0

@@ -113,7 +113,7 @@ def test_texts_name_the_groups_and_power_plans_with_them() -> None:
     assert paired["groups"] == 40
     assert paired["design_effect"] == pytest.approx(5.0, abs=0.2)
     least = {}
-    for effect in ([], ["--design-effect", "1"]):
+    for effect in ([], ["--set", "power.design_effect=1"]):
         done = serve_eval("references", "power", "--from", "B", "--detect", "5", *effect)
         assert done.returncode == 0, done.stderr
         line = next(one for one in done.stdout.splitlines() if one.startswith(" paired  "))
@@ -159,7 +159,9 @@ def test_power_takes_the_design_effect_of_the_references_runs(sides: tuple[str, 
     done = serve_eval("references", "power", "--from", "C", "--detect", "5")
     assert done.returncode == 0, done.stderr
     assert "design effect 5, of the reference's 2 runs: prompts share groups" in done.stdout
-    done = serve_eval("references", "power", "--from", "C", "--detect", "5", "--design-effect", "2")
+    done = serve_eval(
+        "references", "power", "--from", "C", "--detect", "5", "--set", "power.design_effect=2"
+    )
     assert "design effect 2: prompts share groups" in done.stdout
 
 

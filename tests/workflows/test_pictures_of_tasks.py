@@ -51,7 +51,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Pat
     assert serve_eval("compare", a, b, "-o", top / "compare").returncode in (0, 1, 3)
     (top / "plan.yaml").write_text("model: org/llama-8b\nlauncher: {name: simulated}\n")
     load = serve_eval(
-        "check", "load", "--launch", top / "plan.yaml", "-t", "word_problems,tool_calls",
+        "check", "load", top / "plan.yaml", "-t", "word_problems,tool_calls",
         "--limit", "12",
         "--concurrency", "1,4", "-o", top / "load",
     )  # fmt: skip

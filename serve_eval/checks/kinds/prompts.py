@@ -57,7 +57,9 @@ async def long_prompt(session: CheckSession) -> CheckResult:
     """Check that a prompt beyond the context is refused with a reason, and the server survives."""
     context = session.known.context_tokens
     if context is None:
-        return report_unsupported("the context length is not known: give --context-tokens")
+        return report_unsupported(
+            "the context length is not known: give --set smoke.context_tokens=N"
+        )
     prompt = NOISE * lines_of(int(TOO_LONG * context), await tokens_per_line(session))
     answer = await session.post(session.body(prompt, max_tokens=1))
     if not await session.alive():

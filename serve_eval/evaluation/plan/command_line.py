@@ -36,7 +36,8 @@ def write_take_command(
     named = tuple(spec for spec in plan.tasks if spec.name in tasks) or plan.tasks
     drawn = tuple(map(_without_seed, named))
     bare = replace(plan, tasks=drawn, launcher=_OTHER, connection=Connection())
-    words = ["serve-eval", "references", "take", TRUSTED, "--runs", str(runs), *_flags(bare)]
+    words = ["serve-eval", "references", "take", TRUSTED, "--runs", str(runs)]
+    words += _flags(bare, without=_SET_IN_TAKE)
     own = () if plan.references_dir is None else ("--references-dir", plan.references_dir)
     why = () if reason is None else ("--reason", reason)
     return join_words([*words, *own, *why])
@@ -74,10 +75,15 @@ def _shorten(url: str) -> str:
 
 
 _ALLOWED = ("allow_hub", "allow_code_execution")
+_SET_IN_TAKE = (*_ALLOWED, "include_path", "quant_algo", "kv_cache_quant_algo")
+"""Options for which `references take` has no flag."""
 
 
-def _flags(plan: Plan) -> Iterator[str]:
-    """Yield the flags of a plan: what is asked of which model, and how it is reached."""
+def _flags(plan: Plan, without: Collection[str] = ()) -> Iterator[str]:
+    """Yield the options of a plan: what is asked of which model, and how it is reached.
+
+    Those in `without` are set by --set.
+    """
     own_model = plan.model in (None, plan.launcher.name)
     named = {
         "launcher": None if plan.launcher.name == "external" else plan.launcher.name,
@@ -93,13 +99,17 @@ def _flags(plan: Plan) -> Iterator[str]:
         "include_path": plan.include_path,
     }
     for name, values in repeated.items():
-        yield from (word for value in values for word in (_flag(name), value))
-    yield from (_flag(one) for one in _ALLOWED if getattr(plan, one))
+        for value in values:
+            by_set = ("--set", f"{name}={_write_value(value)}")
+            yield from by_set if name in without else (_flag(name), value)
+    for one in _ALLOWED:
+        if getattr(plan, one):
+            yield from ("--set", f"{one}=true") if one in without else (_flag(one),)
     if plan.reference_model is not None:
         yield from ("--set", f"reference_model={_write_value(plan.reference_model)}")
     if plan.allow_meaningless:
         yield from ("--set", "allow_meaningless=true")
-    yield from _list_changed("accuracy_spec", plan.accuracy_spec, AccuracySpec())
+    yield from _list_changed("accuracy_spec", plan.accuracy_spec, AccuracySpec(), without)
     yield from _list_options(plan)
     if plan.server_defaults != "neutral":
         yield from ("--set", f"server_defaults={plan.server_defaults}")
@@ -126,7 +136,9 @@ _FLAGS = frozenset(("api_key_env", "quant_algo", "kv_cache_quant_algo"))
 """The fields of sections that have a flag; --set takes the others."""
 
 
-def _list_changed(section: str, given: object, usual: object) -> Iterator[str]:
+def _list_changed(
+    section: str, given: object, usual: object, without: Collection[str] = ()
+) -> Iterator[str]:
     """Yield words for each field of a section that has another value than usual."""
     for field in fields(given):  # type: ignore[arg-type]
         value = getattr(given, field.name)
@@ -134,7 +146,7 @@ def _list_changed(section: str, given: object, usual: object) -> Iterator[str]:
             for name, text in value.items():
                 yield from ("--header", f"{name}: {text}")
         elif value is not None and value != getattr(usual, field.name):
-            if field.name in _FLAGS:
+            if field.name in _FLAGS and field.name not in without:
                 yield from (_flag(field.name), str(value))
             else:
                 yield from ("--set", f"{section}.{field.name}={_write_value(value)}")

@@ -19,7 +19,7 @@ _WARNING = re.compile(
 def warn_of_old_answers(session: RunSession) -> None:
     """Add a warning with the time of the last answer, if the folder has one."""
     if at := find_last_answer([session.folder]):
-        session.warnings.append(write_warning(at, "name another folder or give --run-all"))
+        session.warnings.append(write_warning(at, "name another folder or give --rerun all"))
 
 
 def find_last_answer(folders: Iterable[Path]) -> str:

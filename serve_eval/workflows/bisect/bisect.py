@@ -116,7 +116,7 @@ async def prepare_both(
         check_launcher(plan)
     if rules.budget_gpu_hours is not None and count_gpus(good) is None:
         raise PlanError(
-            f"--budget-gpu-hours: the launcher {good.launcher.name!r} does not know its GPUs",
+            f"bisect.budget_gpu_hours: the launcher {good.launcher.name!r} does not know its GPUs",
             hint="Give --budget-starts instead.",
         )
     prepared = await asyncio.to_thread(prepare, plan_reference(good))

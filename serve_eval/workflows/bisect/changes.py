@@ -81,7 +81,9 @@ def list_changes(
     groups = {leaf.path: [leaf] for leaf in leaves}
     names: dict[int, str] = {}
     for listed in together:
-        chosen = [leaf for one in listed for leaf in _select(leaves, one, "--together", problems)]
+        chosen = [
+            leaf for one in listed for leaf in _select(leaves, one, "bisect.together", problems)
+        ]
         merged = list({leaf.path: leaf for old in chosen for leaf in groups[old.path]}.values())
         groups |= {leaf.path: merged for leaf in merged}
         names[id(merged)] = "+".join(listed)

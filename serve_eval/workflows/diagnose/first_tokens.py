@@ -53,7 +53,7 @@ def find_first_difference(both: ComparedAnswers) -> Iterator[Finding]:
             " prompt, such as by another template, or other weights, and not a fault of long"
             " answers"
         )
-        change = (*both.next[1], "serve-eval smoke URL --tokenizer DIR")
+        change = (*both.next[1], "serve-eval smoke URL --set smoke.tokenizer=DIR")
         samples = [both.pairs[i][1] for i in start]
         yield make_finding(both, "first_token", told, change, samples, None)
     elif len(differ) < MOST_SHARE * len(texts):

@@ -89,7 +89,7 @@ def _judge(task: TaskEvidence, gaps: Sequence[int], side: str, *, dated: bool) -
     yield _find(
         task,
         f"the server counts {gap.amount} than {side} {where}: {gap.cause}",
-        ("serve-eval smoke URL --tokenizer DIR", "the tokenizer files of the model"),
+        ("serve-eval smoke URL --set smoke.tokenizer=DIR", "the tokenizer files of the model"),
         gap.prompts,
         gap.of,
     )

@@ -33,7 +33,6 @@ PROGRAMS: Mapping[str, str] = {
 """Programs that launchers start, with what needs them."""
 EXTRAS: Mapping[str, str] = {
     "page": "pictures of pages as SVG",
-    "plots": "--plot",
     "hub": "datasets fetch",
     "tokenizer": "prompts rendered by the client",
     "lm-eval": "tasks of lm-evaluation-harness",

@@ -129,7 +129,7 @@ def _not_rendered(
         return "not every task is asked by chat"
     if any("tokenizer" in spec.options for spec in plan.tasks):
         return "the client renders the template already"
-    return "--tokenizer names no chat template" if tokenizer is None else None
+    return "invariants.tokenizer names no chat template" if tokenizer is None else None
 
 
 def chunk_arms(plan: Plan, placed: Placed, *, chat: bool) -> list[Arm]:

@@ -53,6 +53,12 @@ class PowerQuestion:
             raise PlanError(f"--margin must be above 0 and finite, in points, not {self.margin:g}")
         if self.total is not None and self.total < 1:
             raise PlanError(f"--total must be 1 or more, not {self.total}")
+        if self.repeats < 1:
+            raise PlanError(f"--repeats must be 1 or more, not {self.repeats}")
+        if self.tests < 1:
+            raise PlanError(f"power.tests must be 1 or more, not {self.tests}")
+        if self.design_effect is not None and not 1.0 <= self.design_effect < math.inf:
+            raise PlanError(f"power.design_effect must be 1 or more, not {self.design_effect:g}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

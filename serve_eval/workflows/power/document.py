@@ -21,6 +21,8 @@ from serve_eval.workflows.power.words import (
 )
 
 PLAN = "PLAN"
+_BY_SET = ("sigma", "alpha", "beta", "tests", "design_effect")
+"""Assumptions without a flag of their own."""
 _QUESTIONS = ("total", "theta", "detect")
 """Options that a next command replaces by the reverse question."""
 
@@ -166,7 +168,13 @@ def _write_flags(asked: PowerQuestion, run: Path | None, *, asked_too: bool) -> 
     for field in fields(asked):
         value = getattr(asked, field.name)
         if value != getattr(usual, field.name) and (asked_too or field.name not in _QUESTIONS):
-            given += f" --{field.name.replace('_', '-')} {_write_value(value)}"
+            text = _write_value(value)
+            by_set = field.name in _BY_SET
+            given += (
+                f" --set power.{field.name}={text}"
+                if by_set
+                else f" --{field.name.replace('_', '-')} {text}"
+            )
     return given
 
 

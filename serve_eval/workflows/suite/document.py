@@ -206,7 +206,9 @@ def _list_statements(
         )
         yield Statement(label="p holm", text=text)
     if old:
-        text = "these answers are earlier ones; to ask again, name another folder or give --run-all"
+        text = (
+            "these answers are earlier ones; to ask again, name another folder or give --rerun all"
+        )
         yield Statement(label="older", text=text)
     if not report.rehearsal and _list_lacking(rows):
         yield Statement(label="note", text=HOW_TO_TAKE)

@@ -182,6 +182,6 @@ def _read_reference(folder: Path, prepared: PreparedTask) -> list[ToolPass]:
         kinds = ", ".join(earlier.kinds)
         raise RunFolderError(
             f"{folder} holds other requests ({kinds})",
-            hint="Ask the same kinds with --kinds, and the same --limit and --seed.",
+            hint="Ask the same kinds with --set tools.kinds=NAMES, and the same --limit and seed.",
         )
     return read_passes(folder, asked.loads, prepared.dataset.samples)

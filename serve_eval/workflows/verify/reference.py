@@ -36,7 +36,8 @@ PROBED, THOUGHTS = "probed_tokens", "thoughts"
 """Field of a protocol, and its value if the tokens that are compared are the first of thoughts."""
 USE_TEXTS = (
     "A model that always thinks first begins every message alike: use completions, with"
-    " --set protocol.apply_chat_template=false. Or choose other texts, with --tasks or --text."
+    " --set protocol.apply_chat_template=false. Or choose other texts, with --tasks or"
+    " --set verify.text=FILE."
 )
 LONG = 2200
 """Tokens of one probe that is longer than vLLM's default chunk of a prompt, of 2,048 tokens."""
@@ -85,7 +86,7 @@ class ReferenceMaker:
                     f" only {len(self.probes)} have an uncertain next token{why}",
                     hint=USE_TEXTS
                     if self.server.route is ProbeRoute.PLAIN or self.thinks
-                    else "Choose other texts, with --tasks or --text.",
+                    else "Choose other texts, with --tasks or --set verify.text=FILE.",
                 )
 
     async def _change_route(self) -> None:

@@ -33,9 +33,9 @@ def read_texts(path: Path) -> list[str]:
     try:
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"--text {path}: {error}") from error
+        raise PlanError(f"verify.text {path}: {error}") from error
     parts = [" ".join(part.split()) for part in re.split(r"\n\s*\n", content)]
-    return _check([part for part in parts if len(part) >= LEAST_CHARS], f"--text {path} has")
+    return _check([part for part in parts if len(part) >= LEAST_CHARS], f"verify.text {path} has")
 
 
 def _check(texts: list[str], who: str) -> list[str]:
@@ -43,7 +43,7 @@ def _check(texts: list[str], who: str) -> list[str]:
         raise PlanError(
             f"{who} {len(texts)} texts of {LEAST_CHARS} characters or more;"
             f" probes need {LEAST_TEXTS}",
-            hint="Name other tasks with --tasks, or a file of paragraphs with --text.",
+            hint="Name other tasks with --tasks, or a file of paragraphs: --set verify.text=FILE.",
         )
     return texts
 

@@ -7,10 +7,8 @@ to this address (DNS rebinding).
 
 from __future__ import annotations
 
-import ipaddress
 import secrets
 import shutil
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -56,16 +54,13 @@ class ViewServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, folder: Path, address: str, port: int, render: Render) -> None:
+    def __init__(self, folder: Path, port: int, render: Render) -> None:
         self.folder, self.render = folder, render
         self.secret = secrets.token_urlsafe(16)
         self.lock = Lock()
-        if ":" in address:
-            self.address_family = socket.AF_INET6
-        super().__init__((address, port), _Handler)
-        shown = f"[{address}]" if ":" in address else address
-        self.hosts = {f"{name}:{self.server_port}" for name in (shown, "localhost")}
-        self.url = f"http://{shown}:{self.server_port}/{self.secret}/"
+        super().__init__((HOST, port), _Handler)
+        self.hosts = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
+        self.url = f"http://{HOST}:{self.server_port}/{self.secret}/"
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Say in one line why an answer failed; a browser that is gone needs none."""
@@ -160,24 +155,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve_folder(
-    folder: Path, render: Render, address: str = HOST, port: int = 0
-) -> Iterator[ViewServer]:
+def serve_folder(folder: Path, render: Render, port: int = 0) -> Iterator[ViewServer]:
     """Serve a folder until the block ends. Port 0 selects a free one.
 
-    Raises PlanError for an address that is not one of the loopback, and for a port in use.
+    Raises PlanError for a port in use.
     """
     try:
-        loopback = ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
-        raise PlanError(
-            f"--address: {address} is not an address of the loopback, such as {HOST}",
-            hint="From another machine, use a tunnel: ssh -L PORT:127.0.0.1:PORT HOST",
-        )
-    try:
-        server = ViewServer(folder.resolve(), address, port, render)
+        server = ViewServer(folder.resolve(), port, render)
     except (OSError, OverflowError) as error:
         why = error.strerror if isinstance(error, OSError) else "the largest port is 65535"
         raise PlanError(f"--port: {port} cannot be used: {why}") from error

@@ -63,9 +63,9 @@ def delivery(
     if webhook is not None and not _is_address(expand(webhook, environ, "--webhook")):
         raise PlanError("--webhook: expected http://... or https://...")
     if pass_env and command is None:
-        raise PlanError("--alarm-env needs --on-alarm-command")
+        raise PlanError("watch.alarm_env needs --on-alarm-command")
     if missing := [name for name in pass_env if name not in environ]:
-        raise PlanError(f"--alarm-env: not set in the environment: {', '.join(missing)}")
+        raise PlanError(f"watch.alarm_env: not set in the environment: {', '.join(missing)}")
     return Delivery(command=words, webhook=webhook, pass_env=tuple(pass_env))
 
 

@@ -72,7 +72,7 @@ def budget(
     question, rest = max(prompt_tokens) + answer_tokens, max(0, tokens - probes)
     if rest < LEAST * question:
         beside = f" and the probes, which take up to {probes} tokens" if probes else ""
-        fewer = ", ask fewer probes with --probes-per-round N" if probes else ""
+        fewer = ", ask fewer probes with --set watch.probes_per_round=N" if probes else ""
         raise PlanError(
             f"--budget-tokens: {tokens} tokens are enough for {rest // question} questions of up"
             f" to {question} tokens{beside}",
@@ -133,9 +133,9 @@ def describe_budget(
         cost = describe_cost(one, every_s=every_s, prompts=prompts, passes=SHORT_PASSES)
         short = least_fall(prompts, SHORT_PASSES, tolerance)
         yield (
-            f"--passes {SHORT_PASSES} gives a shorter baseline with the same error rate: {cost}. At"
-            f" best, it notices falls of more than {short:.1%} of the answers; the longer one"
-            f" notices falls of more than {least:.1%}"
+            f"--set watch.passes={SHORT_PASSES} gives a shorter baseline with the same error rate:"
+            f" {cost}. At best, it notices falls of more than {short:.1%} of the answers; the"
+            f" longer one notices falls of more than {least:.1%}"
         )
 
 

@@ -78,7 +78,9 @@ def say_gap(state: State, rules: WatchRules) -> str | None:
     if state.accuracy is None or rules.reference is not None or not state.blocks:
         return None
     gap = day.describe_gap(state)
-    return None if gap is None else f"{gap} (--baseline-hours {day.FULL_DAY:g} covers a day)"
+    return (
+        None if gap is None else f"{gap} (--set watch.baseline_hours={day.FULL_DAY:g} covers a day)"
+    )
 
 
 def describe_unjudged(state: State, rules: WatchRules) -> str | None:

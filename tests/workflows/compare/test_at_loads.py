@@ -45,7 +45,7 @@ def _compare(out: Path, wrong_from: int, loads: str, *more: str) -> tuple[int, s
     with good.server().serve_in_thread() as a, bad.server().serve_in_thread() as b:
         ran = serve_eval(
             "compare", a, b, "--tasks", "word_problems", "--limit", PROMPTS, "--self", 0,
-            "--show-flips", 0, "--concurrency", loads, "-o", out, *more,
+            "--set", "compare.show_flips=0", "--concurrency", loads, "-o", out, *more,
         )  # fmt: skip
     return ran.returncode, ran.stdout + ran.stderr, bad.asked
 

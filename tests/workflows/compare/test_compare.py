@@ -498,7 +498,7 @@ def test_the_chat_template_is_an_option_of_the_command(
     with server.serve_in_thread() as url, other.serve_in_thread() as other_url:
         sides = [url, other_url] if command == "compare" else [url]
         more = ["--tasks", "gsm8k", "--dataset-root", data_root, "--limit", "2", "--model", "m"]
-        more += ["--self", "0"] if command == "compare" else ["--chunk-tokens", "0"]
+        more += ["--self", "0"] if command == "compare" else ["--set", "invariants.chunk_tokens=0"]
         said = serve_eval(*command.split(), *sides, *more, *options, "-o", tmp_path / "out")
     assert (tmp_path / "out").exists(), said.stderr
     chat = route == "/v1/chat/completions"
@@ -514,7 +514,6 @@ def test_the_chat_template_is_an_option_of_the_command(
         (["--verdict", "classic"], 2, "does not compare pairs"),
         (["--margin", "-1"], 2, "above 0"),
         (["--self", "-1"], 2, "--self must be 0 or more"),
-        (["--launch"], 2, "--launch: A is a finished run ("),
     ],
 )
 def test_what_cannot_be_meant_is_refused(
@@ -524,32 +523,6 @@ def test_what_cannot_be_meant_is_refused(
     said = serve_eval("compare", out / "a", out / "b", "-o", tmp_path / "out", *arguments)
     assert said.returncode == code, said.stdout
     assert message in said.stderr
-
-
-def test_launch_takes_plans_that_start_their_servers_and_nothing_else(
-    data_root: Path, tmp_path: Path
-) -> None:
-    content = {
-        "model": "simulated",
-        "tasks": ["gsm8k"],
-        "dataset_root": str(data_root),
-        "limit": 20,
-    }
-    launched, running = tmp_path / "launched.yaml", tmp_path / "running.yaml"
-    launched.write_text(json.dumps({**content, "launcher": {"name": "simulated", "accuracy": 1.0}}))
-    running.write_text(json.dumps({**content, "base_url": "http://127.0.0.1:1"}))
-    said = serve_eval(
-        "compare", "--launch", launched, launched, "--margin", "50", "-o", tmp_path / "out"
-    )
-    assert said.returncode == PASS, said.stderr
-    for other, message in (
-        (running, "names no launcher that starts servers"),
-        ("h:1", "is a running endpoint"),
-    ):
-        said = serve_eval("compare", "--launch", launched, other, "-o", tmp_path / "none")
-        assert said.returncode == 2
-        assert message in said.stderr
-    assert not (tmp_path / "none").exists()
 
 
 def test_what_differs_of_the_servers_and_their_hidden_retries_stands_side_by_side(

@@ -39,7 +39,7 @@ def test_plans_that_name_one_address_are_refused(tmp_path: Path) -> None:
 
 
 def test_two_models_of_one_server_are_compared(tmp_path: Path) -> None:
-    asked = ("-m", "m", "--model-b", "n", *ASKED)
+    asked = ("-m", "m", "--set", "compare.model_b=n", *ASKED)
     done = serve_eval("compare", "127.0.0.1:1", "127.0.0.1:1", *asked, "-o", tmp_path / "out")
     assert done.returncode == 4, done.stderr
     assert "the same server" not in done.stderr

@@ -424,8 +424,8 @@ def test_chat_is_also_rendered_here_where_a_template_is_given(
         "10",
         "--tokenizer",
         str(tmp_path / "tokenizer"),
-        "--chunk-tokens",
-        "0",
+        "--set",
+        "invariants.chunk_tokens=0",
     ]
     out = tmp_path / "out"
     said = serve_eval("check", "invariants", tmp_path / "plan.yaml", *flags, "-o", out, "--json")
@@ -470,12 +470,8 @@ def test_chat_is_also_rendered_here_where_a_template_is_given(
             "--chunk-tokens is for serve-eval check invariants",
         ),
         (
-            ["check", "invariants", "host:1", "--chunk-tokens", "-1"],
-            "--chunk-tokens must be 0 or more",
-        ),
-        (
-            ["check", "invariants", "host:1", "--launch"],
-            "--launch: A is a running endpoint (host:1), not a plan file",
+            ["check", "invariants", "host:1", "--set", "invariants.chunk_tokens=-1"],
+            "invariants.chunk_tokens must be 0 or more",
         ),
     ],
 )

@@ -421,7 +421,7 @@ CASES: list[Case] = [
     ("long_prompt", FAIL, "without a reason", _quirks("no_reason")),
     ("long_prompt", FAIL, "HTTP 500", Quirks(errs=lambda body: len(str(body)) > 40000)),
     ("long_prompt", UNSUPPORTED, "forwarded as HTTP 500", _quirks("wraps_refusals")),
-    ("long_prompt", UNSUPPORTED, "--context-tokens", _quirks("context_untold")),
+    ("long_prompt", UNSUPPORTED, "smoke.context_tokens", _quirks("context_untold")),
     ("max_tokens_0", FAIL, "taken as no limit", _quirks("max_tokens_0_is_no_limit")),
     (
         "max_tokens_0",

@@ -74,7 +74,16 @@ def test_a_sound_server_is_not_accused_and_serves_as_a_reference(
 
 def test_the_command_prints_writes_and_resumes(tmp_path: Path, answers: Path) -> None:
     model = ToolModel(answers, seed=0, thinks=False)
-    chosen = ("--kinds", "auto,no_tool", "--kinds", "regex", "--limit", 30, "-o", tmp_path / "out")
+    chosen = (
+        "--set",
+        "tools.kinds=auto,no_tool",
+        "--set",
+        "tools.kinds=regex",
+        "--limit",
+        30,
+        "-o",
+        tmp_path / "out",
+    )
     with serve_in_thread(create_standin(model, {"one_id": True})) as url:
         command = ("check", "tools", url, "--model", "M", "--concurrency", "1", *chosen)
         sound = serve_eval(*command, "--junit", tmp_path / "a.xml")
@@ -90,7 +99,7 @@ def test_the_command_prints_writes_and_resumes(tmp_path: Path, answers: Path) ->
         assert (strict.returncode, model.answered) == (FAIL, before)
         assert json.loads(strict.stdout)["result"]["exit_code"] == FAIL
         assert serve_eval(*command, "--concurrency", "1,2").returncode == 2
-    for wrong in (["--max", "x=1"], ["--max", "invalid JSON"], ["--kinds", "x"]):
+    for wrong in (["--max", "x=1"], ["--max", "invalid JSON"], ["--set", "tools.kinds=x"]):
         assert serve_eval("check", "tools", url, *wrong).returncode == 2
 
 

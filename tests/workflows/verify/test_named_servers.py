@@ -126,9 +126,9 @@ def test_a_file_that_names_no_servers_is_refused(text: str, told: str, tmp_path:
     ("words", "told"),
     [
         (["--servers", "/none"], "--servers /none: No such file"),
-        (["--port", "80"], "give --pods SELECTOR too"),
+        (["--set", "verify.port=80"], "give --pods SELECTOR too"),
         (["--pods", " "], "expected a label selector"),
-        (["--pods", LABELS, "--port", "0"], "--port: 0 is no port"),
+        (["--pods", LABELS, "--set", "verify.port=0"], "verify.port: 0 is no port"),
     ],
 )
 def test_options_that_name_no_servers_are_refused(words: list[str], told: str) -> None:
@@ -163,7 +163,16 @@ def test_pods_are_compared_with_a_server_of_the_command_line(
     cluster: MockCluster, urls: list[str], tmp_path: Path
 ) -> None:
     _add_pods(cluster, urls[1:])
-    words = ["--namespace", "serving", "--port", "8000", "--floor", "0.08", "--model", "m"]
+    words = [
+        "--set",
+        "verify.namespace=serving",
+        "--set",
+        "verify.port=8000",
+        "--floor",
+        "0.08",
+        "--model",
+        "m",
+    ]
     ran = serve_eval("verify", urls[0], "--pods", LABELS, "-o", tmp_path, *words)
     assert ran.returncode == 1, ran.stderr
     assert _result(tmp_path) == (urls[0], {"llama-0": "IDENTICAL", "llama-1": "ANOTHER"})
@@ -192,7 +201,7 @@ PORTS = [{"containerPort": 9090, "name": "metrics"}, {"containerPort": 8000}]
         ({"ports": []}, [], "pod llama-0 declares no port\n"),
         (
             {},
-            ["--namespace", "none"],
+            ["--set", "verify.namespace=none"],
             "there is no pod with the labels app=llama in namespace none",
         ),
     ],
@@ -206,7 +215,7 @@ def test_pods_that_cannot_be_chosen_are_an_error_with_a_way_out(
     cluster.add(pod("llama-0", container=container))
     ran = serve_eval("verify", "h:1", "--pods", LABELS, "--model", "m", *words)
     assert (ran.returncode, told in ran.stderr) == (4, True), ran.stderr
-    assert "--port" in ran.stderr or "kubectl get pods -n none --show-labels" in ran.stderr
+    assert "verify.port=N" in ran.stderr or "kubectl get pods -n none --show-labels" in ran.stderr
 
 
 def test_a_port_with_the_name_http_or_serve_is_the_one_of_the_servers(

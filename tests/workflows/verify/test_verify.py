@@ -534,7 +534,7 @@ def test_several_servers_are_judged_at_once(tmp_path: Path) -> None:
         (["h:1", "h:2", "--floor", "-1"], "--floor must be"),
         (["h:1", "h:2", "--floor", "0"], "measures no floor"),
         (["h:1", "h:2", "--worker", "prefill=h:3"], "is not a role"),
-        (["h:1", "h:2", "--text", "/none"], "--text /none"),
+        (["h:1", "h:2", "--set", "verify.text=/none"], "verify.text /none"),
     ],
 )
 def test_commands_that_cannot_mean_anything_are_refused(words: list[str], told: str) -> None:

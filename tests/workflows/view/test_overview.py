@@ -331,7 +331,7 @@ def test_a_side_says_that_it_is_one_wherever_it_is_copied(tmp_path: Path) -> Non
     folder = tmp_path / "cmp"
     plan = tmp_path / "plan.yaml"
     plan.write_text("model: org/m\nlauncher: simulated\ntasks: [word_problems]\nlimit: 20\n")
-    done = serve_eval("compare", "--launch", plan, plan, "-o", folder)
+    done = serve_eval("compare", plan, plan, "-o", folder)
     assert done.returncode in (0, 3), done.stderr
     shutil.copytree(folder / "b", tmp_path / "elsewhere/b")
     [moved], _ = read_runs(tmp_path / "elsewhere")

@@ -165,12 +165,6 @@ def test_head_has_no_body(server: ViewServer) -> None:
     assert int(headers["content-length"]) > 0
 
 
-@pytest.mark.parametrize("address", ["0.0.0.0", "192.0.2.1", "host", "::"])
-def test_only_the_loopback_is_served(address: str, folder: Path) -> None:
-    with pytest.raises(PlanError, match="loopback"), serve_folder(folder, render_page, address):
-        pass
-
-
 def test_a_port_in_use_is_told(server: ViewServer, folder: Path) -> None:
     with (
         pytest.raises(PlanError, match="cannot be used"),

@@ -41,9 +41,9 @@ def test_a_command_hears_no_secret_of_the_endpoint_and_no_shell_reads_it() -> No
 
 
 def test_a_variable_for_the_command_has_to_be_there() -> None:
-    with pytest.raises(PlanError, match="--alarm-env: not set in the environment: PAGER_KEY"):
+    with pytest.raises(PlanError, match=r"watch\.alarm_env: not set in the environment: PAGER_KEY"):
         delivery("mail me", None, {}, ["PAGER_KEY"])
-    with pytest.raises(PlanError, match="--alarm-env needs --on-alarm-command"):
+    with pytest.raises(PlanError, match=r"watch\.alarm_env needs --on-alarm-command"):
         delivery(None, None, {"PAGER_KEY": "k"}, ["PAGER_KEY"])
 
 

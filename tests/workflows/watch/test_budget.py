@@ -63,9 +63,9 @@ def test_what_it_costs_is_told() -> None:
             " answers is possible"
         ),
         (
-            "--passes 4 gives a shorter baseline with the same error rate: about 41 rounds, 6.8"
-            " hours, at most 244,000 tokens. At best, it notices falls of more than 2.4% of"
-            " the answers; the longer one notices falls of more than 1.6%"
+            "--set watch.passes=4 gives a shorter baseline with the same error rate: about 41"
+            " rounds, 6.8 hours, at most 244,000 tokens. At best, it notices falls of more "
+            "than 2.4% of the answers; the longer one notices falls of more than 1.6%"
         ),
     ]
     assert "about 81 rounds, 13.5 minutes, " in _describe(6000, every_s=10.0)[2]

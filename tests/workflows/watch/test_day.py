@@ -18,7 +18,7 @@ def test_a_baseline_of_one_night_accuses_the_day_and_says_that_it_may_not() -> N
     said = say_gap(watch.state, watch.rules)
     assert said == (
         "the baseline has no answer from 06:00 to 24:00 UTC: a fall at these hours may be the usual"
-        " course of a day, and is no proof of a fault (--baseline-hours 24 covers a day)"
+        " course of a day, and is no proof of a fault (--set watch.baseline_hours=24 covers a day)"
     )
     (alarm,) = watch.play(by_day(0.5), 144)
     assert alarm.kind == ACCURACY
