@@ -30,8 +30,8 @@ EXAMPLES = (
         "serve-eval check tools host:8000 --limit 100 --concurrency 1,16",
     ),
     (
-        "Only guided decoding, with a JUnit file for CI:",
-        "serve-eval check tools host:8000 --set tools.kinds=json_object --junit tools.xml",
+        "Only guided decoding:",
+        "serve-eval check tools host:8000 --set tools.kinds=json_object",
     ),
     (
         "Compare an update with the server before it:",
@@ -45,16 +45,7 @@ class ToolSetOptions:
     """Choose the requests."""
 
     title: ClassVar[str] = "Requests to ask"
-    command: ClassVar[str] = "tools"
     model: shared.Model = None
-    kinds: Annotated[
-        list[str] | None,
-        Setting(
-            "Kinds of requests (default: all that work). Repeatable.",
-            metavar="NAMES",
-            flag=False,
-        ),
-    ] = None
     limit: shared.Limit = None
     seed: shared.Seed = None
     settings: shared.Set = None
@@ -64,6 +55,22 @@ class ToolSetOptions:
             "Numbers of requests in flight (default 1,8,32,128).",
             flags=("--concurrency",),
             metavar="N,N,...",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolKindOptions:
+    """Choose the kinds of requests."""
+
+    title: ClassVar[str] = ToolSetOptions.title
+    command: ClassVar[str] = "tools"
+    kinds: Annotated[
+        list[str] | None,
+        Setting(
+            "Kinds of requests (default: all that work). Repeatable.",
+            metavar="NAMES",
+            flag=False,
         ),
     ] = None
 
@@ -131,6 +138,7 @@ def check_tools(
         ),
     ],
     asked: ToolSetOptions,
+    chosen: ToolKindOptions,
     rule: ToolRuleOptions,
     sending: ToolSendingOptions,
     result: ToolResultOptions,
@@ -150,15 +158,14 @@ def check_tools(
     from serve_eval.workflows.tools.parameters import REFUSALS
     from serve_eval.workflows.tools.story import LOADS, ToolRules, check_limits
 
-    kinds, needed = names_of(asked.kinds) or [], names_of(rule.require) or []
+    kinds, needed = names_of(chosen.kinds) or [], names_of(rule.require) or []
     if unknown := sorted({*kinds, *needed} - {*KINDS, REFUSALS}):
         raise PlanError(f"unknown kinds: {', '.join(unknown)}", hint=f"Known: {', '.join(KINDS)}.")
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     limits = _read_limits(rule.most or ())
     check_limits(limits)
     settings: dict[str, Any] = {**settings_of(asked, sending), "tasks": ["tool_calls"]}
-    for name in ("kinds", "loads"):
-        settings.pop(name, None)
+    settings.pop("loads", None)
     plan = _restrict(find_endpoint_plan(a, settings), kinds)
     rules = ToolRules(limits=limits, reference=rule.reference, needed=frozenset(needed))
     loads = LOADS if asked.loads is None else parse_loads(asked.loads)

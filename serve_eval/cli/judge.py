@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,10 @@ RuleOptions = Annotated[
         in_file=None,
     ),
 ]
+
+
+_JUDGED_KEYS = ("reference_model", "no_reference", "allow_mismatch", "allow_code_execution")
+"""Keys of a plan that a saved run may be judged by anew."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,10 +180,10 @@ def choose_plan(judged: JudgedAgainOptions, include_path: Sequence[str] | None, 
     from serve_eval.evaluation.trust import to_read
 
     for text in judged.rule_options or ():
-        if not text.startswith(("verdict.", "reference_model=")):
+        if not re.match(rf"verdict\.|expect\.|({'|'.join(_JUDGED_KEYS)})=", text):
             raise PlanError(
                 f"--set {text}: here it sets options of the rule, as in verdict.margin=2, or"
-                " reference_model",
+                f" {', '.join(_JUDGED_KEYS)}, expect.NAME",
                 hint="What was asked stays as it is. --rescore sets scoring options.",
             )
     given = set() if judged.verdict is None else {"verdict"}

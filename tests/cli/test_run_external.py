@@ -138,7 +138,7 @@ def test_an_unknown_model_is_said_with_the_nearest_before_anything_else(
 def test_a_context_overflow_is_a_failure_with_its_reason_on_record(
     tmp_path: Path, data_root: Path
 ) -> None:
-    with _simulator(tmp_path, data_root, "--set", "smoke.context_tokens=490") as url:
+    with _simulator(tmp_path, data_root, "--context-tokens", "490") as url:
         done = _run(
             data_root,
             tmp_path / "out",
@@ -190,7 +190,7 @@ def test_a_run_whose_endpoint_comes_back_elsewhere_names_the_field(
 def test_a_report_outlives_an_attempt_to_go_on_that_reached_nothing(
     tmp_path: Path, data_root: Path
 ) -> None:
-    with _simulator(tmp_path, data_root, "--set", "smoke.context_tokens=490") as url:
+    with _simulator(tmp_path, data_root, "--context-tokens", "490") as url:
         _run(
             data_root,
             tmp_path / "out",
@@ -210,7 +210,7 @@ def test_a_report_outlives_an_attempt_to_go_on_that_reached_nothing(
 def test_a_run_goes_on_at_a_new_address_and_stays_there(
     tmp_path: Path, data_root: Path, plain: str
 ) -> None:
-    with _simulator(tmp_path, data_root, "--set", "smoke.context_tokens=490") as old:
+    with _simulator(tmp_path, data_root, "--context-tokens", "490") as old:
         _run(
             data_root,
             tmp_path / "out",
