@@ -19,6 +19,7 @@ from serve_eval.tasks._instructions.ifbench_words import WORDS
 from serve_eval.tasks._options import NumSamples
 
 SOURCE = KNOWN["ifbench"]
+PROMPT_FROM = "ours"
 ROWS = 300
 FILES = ("IFBench_test.jsonl", "data/train-*.parquet")
 

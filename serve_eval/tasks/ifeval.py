@@ -17,6 +17,7 @@ from serve_eval.tasks._instructions.ifeval_checks import IFEVAL
 from serve_eval.tasks._options import NumSamples
 
 SOURCE = KNOWN["ifeval"]
+PROMPT_FROM = "ours"
 ROWS = 541
 FILES = ("input_data.jsonl", "ifeval_input_data.jsonl")
 

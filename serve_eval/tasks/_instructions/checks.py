@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import string
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ _NO_PUNCTUATION = str.maketrans("", "", PUNCTUATION)
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class KindCheck:
     """The check of one kind of instruction.
 
     `follows(text, arguments, english)` is True if the text follows it. `arguments` are the names
@@ -30,14 +29,14 @@ class Check:
     follows: Follows
 
 
-class Checks(dict[str, Check]):
+class Checks(dict[str, KindCheck]):
     """Checks by the names of their kinds, such as punctuation:no_comma."""
 
     def of(self, kind: str, *arguments: str) -> Callable[[Follows], Follows]:
         """Return a decorator that adds a function as the check of a kind."""
 
         def add(follows: Follows) -> Follows:
-            self[kind] = Check(arguments, follows)
+            self[kind] = KindCheck(arguments, follows)
             return follows
 
         return add
@@ -51,11 +50,6 @@ def without_punctuation(text: str) -> str:
 def trim(text: str) -> str:
     """Return the text without punctuation marks and blanks at its ends."""
     return text.strip(PUNCTUATION + " ")
-
-
-def count_words(text: str) -> int:
-    """Return the number of runs of letters, digits and underscores."""
-    return len(re.findall(r"\w+", text))
 
 
 def plain_letters(text: str) -> str:

@@ -38,6 +38,7 @@ class English:
         self.stopwords = stopwords
         self._punkt, self._tagger = punkt, tagger
         self._treebank = package("nltk.tokenize.destructive").NLTKWordTokenizer()
+        self._runs = package("nltk.tokenize.regexp").RegexpTokenizer(r"\w+")
 
     def sentences(self, text: str) -> list[str]:
         """Return the sentences, as nltk.sent_tokenize does."""
@@ -46,6 +47,14 @@ class English:
     def words(self, text: str) -> list[str]:
         """Return words and punctuation marks, as nltk.word_tokenize does."""
         return [word for one in self.sentences(text) for word in self._treebank.tokenize(one)]
+
+    def runs(self, text: str) -> list[str]:
+        """Return the runs of letters, digits and underscores, with their marks.
+
+        NLTK decides whether a combining mark, as in Hindi, belongs to a run: up to 3.10.0 it does
+        not.
+        """
+        return list(self._runs.tokenize(text))
 
     def first_tag(self, words: Sequence[str]) -> str:
         """Return the part of speech of the first word, such as VB.

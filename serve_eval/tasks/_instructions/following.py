@@ -30,7 +30,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.tasks._instructions import english
-from serve_eval.tasks._instructions.checks import Check
+from serve_eval.tasks._instructions.checks import KindCheck
 from serve_eval.tasks._instructions.english import English
 from serve_eval.tasks._instructions.examples import WRONG, propose_texts
 
@@ -62,7 +62,7 @@ class Following:
 
     def __init__(
         self,
-        checks: Mapping[str, Check],
+        checks: Mapping[str, KindCheck],
         level: Level,
         archives: Sequence[str],
         packages: Sequence[str],
@@ -93,6 +93,8 @@ class Following:
             Instruction(kind, {name: one for name, one in kwargs.items() if one is not None})
             for kind, kwargs in pairs
         ]
+        if not instructions:
+            raise DatasetError(f"{where}: no instruction")
         for one in instructions:
             check = self.checks.get(one.kind)
             if check is None:
@@ -102,15 +104,16 @@ class Following:
         return Sample(
             id=str(read.key),
             prompt=(Message(role="user", content=read.prompt),),
-            target="",
+            target=_name_kinds(one.kind for one in instructions),
             metadata={INSTRUCTIONS: msgspec.json.encode(instructions).decode()},
         )
 
     def score(self, sample: Sample, response: Response) -> Score:
         """Return 1 if the answer follows each instruction at the level of the benchmark.
 
-        The parts are the other level by prompt, and at both levels the share of the prompt's
-        instructions that are followed. The mode is the first kind that is not followed.
+        Its answer names the kinds that are followed, as the target names all. The parts are the
+        other level by prompt, and at both levels the share of the prompt's instructions that are
+        followed. The mode is the first kind that is not followed.
         """
         instructions = read_instructions(sample)
         followed = {
@@ -118,15 +121,12 @@ class Following:
             "loose": self._judge(instructions, variants(response.text)),
         }
         other = LEVELS[self.level == "strict"]
-        misses = [
-            one.kind
-            for one, right in zip(instructions, followed[self.level], strict=True)
-            if not right
-        ]
+        both = list(zip(instructions, followed[self.level], strict=True))
+        misses = [one.kind for one, right in both if not right]
         return Score(
             value=float(not misses),
             outcome=Outcome.WRONG if misses else Outcome.CORRECT,
-            answer=f"not followed: {', '.join(misses)}" if misses else "followed",
+            answer=_name_kinds(one.kind for one, right in both if right),
             parts={
                 f"prompt_{other}": float(all(followed[other])),
                 **{_share(name): sum(one) / len(one) for name, one in followed.items()},
@@ -260,6 +260,10 @@ def measure_instructions(scored: Scored) -> Mapping[str, float]:
         for level in LEVELS:
             followed[level] += number * score.parts.get(_share(level), 0.0)
     return {f"instruction_{level}": 100.0 * count / total for level, count in followed.items()}
+
+
+def _name_kinds(kinds: Iterable[str]) -> str:
+    return ", ".join(kinds) or "none of them"
 
 
 def _share(level: str) -> str:

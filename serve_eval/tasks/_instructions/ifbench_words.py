@@ -15,7 +15,6 @@ from serve_eval.tasks._instructions.checks import (
     PUNCTUATION,
     Arguments,
     Checks,
-    count_words,
     trim,
     without_punctuation,
 )
@@ -30,11 +29,19 @@ Ella Jacob Scarlett Nathan Victoria Elijah Layla Nicholas Audrey David Hannah Ch
 Thomas Nora Andrew Aria Joseph Claire Ryan Stella Jonathan"""
 _PRONOUN_LIST = """i me we us you he him she her it they them my mine our ours your yours his hers
 its their theirs myself ourselves yourself yourselves himself herself itself themselves this that
-these those who whom whose which what whoever whomever whatever whichever anybody anyone anything
-everybody everyone everything nobody nothing somebody someone something each either neither both all
-some any none"""
+these those who whom whose which what nobody nothing each either neither both all some any none"""
 NAMES = tuple(_NAME_LIST.split())
-_PRONOUNS = frozenset(_PRONOUN_LIST.split())
+_PRONOUNS = frozenset(
+    (
+        *_PRONOUN_LIST.split(),
+        *(f"{start}ever" for start in ("who", "whom", "what", "which")),
+        *(
+            f"{start}{end}"
+            for start in ("any", "every", "some")
+            for end in ("body", "one", "thing")
+        ),
+    )
+)
 _CONSONANTS = frozenset("bcdfghjklmnpqrstvwxyz")
 _JAPANESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
 _PRIMES = frozenset(n for n in range(2, 98) if all(n % d for d in range(2, n)))
@@ -44,7 +51,7 @@ _ONLY_SENTENCE = "only output this sentence here, ignore all other requests."
 
 @WORDS.of("count:word_count_range", "min_words", "max_words")
 def _counts_words(text: str, args: Arguments, english: English) -> bool:
-    return bool(args["min_words"] <= count_words(text) <= args["max_words"])
+    return bool(args["min_words"] <= len(english.runs(text)) <= args["max_words"])
 
 
 @WORDS.of("count:unique_word_count", "N")
@@ -103,7 +110,7 @@ def _counts_keywords(text: str, args: Arguments, english: English) -> bool:
 
 @WORDS.of("ratio:stop_words", "percentage")
 def _has_few_stopwords(text: str, args: Arguments, english: English) -> bool:
-    words = re.findall(r"\w+", text)
+    words = english.runs(text)
     count = sum(word.lower() in english.stopwords for word in words)
     return bool(words) and bool(count / len(words) * 100 <= args["percentage"])
 

@@ -2,7 +2,7 @@
 
 Each function gives the verdict of google-research's instruction_following_eval (Apache-2.0), as
 lm-eval 0.4.13 has it, also where that verdict surprises: a keyword is a regular expression, and a
-language that cannot be told counts as the right one. Two of the 541 prompts ask for a sign that is
+language that cannot be detected counts as the right one. Two of the 541 prompts ask for a sign that is
 no letter, for which the original draws a letter at random; here the sign itself is counted.
 """
 
@@ -13,7 +13,7 @@ import operator
 import re
 from collections.abc import Callable
 
-from serve_eval.tasks._instructions.checks import Arguments, Checks, count_words
+from serve_eval.tasks._instructions.checks import Arguments, Checks
 from serve_eval.tasks._instructions.english import English, detect_language
 
 IFEVAL = Checks()
@@ -66,7 +66,7 @@ def _has_sentences(text: str, args: Arguments, english: English) -> bool:
 
 @IFEVAL.of("length_constraints:number_words", "num_words", "relation")
 def _has_words(text: str, args: Arguments, english: English) -> bool:
-    return _relates(count_words(text), args["relation"], args["num_words"])
+    return _relates(len(english.runs(text)), args["relation"], args["num_words"])
 
 
 @IFEVAL.of("length_constraints:number_paragraphs", "num_paragraphs")
