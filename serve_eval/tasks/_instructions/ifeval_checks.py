@@ -1,9 +1,9 @@
 """Check the 25 kinds of instructions of IFEval.
 
-Each function gives the verdict of google-research's instruction_following_eval (Apache-2.0), as
-lm-eval 0.4.13 has it, also where that verdict surprises: a keyword is a regular expression, and a
-language that cannot be detected counts as the right one. Two of the 541 prompts ask for a sign that is
-no letter, for which the original draws a letter at random; here the sign itself is counted.
+Each function gives the verdict of google-research's instruction_following_eval (Apache-2.0), as lm-
+eval 0.4.13 has it, also where that verdict surprises: a keyword is a regular expression, and a
+language that cannot be detected counts as the right one. Two of the 541 prompts ask for a sign that
+is no letter, for which the original draws a letter at random; here the sign itself is counted.
 """
 
 from __future__ import annotations
