@@ -68,9 +68,7 @@ def compare() -> list[Compared]:
     answers = [row["response"] for row in _rows("ifbench", "sample_output.jsonl")]
     from lm_eval.tasks.ifeval import utils
 
-    result = Compared(
-        what=f"verdicts of ifeval by lm-eval's, but for prompts {' and '.join(DRAWN)}"
-    )
+    result = Compared(what=f"verdicts of ifeval by lm-eval's, not of prompts {' and '.join(DRAWN)}")
     rows = [row for row in _rows("ifeval", "input_data.jsonl") if str(row["key"]) not in DRAWN]
     _check(result, rows, answers, IFEVAL, english, utils, lambda said: said)
     try:
