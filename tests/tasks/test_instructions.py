@@ -148,7 +148,7 @@ TABLE: list[tuple[str, Mapping[str, Any], str, bool]] = [
     ("sentence:alliteration_increment", {}, "Big bears. Big bears.", False),
     ("sentence:alliteration_increment", {}, "Big bears. A big bear buys.", True),
     ("sentence:keyword", {"word": "so", "N": 2.0}, "Sob. Soso.", False),
-    ("sentence:increment", {"small_n": 1.0}, "A b. A b - c. A b c d.", True),
+    ("sentence:increment", {"small_n": 1.0}, "It is. It - is so. It is so now.", True),
     ("format:parentheses", {}, "((((a))))", False),
     ("format:parentheses", {}, "(((((a)", True),
     ("format:parentheses", {}, "(((((a]))))", False),
