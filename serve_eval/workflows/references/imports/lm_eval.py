@@ -32,6 +32,8 @@ from serve_eval.workflows.references.imports.found import (
 )
 
 NAME = "lm-eval"
+EXPORTED = "serve-eval"
+"""Name of the model in a file that `runs export` wrote."""
 USUAL_MAX_TOKENS = 256
 """Most tokens of an answer where neither the task nor the command line says so (max_gen_toks)."""
 _SAMPLES = re.compile(r"samples_(?P<task>.+)_(?P<stamp>\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl$")
@@ -80,21 +82,24 @@ def read_results(file: Path, content: Mapping[str, Any]) -> Iterator[FoundResult
         remarks = []
         if (place := samples.get(re.sub(r"\W", "_", task))) is not None:
             try:
-                rows = list(_read_samples(place, _list_filters(config)))
+                turned = _asks_by_chat(content)
+                rows = list(_read_samples(place, _list_filters(config), turned=turned))
             except ReferenceFileError as error:
                 remarks.append(f"no scores of single answers: {error}")
         chat = _has_template(content) or any(is_chat for _, is_chat in rows or ())
         counted = find_object(content, "n-samples", task)
+        exported = _is_exported(content, config)
+        version = as_text(content.get("lm_eval_version")) or "of unknown version"
         yield FoundResult(
-            family=NAME,
-            tool=f"{NAME} {as_text(content.get('lm_eval_version')) or 'of unknown version'}",
+            family=EXPORTED if exported else NAME,
+            tool="an export of serve-eval" if exported else f"{NAME} {version}",
             file=file,
             task=task,
             model=_find_model(content),
             scores=scores,
             count=as_count(counted.get("effective")) or _count(rows),
             date=as_date(content.get("date")),
-            told=_list_told(content, task, config, chat),
+            told=_list_exported(config) if exported else _list_told(content, task, config, chat),
             samples=None if rows is None else [row for row, _ in rows],
             remarks=remarks,
         )
@@ -174,10 +179,13 @@ def _list_filters(config: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(name) for name in named) or ("none",)
 
 
-def _read_samples(file: Path, filters: Sequence[str]) -> Iterator[tuple[FoundSample, bool]]:
+def _read_samples(
+    file: Path, filters: Sequence[str], *, turned: bool = False
+) -> Iterator[tuple[FoundSample, bool]]:
     """Yield each document of the samples with whether its prompt is a chat.
 
     The scores of all filters of a document are joined, and the prompt is that of its first line.
+    With `turned` a text was sent as one turn of the user.
     """
     joined: dict[object, tuple[bytes | None, bool, dict[str, float]]] = {}
     seen: dict[object, int] = defaultdict(int)
@@ -193,7 +201,7 @@ def _read_samples(file: Path, filters: Sequence[str]) -> Iterator[tuple[FoundSam
         under = as_text(line.get("filter")) or (
             filters[place] if place < len(filters) else str(place)
         )
-        prompt, chat = _digest(line["arguments"])
+        prompt, chat = _digest(line["arguments"], turned=turned)
         _, _, scores = joined.setdefault(doc, (prompt, chat, {}))
         told = line.get("metrics")
         names = told if isinstance(told, list) else [one for one in line if one not in _FIELDS]
@@ -205,7 +213,7 @@ def _read_samples(file: Path, filters: Sequence[str]) -> Iterator[tuple[FoundSam
         yield FoundSample(prompt=prompt, scores=scores), chat
 
 
-def _digest(arguments: Any) -> tuple[bytes | None, bool]:
+def _digest(arguments: Any, *, turned: bool) -> tuple[bytes | None, bool]:
     """Return the digest of the requests of a document, and whether they are chats."""
     requests = list(arguments.values()) if isinstance(arguments, dict) else arguments
     if not isinstance(requests, list) or not requests:
@@ -229,7 +237,7 @@ def _digest(arguments: Any) -> tuple[bytes | None, bool]:
         first = first[0]
     if not isinstance(first, str):
         return None, False
-    turns = _read_turns(first)
+    turns = _read_turns(first) or ([("user", first)] if turned else None)
     return (digest_prompt(first), False) if turns is None else (digest_prompt(turns), True)
 
 
@@ -250,9 +258,25 @@ def _count(rows: Sequence[object] | None) -> int | None:
     return None if rows is None else len(rows) or None
 
 
+def _asks_by_chat(content: Mapping[str, Any]) -> bool:
+    """Return True for a client of lm-eval that sends each text as a turn."""
+    return "chat-completions" in str(find_object(content, "config").get("model"))
+
+
 def _has_template(content: Mapping[str, Any]) -> bool:
-    model = str(find_object(content, "config").get("model") or "")
-    return "chat" in model or bool(content.get("chat_template"))
+    return _asks_by_chat(content) or bool(content.get("chat_template"))
+
+
+def _is_exported(content: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Return True for a task of our own that `runs export` wrote, with its protocol."""
+    model = find_object(content, "config").get("model")
+    return model == EXPORTED and "apply_chat_template" in config
+
+
+def _list_exported(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the protocol of a task of our own, which its configuration has as it is."""
+    others = ("task", "output_type", "metric_list", "metadata")
+    return {"system_prompt": None} | {k: v for k, v in config.items() if k not in others}
 
 
 def _find_model(content: Mapping[str, Any]) -> str | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from serve_eval.errors import PlanError, ReferenceFileError
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import TASKS
 from serve_eval.workflows.references.imports.found import FoundResult
+from serve_eval.workflows.references.imports.lm_eval import EXPORTED
 
 LM_EVAL = "lm_eval:"
 STRICT, FLEXIBLE = "exact_match,strict-match", "exact_match,flexible-extract"
@@ -68,23 +69,29 @@ def find_task(result: FoundResult, given: Mapping[str, str]) -> NamedTask:
     theirs = result.task
     named = given.get(theirs) or given.get("")
     if named is not None:
-        row = _LM_EVAL.get(theirs) if result.family == "lm-eval" else None
-        same = named == f"{LM_EVAL}{theirs}"
-        if row is not None and row.name == named:
-            return row
-        return NamedTask(name=named, alike=same)
+        return _find_row(result, named) or NamedTask(
+            name=named, alike=named == f"{LM_EVAL}{theirs}"
+        )
     if result.family == "lm-eval":
         return _LM_EVAL.get(theirs) or NamedTask(name=f"{LM_EVAL}{theirs}", alike=True)
     short = re.sub(r"^(ns|adlr)_", "", theirs.rsplit("/", 1)[-1].rsplit(".", 1)[-1].lower())
     if short in _COMMON:
         return _COMMON[short]
     if short in registry.names(TASKS):
-        return NamedTask(name=short)
+        return NamedTask(name=short, alike=result.family == EXPORTED)
     raise ReferenceFileError(
         f"{result.file}: the task {theirs!r} of {result.tool} is none that is known here."
         f"{registry.nearest(short, list(registry.names(TASKS)))}",
         hint=f"Name the task here: --task {theirs}=TASK (serve-eval data list tasks).",
     )
+
+
+def _find_row(result: FoundResult, named: str) -> NamedTask | None:
+    """Return the row of a task of lm-eval that the user named, by the scores that it has."""
+    for theirs, row in _LM_EVAL.items() if result.family == "lm-eval" else ():
+        if row.name == named and set(row.scores) & result.scores.keys():
+            return row if theirs == result.task else replace(row, alike=False)
+    return None
 
 
 def read_given(names: Sequence[str]) -> dict[str, str]:

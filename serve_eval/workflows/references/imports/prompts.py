@@ -19,8 +19,8 @@ from serve_eval.workflows.references.imports.protocol import ImportedTask
 class ComparedPrompts:
     """A comparison of the prompts of a result with ours.
 
-    `equal` is None if that is unknown; `text` says so. If they are equal, `samples` are ours in their order, and `runs` have their
-    scores, one for each answer (none: the scores of some answers lack).
+    `equal` is None if that is unknown; `text` says so. If they are equal, `samples` are ours in
+    their order, and `runs` have their scores, one for each answer (none: some answers lack them).
     """
 
     equal: bool | None
