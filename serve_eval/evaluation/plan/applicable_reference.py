@@ -23,6 +23,8 @@ from serve_eval.verdicts.references import (
 
 SEED = "seed"
 """Field of a protocol with the sampling seed."""
+_SCORE_ALIKE = ("lm-eval", "an export of serve-eval")
+"""Beginnings of the sources of references whose answers were scored as here."""
 _OURS = ("truncate_prompt_tokens",)
 """Fields that only our own requests have; no other tool records them."""
 
@@ -115,14 +117,16 @@ def _compare_protocol(plan: Plan, spec: Spec, task: Task, found: Reference) -> A
     )
 
 
-def list_unrecorded(here: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
-    """Return the fields of a protocol that a reference does not record and that may decide a value.
+def list_unrecorded(here: Mapping[str, Any], recorded: Mapping[str, Any], tool: str) -> list[str]:
+    """Return what a reference of another tool does not record of a protocol and may decide a value.
 
     At temperature 0 top_p decides nothing. A field that is absent unless chosen was not chosen.
+    Of the other tools, only lm-eval scores as we do.
     """
     idle = ("top_p", SEED) if recorded.get("temperature") == 0 else ()
     skipped = {*_OURS, *idle, *recorded, *ONLY_IF_SET, *OWN_ONLY_IF_SET, CASES}
-    return [name for name, value in here.items() if name not in skipped and value is not None]
+    found = [name for name, value in here.items() if name not in skipped and value is not None]
+    return found if tool.startswith(_SCORE_ALIKE) else [*found, "scorer"]
 
 
 def _describe_unrecorded(here: Mapping[str, Any], found: Reference) -> str | None:
@@ -133,12 +137,13 @@ def _describe_unrecorded(here: Mapping[str, Any], found: Reference) -> str | Non
     source = found.source or ""
     if found.protocol is None or not source.startswith(IMPORTED):
         return None
-    unknown = list_unrecorded(here, found.protocol)
+    tool = source.removeprefix(IMPORTED)
+    unknown = list_unrecorded(here, found.protocol, tool)
     prompts = () if found.runs is not None or "prompts" in found.protocol else ("the prompts",)
     if not (lacking := [*prompts, *unknown]):
         return None
     return (
-        f"the reference was imported ({source.removeprefix(IMPORTED)}), and does not record"
+        f"the reference was imported ({tool}), and does not record"
         f" {', '.join(lacking)}: a difference there is not seen"
     )
 

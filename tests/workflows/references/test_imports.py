@@ -160,6 +160,7 @@ def test_a_log_of_inspect_has_a_run_for_each_epoch(
     archive: bool, answers: foreign.Answers, data_root: Path, tmp_path: Path
 ) -> None:
     log = foreign.inspect_log(answers, epochs=2)
+    del log["eval"]["task_args"]  # The number of shots follows from the prompts.
     file = (
         foreign.write_eval(tmp_path / "log/a.eval", log)
         if archive
@@ -168,7 +169,7 @@ def test_a_log_of_inspect_has_a_run_for_each_epoch(
     [one] = _import(file, data_root).written
     assert (one.model, one.value, one.paired, one.count) == ("org-m", 75.0, True, ASKED)
     assert one.source == f"inspect 0.3.154, gsm8k, {file.name}"
-    assert one.unknown == ("stop",)
+    assert one.unknown == ("filter", "stop", "scorer")
     entry = _entry(file, model="org-m")
     assert entry.runs is not None
     assert entry.runs.values == (75.0, 75.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -139,8 +139,7 @@ def _import(
             f"{result.file}: does not say which model was asked",
             hint="Name the model as the endpoint serves it: --model NAME",
         )
-    made = build_imported(result, known)
-    compared = compare_prompts(result, made, DataRoots(roots=tuple(map(Path, roots))))
+    made, compared = _compare(result, known, DataRoots(roots=tuple(map(Path, roots))))
     protocol, refused = _choose_protocol(result, known, made, compared)
     task, scale = made.task, made.task.metric.scale
     value = scale * math.fsum(result.scores[name] for name in made.scores) / len(made.scores)
@@ -182,6 +181,24 @@ def _import(
         use=_write_use(made, model, roots, references_dir),
         remarks=tuple(remarks),
     )
+
+
+def _compare(
+    result: FoundResult, known: NamedTask, roots: DataRoots
+) -> tuple[ImportedTask, ComparedPrompts]:
+    """Return our task under the protocol of a result, with the comparison of the prompts.
+
+    Where the files do not say the number of shots, equal prompts without shots show that it is 0.
+    """
+    made = build_imported(result, known)
+    compared = compare_prompts(result, made, roots)
+    if compared.equal is False and "num_fewshot" in set(made.task.protocol) - set(made.told):
+        told = {**result.told, "num_fewshot": 0}
+        plain = build_imported(replace(result, told=told), known)
+        again = compare_prompts(result, plain, roots)
+        if again.equal:
+            return plain, again
+    return made, compared
 
 
 def _choose_protocol(

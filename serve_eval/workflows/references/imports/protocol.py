@@ -19,32 +19,39 @@ PROMPTS = "prompts"
 refused unless it allows the mismatch."""
 SAMPLING = ("max_tokens", "temperature", "top_p", "seed", "stop", "extra_body")
 """Fields that do not follow from equal prompts."""
-_SCORING = ("lm_eval", "config", "task_version", "prefix", "truncate_prompt_tokens", "thinking")
+_SCORING = ("filter", "metric", "scoring")
+_VERSIONS = ("lm_eval", "config", "task_version")
+_UNSEEN = ("prefix", "truncate_prompt_tokens", "thinking")
+"""Further fields that prompts do not show."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedTask:
     """Our task under the protocol of an imported result.
 
-    `scores` are the tool's scores whose mean is the value. `told` are the fields of the protocol
-    that the files hold.
+    `source` is the tool. `scores` are the tool's scores whose mean is the value. `told` are the
+    fields of the protocol that the files hold.
     """
 
     spec: Spec
     task: Task
+    source: str
     scores: tuple[str, ...]
     told: Mapping[str, Any]
 
     def complete(self) -> dict[str, Any]:
         """Return the fields with those that follow from equal prompts."""
         own = {**self.task.protocol, **self.task.reference_fields}
-        follow = {k: v for k, v in own.items() if k not in (*SAMPLING, *_SCORING)}
+        hidden = (*SAMPLING, *_SCORING, *_VERSIONS, *_UNSEEN)
+        follow = {name: value for name, value in own.items() if name not in hidden}
         # Equal prompts show more than the versions of what made them.
-        return {**{k: v for k, v in self.told.items() if k not in _SCORING}, **follow}
+        told = {name: value for name, value in self.told.items() if name not in _VERSIONS}
+        return {**told, **follow}
 
     def list_unknown(self, protocol: Mapping[str, Any]) -> list[str]:
         """Return the fields of the task that a protocol lacks and that may decide a value."""
-        return list_unrecorded({**self.task.protocol, **self.task.reference_fields}, protocol)
+        own = {**self.task.protocol, **self.task.reference_fields}
+        return list_unrecorded(own, protocol, self.source)
 
 
 def build_imported(result: FoundResult, known: NamedTask) -> ImportedTask:
@@ -71,7 +78,7 @@ def build_imported(result: FoundResult, known: NamedTask) -> ImportedTask:
         for name, value in told.items()
         if name in task.protocol
     }
-    return ImportedTask(spec=spec, task=task, scores=scores, told=held)
+    return ImportedTask(spec=spec, task=task, source=result.tool, scores=scores, told=held)
 
 
 def _choose_scores(result: FoundResult, known: NamedTask) -> tuple[tuple[str, ...], dict[str, Any]]:
