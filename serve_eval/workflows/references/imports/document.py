@@ -72,7 +72,7 @@ def _compare(written: Sequence[ImportedReference]) -> DataTable:
 
 
 def _conclude(one: ImportedReference) -> Conclusion:
-    over = "" if one.count is None else f" over {one.count:,} prompts"
+    over = "" if one.count is None else f" over {one.count:,} prompt{'s' * (one.count != 1)}"
     return Conclusion(
         name=one.task,
         outcome=IMPORTED,
