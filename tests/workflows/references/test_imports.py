@@ -77,6 +77,17 @@ def test_equal_prompts_of_lm_eval_keep_the_score_of_every_answer(
     assert [known[sample_key(one)] for one in own] == [score for _, score in answers]
 
 
+def test_a_task_of_lm_eval_by_likelihood_has_no_unknown_sampling(tmp_path: Path) -> None:
+    content = foreign.lm_eval_results([("q", 1.0)], "0.4.13")
+    content["results"] = {"mmlu": {"acc,none": 0.5, "acc_stderr,none": 0.1}}
+    content["configs"] = {"mmlu": {"output_type": "multiple_choice", "num_fewshot": 5}}
+    file = foreign.write_json(tmp_path / "log/results_1.json", content)
+    [one] = _import(file, None).written
+    assert (one.task, one.value, one.refused) == ("mmlu", 50.0, "prompts")
+    assert one.protocol["scoring"] == "loglikelihood"
+    assert one.unknown == ("none_cells",)
+
+
 def test_other_prompts_of_lm_eval_are_a_field_that_refuses_runs(
     answers: foreign.Answers, data_root: Path, tmp_path: Path
 ) -> None:

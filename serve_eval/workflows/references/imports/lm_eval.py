@@ -36,6 +36,8 @@ EXPORTED = "serve-eval"
 """Name of the model in a file that `runs export` wrote."""
 USUAL_MAX_TOKENS = 256
 """Most tokens of an answer where neither the task nor the command line says so (max_gen_toks)."""
+_OF_LIKELIHOODS = {"max_tokens": 1, "temperature": 0.0, "stop": []}
+"""Sampling of tasks that generate nothing."""
 _SAMPLES = re.compile(r"samples_(?P<task>.+)_(?P<stamp>\d{4}-\d\d-\d\dT[\d.-]+)\.jsonl$")
 _FIELDS = frozenset(
     [
@@ -313,8 +315,11 @@ def _list_told(
         told["task_version"] = str(version)
     if as_text(content.get("lm_eval_version")):
         told["lm_eval"] = content["lm_eval_version"]
-    if config.get("output_type") == "generate_until":
+    kind = config.get("output_type")
+    if kind == "generate_until":
         told |= _list_sampling(setting, config)
+    elif as_text(kind):
+        told |= _OF_LIKELIHOODS
     return told
 
 
