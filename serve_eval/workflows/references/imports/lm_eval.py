@@ -133,16 +133,6 @@ def read_samples(file: Path) -> Iterator[FoundResult]:
     )
 
 
-def list_groups(content: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the tasks of each group of a file of results."""
-    found = find_object(content, "group_subtasks")
-    return {
-        name: [str(one) for one in tasks]
-        for name, tasks in found.items()
-        if isinstance(tasks, list) and tasks
-    }
-
-
 def find_results_of(samples: Path) -> Path | None:
     """Return the results next to a file of samples, None if they are missing."""
     named = _SAMPLES.search(samples.name)
