@@ -20,6 +20,8 @@ from tests.tasks.made_data import NAMES, spec_of
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 LIMIT = 24
+PROGRAMS = ["livecodebench"]
+"""Tasks that run answers by default."""
 LIKELIHOOD = {"scoring": "loglikelihood"}
 PERPLEXITY = (math.exp(0.5), math.exp(3.0))
 """Values of an expected and of an unexpected text, with 0.5 and 3 nats per token."""
@@ -29,9 +31,9 @@ OTHER_VALUES = {
     "voxpopuli": (0.0, 100.0),
 }
 WAYS = {
-    "defaults": NAMES,
+    "defaults": [name for name in NAMES if name not in PROGRAMS],
     "likelihood": [Spec(name=name, options=LIKELIHOOD) for name in ("mmlu", "word_problems")],
-    "programs": [Spec(name="humaneval", options={"metric": "pass@1"})],
+    "programs": [*PROGRAMS, Spec(name="humaneval", options={"metric": "pass@1"})],
 }
 
 
