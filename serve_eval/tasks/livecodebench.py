@@ -277,7 +277,7 @@ def _sample(problem: ContestProblem) -> Sample:
             Message(role="system", content=SYSTEM),
             Message(role="user", content=prompt_text(problem.question, problem.starter_code)),
         ),
-        target=f"passes the tests of sha256 {problem.line.sha256}",
+        target=f"the tests of sha256 {problem.line.sha256}",
         metadata={
             "difficulty": problem.difficulty,
             "platform": problem.platform,
