@@ -53,9 +53,9 @@ class GoldCheck:
 
     `samples` were asked twice: `gold` of them have full marks for the gold answer, and `zero` have
     nothing for the wrong one. `rows` are the others, and `values` the values of the two runs.
-    `errors` say why samples have no score. `shared` more were asked, which ask the same as a sample
-    with other answers, so that no server is right about both. `no_gold` says why the data has no
-    gold answers ("": it has).
+    `errors` say why samples or figures are missing. `shared` more were asked, which ask the same as
+    a sample with other answers, so that no server is right about both. `no_gold` says why the data
+    has no gold answers ("": it has).
     """
 
     task: str
@@ -152,8 +152,9 @@ def _compare(
 
 
 def _explain(result: TaskResult) -> Iterator[str]:
-    """Yield why samples of a run have no score."""
+    """Yield why samples of a run have no score, and which figures the task could not compute."""
     yield from (error.line for error in result.scorer_errors)
+    yield from result.hook_errors
     yield from (f"{count} requests failed: {kind}" for kind, count in result.failures.items())
 
 
