@@ -19,7 +19,7 @@ from serve_eval.workflows.gold.check import GoldCheck, check_gold, use_server
 from tests.tasks.made_data import NAMES, spec_of
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
-LIMIT, PROGRAMS_LIMIT = 24, 6
+LIMIT, PROGRAMS_LIMIT = 12, 6
 """Samples of each task, and of those that run answers."""
 PROGRAMS = ["livecodebench"]
 """Tasks that run answers by default."""
