@@ -26,6 +26,8 @@ from serve_eval.schema.prompt_hash import prompt_sha256
 
 Side = Literal["gold", "zero"]
 
+SLACK = 1e-9
+"""Rounding errors of a score that is full marks, or nothing."""
 SCORER_S = 60.0
 """Seconds that a scorer may take, so that a busy machine is no finding."""
 SERVER = {"strict_fields": True, "prompt_logprobs": "echo", "accuracy": 1.0}
@@ -55,7 +57,8 @@ class GoldCheck:
     nothing for the wrong one. `rows` are the others, and `values` the values of the two runs.
     `errors` say why samples or figures are missing. `shared` more were asked, which ask the same as
     a sample with other answers, so that no server is right about both. `no_gold` says why the data
-    has no gold answers ("": it has).
+    has no gold answers ("": it has). `relative`: no score is full marks, so that a gold answer only
+    has to be better than the wrong one.
     """
 
     task: str
@@ -65,6 +68,7 @@ class GoldCheck:
     shared: int
     rows: tuple[GoldRow, ...]
     no_gold: str
+    relative: bool
     values: tuple[float | None, float | None] = (None, None)
     errors: tuple[str, ...] = ()
     wall_s: float = 0.0
@@ -148,6 +152,7 @@ def _compare(
         shared=len(shared),
         rows=tuple(rows),
         no_gold=task.no_gold,
+        relative=_is_relative(task),
     )
 
 
@@ -163,17 +168,22 @@ def _judge(
 ) -> Iterator[GoldRow]:
     """Yield what is wrong with the scores of a sample."""
     best, worst = _ends(task.metric)
-    if best is None or (worst is None and task.no_gold):
-        # No number is full marks: the gold answer must be better than the wrong one.
+    if best is None or _is_relative(task):
         better = gold is not None and zero is not None and _is_better(task.metric, gold, zero)
         gold_right, zero_right = better, zero is not None
     else:
-        gold_right = gold is not None and gold.value == best
+        gold_right = gold is not None and _is_same(gold.value, best)
         zero_right = zero is not None and _has_nothing(zero, best, worst)
     if not gold_right:
         yield _row(name, "gold", gold)
     if not zero_right:
         yield _row(name, "zero", zero)
+
+
+def _is_relative(task: Task) -> bool:
+    """Return True if no number is full marks: a gold answer must be better than the wrong one."""
+    best, worst = _ends(task.metric)
+    return best is None or (worst is None and bool(task.no_gold))
 
 
 def _ends(metric: Metric) -> tuple[float | None, float | None]:
@@ -188,7 +198,11 @@ def _is_better(metric: Metric, one: ScoreRecord, other: ScoreRecord) -> bool:
 
 
 def _has_nothing(found: ScoreRecord, best: float, worst: float | None) -> bool:
-    return found.value == worst if worst is not None else found.value != best
+    return not _is_same(found.value, best) if worst is None else _is_same(found.value, worst)
+
+
+def _is_same(value: float, end: float) -> bool:
+    return math.isclose(value, end, abs_tol=SLACK)
 
 
 def _row(name: str, side: Side, found: ScoreRecord | None) -> GoldRow:

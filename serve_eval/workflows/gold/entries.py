@@ -28,9 +28,14 @@ def make_entry(found: GoldCheck) -> ListEntry:
 
 def _say(found: GoldCheck) -> Iterator[str]:
     made = " (made up)" if found.no_gold else ""
+    scores = (
+        "score better than the wrong ones"
+        if found.relative
+        else f"score full marks, {found.zero:,} wrong ones nothing"
+    )
     yield (
-        f"{found.samples:,} samples, {found.gold:,} gold answers{made} score full marks,"
-        f" {found.zero:,} wrong ones nothing, {found.wall_s:.1f} s"
+        f"{found.samples:,} samples, {found.gold:,} gold answers{made} {scores},"
+        f" {found.wall_s:.1f} s"
     )
     for side, words in _SIDES.items():
         if rows := [row for row in found.rows if row.side == side]:
