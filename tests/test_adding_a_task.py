@@ -102,7 +102,7 @@ WRITTEN = {
 """The files that `make task-pages` changes for the task of the page."""
 TESTS = [
     *("tests/tasks/test_contract.py", "tests/tasks/test_golden_prompts.py"),
-    *("tests/tasks/test_end_to_end.py", "tests/tasks/test_task_pages.py"),
+    *("tests/tasks/test_gold.py", "tests/tasks/test_task_pages.py"),
     *("tests/test_readme.py", "tests/cli/test_schema.py", "tests/test_architecture.py"),
     *("tests/prose", "tests/datasets/test_declared.py", "tests/cli/test_completion.py"),
 ]

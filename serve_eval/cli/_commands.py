@@ -161,7 +161,11 @@ _DATA = Family(
             ("download GSM8K", "offline data sets", "where do data sets come from"),
         ),
         "path": CommandEntry("data.path", "Print the folder of a data set."),
-        "check": CommandEntry("data.check", "Compare data sets with their checksums."),
+        "check": CommandEntry(
+            "data_check.check",
+            "Compare data sets with their checksums, and tasks with their gold answers.",
+            ("does the scorer work", "right answers are scored as wrong"),
+        ),
         "cases": _CASES,
         "list": CommandEntry(
             "data_list.data_list",

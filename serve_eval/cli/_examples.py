@@ -162,7 +162,8 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     "data check": (
         ("Verify all that was fetched:", "serve-eval data check"),
-        ("Verify one data set of a folder:", "serve-eval data check gsm8k --dataset-root DIR"),
+        ("Verify one data set of a folder:", "serve-eval data check slimpajama --dataset-root DIR"),
+        ("Verify that gold answers of a task score 100 %:", "serve-eval data check gsm8k"),
     ),
     "data path": (
         ("Print the folder of all data sets:", "serve-eval data path"),

@@ -1,4 +1,4 @@
-"""Run `serve-eval data`: list, fetch and check data sets."""
+"""Run `serve-eval data`: list and fetch data sets, and say where they are."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ if TYPE_CHECKING:
     from serve_eval.datasets.source import Source
     from serve_eval.report.document.listing import ListEntry, Listing
 
-_Names = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[NAME]...", help="Data sets; see `data list datasets`."),
-]
-_Root = Annotated[
+Root = Annotated[
     Path | None,
     typer.Option(
         "--dataset-root",
@@ -77,44 +73,11 @@ def fetch(
     print_list(Listing(title=f"{len(entries)} files in {root}", entries=entries, next=use), shown)
 
 
-@command()
-def check(shown: ListOptions, data_sets: _Names = None, root: _Root = None) -> None:
-    """Compare the files of a dataset root with the known and recorded checksums.
-
-    Exit codes: 0 no difference, 2 a difference.
-    """
-    from serve_eval.cli._ending import print_list
-    from serve_eval.datasets import vault
-    from serve_eval.errors import DatasetError
-    from serve_eval.report.document.listing import ListEntry, Listing
-
-    root = root or vault.default_root(os.environ)
-    found = vault.verify(_choose(data_sets), root)
-    bad = [str(one.path) for one in found if one.state != vault.OK]
-    entries = [
-        ListEntry(
-            name=str(one.path),
-            text=f"{one.state}, of {one.data_set}",
-            wrong=one.state != vault.OK,
-        )
-        for one in found
-    ]
-    told = f"{len(found)} files in {root}, {len(bad)} changed"
-    if not found:
-        told = f"{root}: holds no fetched file and no file with a known checksum"
-    print_list(Listing(title=told, entries=entries), shown)
-    if bad:
-        raise DatasetError(
-            f"changed since they were fetched or published: {', '.join(bad)}",
-            hint="Delete these files and fetch them again: serve-eval data fetch NAME.",
-        )
-
-
 def path(
     data_set: Annotated[
         str | None, typer.Argument(metavar="NAME", help="A data set (default: the root itself).")
     ] = None,
-    root: _Root = None,
+    root: Root = None,
 ) -> None:
     """Print the dataset root, or the folder of a data set below it.
 
@@ -148,21 +111,19 @@ def _make_entry(name: str, source: Source) -> ListEntry:
     )
 
 
-def _choose(names: Sequence[str] | None) -> dict[str, Source]:
-    """Return the data sets with these names, or all. Raises PlanError for an unknown name."""
+def _choose(names: Sequence[str]) -> dict[str, Source]:
+    """Return the data sets with these names. Raises PlanError for an unknown name."""
     from serve_eval.datasets.declared import find_sources
     from serve_eval.errors import PlanError
     from serve_eval.plugins import registry
 
     known = find_sources()
     problems = [
-        f"unknown data set {n!r}.{registry.nearest(n, known)}"
-        for n in names or ()
-        if n not in known
+        f"unknown data set {n!r}.{registry.nearest(n, known)}" for n in names if n not in known
     ]
     if problems:
         raise PlanError(problems)
-    return {name: known[name] for name in names} if names else known
+    return {name: known[name] for name in names}
 
 
 def _say(line: str) -> None:

@@ -155,8 +155,11 @@ class Checker(TalkSide):
             self._gone()
             raise
 
-    def check(self, checks: str) -> None:
-        """Run the checks with the names that the program defined. Raises their exceptions."""
+    def check(self, checks: str, given: bytes = b"") -> None:
+        """Run the checks with the names that the program defined, and GIVEN.
+
+        Raises their exceptions.
+        """
         compiled = compile(checks, "<checks>", "exec", dont_inherit=True)
         named = _names(compiled)
         wanted = (
@@ -165,11 +168,13 @@ class Checker(TalkSide):
             else {name for name in named if not _is_taken(name)}
         )
         own = self.ask("names", 0, (wanted and list(wanted),)) if wanted != set() else {}
-        space = {"__name__": "program"}
+        space: dict[str, Any] = {"__name__": "program"}
         for name, value in own.items():
             # A name that the checks did not ask for could replace a built-in.
             if type(name) is str and not _is_taken(name) and (wanted is None or name in wanted):
                 space[name] = _module(name, value)
+        if given:
+            space["GIVEN"] = given
         exec(compiled, space)  # noqa: S102  (the purpose of this process)
 
 

@@ -6,6 +6,7 @@ The process tree is gone when the call returns, even after an error.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import secrets
 import signal
@@ -75,22 +76,26 @@ class Sandbox:
                 stack.callback(os.close, verdict)
                 try:
                     inside.write(self._bundle)
-                    job.write(
-                        plain(
-                            {
-                                "code": program.code,
-                                "checks": program.checks,
-                                "token": token.decode(),
-                            }
-                        )
-                    )
+                    told_job = {
+                        "code": program.code,
+                        "checks": program.checks,
+                        "given": await asyncio.to_thread(_read_given, program),
+                        "token": token.decode(),
+                    }
+                    job.write(plain(told_job))
                     given.write(program.stdin.encode(errors="replace"))
-                    limits = {**LIMITS, "CPU": int(program.wall_s) + 1}
+                    memory = program.memory_bytes or LIMITS["AS"]
+                    limits = {**LIMITS, "AS": memory, "CPU": int(program.wall_s) + 1}
                     process = self._start((inside, job, given), (out, err), told, limits)
                 finally:
                     os.close(told)
                 said, excess = await _attend(
-                    process, verdict, program.wall_s, len(token), self._look_s
+                    process,
+                    verdict,
+                    program.wall_s,
+                    len(token),
+                    self._look_s,
+                    max(memory, watch.MEMORY_BYTES),
                 )
                 status = process.returncode
                 if excess is not None:
@@ -148,6 +153,28 @@ class Sandbox:
             raise SandboxError(f"{shut_off[0]} cannot be started: {error.strerror}") from error
 
 
+def _read_given(program: Program) -> bytes:
+    """Return the piece of a file that the checks read.
+
+    Raises SandboxError if it cannot be read, or changed.
+    """
+    given = program.given
+    if not given:
+        return b""
+    try:
+        with Path(given.path).open("rb") as file:
+            file.seek(given.start)
+            content = file.read(given.size)
+    except OSError as error:
+        raise SandboxError(f"{given.path}: {error.strerror}") from error
+    if hashlib.sha256(content).hexdigest() != given.sha256:
+        raise SandboxError(
+            f"{given.path}: the tests of a program changed since they were loaded",
+            hint="Run the command again, with the file as it was.",
+        )
+    return content
+
+
 def _memory(stack: ExitStack, name: str) -> BinaryIO:
     """Return a file in memory, so that the program never waits for us to read its output.
 
@@ -169,7 +196,7 @@ def _by_itself(status: int | None) -> ExitReason:
 
 
 async def _attend(
-    process: Process, verdict: int, wall_s: float, length: int, look_s: float
+    process: Process, verdict: int, wall_s: float, length: int, look_s: float, memory: int
 ) -> tuple[bytes | None, str | None]:
     """Wait for a process, and return its output on the verdict pipe and the limit that it exceeded.
 
@@ -192,7 +219,7 @@ async def _attend(
             while excess is None and not over.is_set():
                 with suppress(TimeoutError):
                     await asyncio.wait_for(over.wait(), look_s)
-                excess = None if over.is_set() else watch.excess(process.pid, SCRATCH_BYTES)
+                excess = None if over.is_set() else watch.excess(process.pid, SCRATCH_BYTES, memory)
     except TimeoutError:
         return None, None
     finally:

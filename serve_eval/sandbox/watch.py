@@ -16,7 +16,7 @@ from serve_eval.errors import SandboxError
 from serve_eval.sandbox.isolation import FILES
 
 MEMORY_BYTES = 768 << 20
-"""Limit for all processes and the /tmp of a program together."""
+"""Limit for all processes and the /tmp of a program together, unless the program has another."""
 LOOK_S = 0.025
 """Seconds between two checks of a program if up to four run at a time. With more programs the
 interval is longer, so that checks stay cheap."""
@@ -27,11 +27,12 @@ _SHARED_OUT = ("Pss_Anon", "Pss_Shmem", "SwapPss")
 of smaps_rollup, which counts the share of each."""
 
 
-def excess(front: int, scratch: int) -> str | None:
+def excess(front: int, scratch: int, memory: int = MEMORY_BYTES) -> str | None:
     """Return the limit that a process tree exceeds, in words, or None if it exceeds none.
 
-    `front` is the first process of the tree. `scratch` is the size of the program's /tmp in bytes,
-    which identifies it. Raises SandboxError if the kernel shows no tree.
+    `front` is the first process of the tree, and `memory` the limit in bytes. `scratch` is the size
+    of the program's /tmp in bytes, which identifies it. Raises SandboxError if the kernel shows no
+    tree.
     """
     if not Path("/proc/self/task").joinpath(str(os.getpid()), "children").exists():
         raise SandboxError(
@@ -43,12 +44,12 @@ def excess(front: int, scratch: int) -> str | None:
     )
     if files > FILES:
         return f"it made {files} files; the limit is {FILES}"
-    if in_files + sum(_bytes(pid, "status", _OWN) for pid in processes) <= MEMORY_BYTES:
+    if in_files + sum(_bytes(pid, "status", _OWN) for pid in processes) <= memory:
         return None
     taken = in_files + sum(_bytes(pid, "smaps_rollup", _SHARED_OUT) for pid in processes)
-    if taken <= MEMORY_BYTES:
+    if taken <= memory:
         return None
-    return f"its processes took {taken >> 20} MiB together; the limit is {MEMORY_BYTES >> 20} MiB"
+    return f"its processes took {taken >> 20} MiB together; the limit is {memory >> 20} MiB"
 
 
 def _tree(pid: int) -> Iterator[int]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 
 class ExitReason(StrEnum):
@@ -36,17 +36,33 @@ class ExecutionResult(Struct, frozen=True, kw_only=True, gc=False):
     stderr: str = ""
 
 
+class GivenPiece(Struct, frozen=True, kw_only=True, gc=False):
+    """A piece of a file that checks read: `size` bytes from `start`, with their SHA-256.
+
+    A data set with megabytes of tests for each sample stays in its file until a program runs.
+    """
+
+    path: str
+    start: int
+    size: int
+    sha256: str
+
+
 class Program(Struct, frozen=True, kw_only=True, gc=False):
     """Python code to run in isolation.
 
     `code` runs first, then `checks` in a process of their own, with the names that `code` defined.
-    The program passes if both complete within `wall_s` seconds.
+    The program passes if both complete within `wall_s` seconds. Checks find the bytes of a `given`
+    piece under the name GIVEN, which the program never sees. `memory_bytes` replaces the limit of
+    the sandbox on memory.
     """
 
     code: str
     checks: str = ""
     stdin: str = ""
     wall_s: float = 10.0
+    given: GivenPiece | UnsetType = UNSET
+    memory_bytes: int | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

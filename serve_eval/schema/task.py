@@ -91,7 +91,7 @@ class Task:
     `load(roots, num_samples)` returns the samples; `score(sample, response)` scores one answer, and
     the value is the mean of the scores, or the result of `aggregation`; `breakdown` receives each
     scored sample with its score; `answers(sample)` is one text with full marks and one with score
-    0, for the contract tests and the simulator. `protocol` names every choice that changes the
+    0, for `data check` and the simulator. `protocol` names every choice that changes the
     number: it is part of the fingerprint, and a reference is only comparable under the same one.
     With `prompt_logprobs` requests ask for the prompts' log-probabilities instead of answers;
     `answers` then gives two numbers as texts, the log-probability of every token, or for samples
@@ -128,6 +128,9 @@ class Task:
 
     `datasets` are the names of its data sets for `serve-eval data fetch`.
 
+    `no_gold` says why the data has no gold answers ("": it has). `answers` then makes texts up, and
+    `serve-eval data check` says so.
+
     `judges_empty`: the scorer scores an answer without text, because it may be right. `unsafe`:
     scoring runs answers on this machine without isolation, as some third-party scorers do.
 
@@ -163,6 +166,7 @@ class Task:
     acceptance_length: str | None = None
     control_of: str | None = None
     datasets: Sequence[str] = ()
+    no_gold: str = ""
     failure_mode: Callable[[Sample, Response, Score], str | None] | None = None
     judges_empty: bool = False
     unsafe: bool = False

@@ -11,6 +11,7 @@ from serve_eval.tasks._aggregations import ratio_of_sums
 
 NATS, TOKENS = "nats", "tokens"
 CORPUS = ratio_of_sums("perplexity of all tokens", NATS, TOKENS, then=math.exp)
+NO_GOLD = "the log-probability of a text is no answer"
 METRIC = Metric(name="perplexity", higher_is_better=False, lo=1.0, hi=None, scale=1.0)
 
 

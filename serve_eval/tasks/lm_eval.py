@@ -150,6 +150,7 @@ def task(
         aggregation=figure.aggregation(documents),
         secondary=secondary,
         prompt_logprobs=kind != "generate_until",
+        no_gold="" if kind != "loglikelihood_rolling" else "the likelihood of a text is no answer",
         chat=fewshot_as_multiturn,
         requires=(
             frozenset({Need.LIKELIEST_TOKENS})

@@ -185,10 +185,8 @@ def _answers(sample: Sample) -> tuple[str, str]:
     options, accepted = _decode(sample.metadata["options"]), _decode(sample.target)
     if not options:
         return accepted[0], WRONG
-    return (
-        f"({accepted[0]})",
-        f"({ascii_uppercase[(ascii_uppercase.index(accepted[0]) + 1) % len(options)]})",
-    )
+    other = (ascii_uppercase.index(accepted[0]) + 1) % len(options)
+    return accepted[0], ascii_uppercase[other]
 
 
 def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:

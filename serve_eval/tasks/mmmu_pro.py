@@ -127,7 +127,7 @@ def task(
         },
         load=load,
         score=partial(_score, by=post_process),
-        answers=_answers,
+        answers=partial(_answers, form="{}" if prompt == "direct" else "Answer: {}"),
         breakdown=_breakdown,
         scoring="inline",
     )
@@ -172,9 +172,10 @@ def _score(sample: Sample, response: Response, *, by: PostProcess) -> Score:
     return mmmu_pro.choice(text, sample.target, options)
 
 
-def _answers(sample: Sample) -> tuple[str, str]:
+def _answers(sample: Sample, *, form: str) -> tuple[str, str]:
+    """Return the right letter and another one, in the form that the prompt asks for."""
     other = (ascii_uppercase.index(sample.target) + 1) % len(_options(sample))
-    return f"Answer: {sample.target}", f"Answer: {ascii_uppercase[other]}"
+    return form.format(sample.target), form.format(ascii_uppercase[other])
 
 
 def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:

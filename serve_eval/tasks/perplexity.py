@@ -19,7 +19,7 @@ from serve_eval.plugins.setting import Setting
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Sample, SamplingParams, Task
 from serve_eval.tasks._options import NumSamples, RandomSeed
 from serve_eval.tasks._order import shuffle
-from serve_eval.tasks._perplexity import METRIC, all_tokens, answers, score
+from serve_eval.tasks._perplexity import METRIC, NO_GOLD, all_tokens, answers, score
 from serve_eval.tasks._summaries import clean
 
 SOURCE = KNOWN["slimpajama"]
@@ -100,6 +100,7 @@ def task(
         answers=answers,
         secondary=all_tokens,
         prompt_logprobs=True,
+        no_gold=NO_GOLD,
         context_tokens=max_input_tokens + 1,
         scoring="inline",
     )

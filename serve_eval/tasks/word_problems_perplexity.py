@@ -12,7 +12,7 @@ from serve_eval.datasets.word_problems import problems
 from serve_eval.errors import PlanError
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Sample, SamplingParams, Task
 from serve_eval.tasks._options import NumSamples, RandomSeed
-from serve_eval.tasks._perplexity import METRIC, all_tokens, answers, score
+from serve_eval.tasks._perplexity import METRIC, NO_GOLD, all_tokens, answers, score
 from serve_eval.tasks._word_problems import DATA_VERSION, format_solved
 
 
@@ -45,5 +45,6 @@ def task(*, num_samples: NumSamples = 200, random_seed: RandomSeed = 0) -> Task:
         answers=answers,
         secondary=all_tokens,
         prompt_logprobs=True,
+        no_gold=NO_GOLD,
         scoring="inline",
     )

@@ -9,6 +9,7 @@ import pytest
 
 from serve_eval.cli._described import WIDTH, describe_plugin
 from serve_eval.cli._described_task import describe_task
+from serve_eval.datasets.declared import find_sources
 from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import DatasetError
 from serve_eval.plugins import registry
@@ -95,7 +96,7 @@ def test_a_task_names_its_data_if_it_cannot_do_without(name: str, tmp_path: Path
         return
     with pytest.raises(DatasetError) as caught:
         task.load(DataRoots(roots=(tmp_path,)), 2)
-    source, hint = KNOWN[task.datasets[0]], caught.value.hint
+    source, hint = find_sources()[task.datasets[0]], caught.value.hint
     fetch = f"serve-eval data fetch {task.datasets[0]}"
     assert (fetch if source.urls or source.hub else f"Put a copy from {source.homepage}") in hint
 

@@ -19,6 +19,7 @@ PARTS: tuple[str, ...] = (
     "rouge",
     "speech",
     "humaneval",
+    "livecodebench",
     "lm_eval_tasks",
     "gsm8k",
     "mmlu",

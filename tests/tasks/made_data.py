@@ -5,9 +5,11 @@ They measure nothing; they give the real loaders, prompts and scorers something 
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import json
+import pickle
 import random
 import struct
 import wave
@@ -59,6 +61,7 @@ def write_all(root: Path) -> None:
     write_mmmu_pro(root / "mmmu_pro")
     write_videomme(root / "videomme", 300)
     write_instruction_sets(root)
+    write_livecodebench(root / "livecodebench")
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
@@ -344,6 +347,40 @@ def write_videomme(folder: Path, count: int) -> None:
             }
         )
     write_jsonl(folder / "annotations.jsonl", rows)
+
+
+def write_livecodebench(folder: Path, counts: Mapping[str, int] | None = None) -> None:
+    """Write test.jsonl to test6.jsonl, or those with `counts`, as many rows as published."""
+    published = {"": 400, "2": 111, "3": 101, "4": 101, "5": 167, "6": 175}
+    for number, count in (counts or published).items():
+        rows = [contest_row(f"{number or 1}_{i}", i) for i in range(count)]
+        write_jsonl(folder / f"test{number}.jsonl", rows)
+
+
+def contest_row(name: str, i: int) -> dict[str, object]:
+    """Return a row of LiveCodeBench; every third has tests that call a method."""
+    calls = i % 3 == 2
+    if calls:
+        pairs = [(f"[{k}, {i}]\n{k}", json.dumps([k, [i]])) for k in range(3)]
+    else:
+        pairs = [(f"{k} {i}\n", f"{k + i}\n{k}.50\n") for k in range(3)]
+    kind = "functional" if calls else "stdin"
+    tests = [{"input": a, "output": b, "testtype": kind} for a, b in pairs]
+    hidden = json.dumps(tests[1:])
+    packed = base64.b64encode(zlib.compress(pickle.dumps(hidden, protocol=4), 0)).decode()
+    return {
+        "question_title": f"Problem {name}",
+        "question_content": f"Add the numbers ({name}).\n\nInput: two numbers.",
+        "platform": "leetcode" if calls else ("atcoder", "codeforces")[i % 2],
+        "question_id": f"p{name}",
+        "contest_id": "c",
+        "contest_date": f"20{23 + i % 3}-0{1 + i % 9}-1{i % 10}T00:00:00",
+        "starter_code": "class Solution:\n    def add(self, a, b):\n        " if calls else "",
+        "difficulty": ("easy", "medium", "hard")[i % 3],
+        "public_test_cases": json.dumps(tests[:1]),
+        "private_test_cases": hidden if i % 5 == 0 else packed,
+        "metadata": json.dumps({"func_name": "add"} if calls else {}),
+    }
 
 
 def png(grey: int) -> bytes:

@@ -50,7 +50,8 @@ DatasetRoot = Annotated[
     ),
 ]
 AllowCodeExecution = Annotated[
-    bool | None, Setting("Run code written by the model, in a sandbox (humaneval).")
+    bool | None,
+    Setting("Run code written by the model, in a sandbox (humaneval, livecodebench)."),
 ]
 AllowMeaningless = Annotated[
     bool | None,

@@ -218,6 +218,7 @@ def build_task(
         protocol={},
         load=load,
         score=following.score,
+        no_gold="it has instructions and no answers, so a text is put together from examples",
         answers=following.answers,
         breakdown=break_down,
         secondary=measure_instructions,

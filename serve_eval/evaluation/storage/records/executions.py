@@ -143,6 +143,10 @@ class Executions:
 
 
 def _key(program: Program) -> str:
+    """Return the key of a program, which does not depend on where the data set lies."""
+    if program.given:
+        given = msgspec.structs.replace(program.given, path="", start=0)
+        program = msgspec.structs.replace(program, given=given)
     return hashlib.sha256(_encode(program)).hexdigest()[:32]
 
 

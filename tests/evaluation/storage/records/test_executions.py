@@ -23,7 +23,7 @@ from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.storage import ownership
 from serve_eval.evaluation.storage.private_files import pretty_json
-from serve_eval.evaluation.storage.records.executions import Executions
+from serve_eval.evaluation.storage.records.executions import Executions, _key
 from serve_eval.report.document import print_document
 from serve_eval.report.run.document import make_run_document
 from serve_eval.sandbox.probe import strongest
@@ -38,6 +38,7 @@ from serve_eval.schema import (
     Report,
     Spec,
 )
+from serve_eval.schema.execution import GivenPiece
 from serve_eval.workflows.references.register import register
 from serve_eval.workflows.rescore.rescore import rescore
 
@@ -267,3 +268,16 @@ def test_permission_is_part_of_a_plan_file_and_of_no_run_folder(plan: Plan, tmp_
     for allowed in (False, True):
         resumed = _open(None, tmp_path, allow_code_execution=allowed)[0]
         assert [run.plan.allow_code_execution for run in resumed.runs] == [allowed, allowed]
+
+
+def test_a_data_set_that_moved_is_not_run_again_and_one_that_changed_is(tmp_path: Path) -> None:
+    def program(path: str, sha256: str) -> Program:
+        piece = GivenPiece(path=path, start=len(path), size=1, sha256=sha256)
+        return Program(code="1", given=piece)
+
+    known = Executions(tmp_path / "executions/t.jsonl", keep=True)
+    first = program("/old", "a")
+    asyncio.run(known.run("t", {_key(first): first}, _sandbox(_Double()), ISOLATION, None))
+    assert known.result(program("/moved", "a")).ended is ExitReason.PASSED
+    with pytest.raises(SandboxError, match="has not been run yet"):
+        known.result(program("/old", "b"))

@@ -1,0 +1,66 @@
+"""Test every task on the whole path: gold answers have full marks, and wrong ones have none.
+
+Prompts, HTTP, extraction, programs and scoring are real; the data is ours. A new file in
+serve_eval/tasks is covered automatically.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from serve_eval.errors import SandboxError
+from serve_eval.schema import Plan, Spec
+from serve_eval.workflows.gold.check import GoldCheck, check_gold, use_server
+from tests.tasks.made_data import NAMES, spec_of
+
+pytestmark = pytest.mark.usefixtures("simulated_here")
+LIMIT, PROGRAMS_LIMIT = 12, 6
+"""Samples of each task, and of those that run answers."""
+PROGRAMS = ["livecodebench"]
+"""Tasks that run answers by default."""
+LIKELIHOOD = {"scoring": "loglikelihood"}
+PERPLEXITY = (math.exp(0.5), math.exp(3.0))
+"""Values of an expected and of an unexpected text, with 0.5 and 3 nats per token."""
+OTHER_VALUES = {
+    "perplexity": PERPLEXITY,
+    "word_problems_perplexity": PERPLEXITY,
+    "voxpopuli": (0.0, 100.0),
+}
+WAYS = {
+    "defaults": [name for name in NAMES if name not in PROGRAMS],
+    "likelihood": [Spec(name=name, options=LIKELIHOOD) for name in ("mmlu", "word_problems")],
+    "programs": [*PROGRAMS, Spec(name="humaneval", options={"metric": "pass@1"})],
+}
+
+
+def _check(tasks: Sequence[str | Spec], root: Path, limit: int) -> list[GoldCheck]:
+    specs = tuple(one if isinstance(one, Spec) else spec_of(one, root) for one in tasks)
+    plan = Plan(
+        model="simulated",
+        launcher=Spec(name="simulated", options={}),
+        tasks=specs,
+        dataset_roots=(str(root),),
+        limit=limit,
+        allow_code_execution=True,
+    )
+    return asyncio.run(check_gold(use_server(plan), {}))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_gold_answers_score_full_marks_and_wrong_ones_nothing(way: str, data_root: Path) -> None:
+    try:
+        limit = PROGRAMS_LIMIT if way == "programs" else LIMIT
+        found = _check(WAYS[way], data_root, limit)
+    except SandboxError as error:
+        pytest.skip(str(error))
+    assert len(found) == len(WAYS[way])
+    for one in found:
+        assert one.errors == (), one
+        assert one.rows == (), f"{one.task}: {len(one.rows)} rows, the first {one.rows[:3]}"
+        assert one.samples > 0, f"{one.task}: no sample was checked"
+        assert one.values == pytest.approx(OTHER_VALUES.get(one.task, (100.0, 0.0))), one
