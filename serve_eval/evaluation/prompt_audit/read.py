@@ -79,6 +79,25 @@ class PromptReader:
             problem="" if ids or counted else answer.problem or "answers count no prompt tokens",
         )
 
+    async def count(self, prompt: Prompt) -> PromptReading:
+        """Return the number of tokens of a prompt, by a route that only tokenizes if there is one.
+
+        Else an answer of one token counts them. Never raises for a request that fails.
+        """
+        tokenized, source = await self._tokenize(prompt, known=False, texts=False)
+        if tokenized is not None:
+            return PromptReading(side=self.side, count=len(tokenized.ids), source=source)
+        return await self.count_by_answer(prompt)
+
+    async def count_by_answer(self, prompt: Prompt) -> PromptReading:
+        """Return the number of tokens of a prompt as an answer of one token counts them."""
+        answer = await self._ask(prompt)
+        return PromptReading(
+            side=self.side,
+            count=token_ids.read_count(answer.body, "usage", "prompt_tokens"),
+            problem=answer.problem or "answers count no prompt tokens",
+        )
+
     async def _ask(self, prompt: Prompt) -> PostReply:
         """Return an answer of one token, with the ids of its prompt if the field is taken."""
         route = COMPLETIONS if isinstance(prompt, str) else CHAT_COMPLETIONS
@@ -100,13 +119,15 @@ class PromptReader:
     def _root(self) -> str:
         return self.base_path.removesuffix("/v1")
 
-    async def _tokenize(self, prompt: Prompt, *, known: bool) -> tuple[TokenizedPrompt | None, str]:
-        """Return the tokens that a route gives, and the route.
+    async def _tokenize(
+        self, prompt: Prompt, *, known: bool, texts: bool = True
+    ) -> tuple[TokenizedPrompt | None, str]:
+        """Return the tokens that a route gives, with their `texts` if it has them, and the route.
 
         With `known` ids only vLLM's route is asked, which also has their texts.
         """
         asked = {"model": self.model, **token_ids.tokenizing_body(prompt)}
-        asked["return_token_strs"] = True
+        asked["return_token_strs"] = texts
         reply = await self.post(self._root + token_ids.TOKENIZE, asked)
         if found := _read_tokenized(reply):
             return found, token_ids.TOKENIZE
