@@ -32,10 +32,10 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.tasks._options import RandomSeed
+from serve_eval.tasks._ruler.ingredients import ESSAYS, Ingredients
+from serve_eval.tasks._ruler.ingredients import SOURCE as SOURCE
 from serve_eval.tasks._ruler.kind import Drawn, Filled, Kind
 from serve_eval.tasks._ruler.kinds import SAME_WITH_NOISE, Haystack, list_kinds
-from serve_eval.tasks._ruler.material import ESSAYS, Material
-from serve_eval.tasks._ruler.material import SOURCE as SOURCE
 from serve_eval.tasks._ruler.sizes import estimate_tokens, find_size
 
 PROMPT_FROM = "RULER (https://github.com/NVIDIA/RULER, Apache-2.0)"
@@ -99,7 +99,7 @@ def task(
             lengths=lengths,
             each=samples_per_cell,
             seed=random_seed,
-            material=Material(roots),
+            ingredients=Ingredients(roots),
         )
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
@@ -109,7 +109,7 @@ def task(
         notes = () if sizes is not None else (_ESTIMATED,)
         return Dataset(
             samples=samples[:wanted],
-            files=tuple(file.source for file in cells.material.files.values()),
+            files=tuple(file.source for file in cells.ingredients.files.values()),
             total=len(samples),
             notes=notes,
         )
@@ -160,13 +160,13 @@ class _Grid:
     lengths: Sequence[int]
     each: int
     seed: int
-    material: Material
+    ingredients: Ingredients
 
     def fill(self, name: str, length: int, index: int, size: int) -> Filled:
         """Return a prompt. What is hidden does not depend on `size`."""
         rng = random.Random(f"long_context:{self.seed}:{name}:{length}:{index}")
         drawn = Drawn(rng=rng, index=index, length=length)
-        return self.kinds[name].fill(drawn, size, self.material)
+        return self.kinds[name].fill(drawn, size, self.ingredients)
 
     def make(self, sizes: Mapping[str, Sequence[int]]) -> Iterator[Sample]:
         """Yield the samples: one of each kind and length, then the next one of each."""
@@ -335,22 +335,23 @@ def _answers(sample: Sample) -> tuple[str, str]:
 
 def _break_down(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
     """Return the accuracy in percent by length, by kind, and by both."""
-    tables: dict[str, dict[str, list[float]]] = {LENGTH: {}, KIND: {}, BOTH: {}}
-    for sample, value in sorted(scored, key=_place):
+    tables: dict[str, dict[tuple[int, str], list[float]]] = {LENGTH: {}, KIND: {}, BOTH: {}}
+    for sample, value in scored:
         kind, length = sample.metadata[SUBJECT], sample.metadata[LENGTH]
-        for table, key in ((LENGTH, length), (KIND, kind), (BOTH, f"{kind} at {length}")):
+        place, tokens = _ORDER[kind], int(length)
+        for table, key in (
+            (LENGTH, (tokens, length)),
+            (KIND, (place, kind)),
+            (BOTH, (2 * MOST * place + tokens, f"{kind} at {length}")),
+        ):
             tables[table].setdefault(key, []).append(value)
     return {
         name: {
-            key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)} for key, v in table.items()
+            key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
+            for (_, key), v in sorted(table.items())
         }
         for name, table in tables.items()
     }
 
 
 _ORDER = {name: place for place, name in enumerate(list_kinds("noise"))}
-
-
-def _place(one: tuple[Sample, float]) -> tuple[int, int]:
-    known = one[0].metadata
-    return _ORDER[known[SUBJECT]], int(known[LENGTH])

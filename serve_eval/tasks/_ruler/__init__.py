@@ -1,11 +1,11 @@
-"""The kinds of prompts of RULER: each fills its template with drawn material."""
+"""The kinds of prompts of RULER: each fills its template with drawn ingredients."""
 
 __all__ = [
     "documents",
     "frequencies",
+    "ingredients",
     "kind",
     "kinds",
-    "material",
     "needles",
     "sizes",
     "variables",

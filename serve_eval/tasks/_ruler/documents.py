@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from serve_eval.tasks._ruler.ingredients import DocumentQuestion, Ingredients
 from serve_eval.tasks._ruler.kind import Drawn, Filled, Kind
-from serve_eval.tasks._ruler.material import Material, Question
 
 _ASKS = (
     "Answer the question based on the given documents. Only give me the answer and do not output"
@@ -24,8 +24,8 @@ TEXT = (
 def make_questions(reads: str, *, least: int) -> Kind:
     """Return the kind that asks the questions of a data set, in the order of its file."""
 
-    def fill(drawn: Drawn, size: int, material: Material) -> Filled:
-        asked = material.questions(reads)
+    def fill(drawn: Drawn, size: int, ingredients: Ingredients) -> Filled:
+        asked = ingredients.questions(reads)
         question = asked.questions[drawn.index % len(asked.questions)]
         chosen = choose_documents(drawn.rng, question, size, len(asked.documents))
         shown = [asked.documents[i] for i in chosen]
@@ -37,7 +37,7 @@ def make_questions(reads: str, *, least: int) -> Kind:
 
 
 def choose_documents(
-    rng: random.Random, question: Question, size: int, known: int
+    rng: random.Random, question: DocumentQuestion, size: int, known: int
 ) -> Sequence[int]:
     """Return the documents of a question and others: of the same article first, then any."""
     if size >= known:

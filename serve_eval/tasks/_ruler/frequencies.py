@@ -11,8 +11,8 @@ import random
 import string
 from collections.abc import Sequence
 
+from serve_eval.tasks._ruler.ingredients import Ingredients
 from serve_eval.tasks._ruler.kind import SHORT, Drawn, Filled, Kind
-from serve_eval.tasks._ruler.material import Material
 
 COMMON = 10
 COMMON_TEXT = (
@@ -43,9 +43,9 @@ def make_common_words() -> Kind:
     list.
     """
 
-    def fill(drawn: Drawn, size: int, material: Material) -> Filled:
+    def fill(drawn: Drawn, size: int, ingredients: Ingredients) -> Filled:
         short = drawn.length < SHORT
-        words, rng = material.words.all, drawn.rng
+        words, rng = ingredients.words.all, drawn.rng
         shown = rng.sample(words, 20 if short else 40)
         often, seldom = (3, 1) if short else (10, 3)
         example = list_words(rng, shown, often, seldom)
@@ -78,7 +78,7 @@ def _number(words: Sequence[str]) -> str:
 def make_coded_words() -> Kind:
     """Return the kind with words of random letters, whose frequencies fall as 1 / rank²."""
 
-    def fill(drawn: Drawn, size: int, material: Material) -> Filled:
+    def fill(drawn: Drawn, size: int, ingredients: Ingredients) -> Filled:
         rng = drawn.rng
         count = max(4, (drawn.length - CODED_ANSWER) // TOKENS_PER_CODED_WORD)
         drawn_words: dict[str, None] = {}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from serve_eval.tasks._ruler.material import Material
+from serve_eval.tasks._ruler.ingredients import Ingredients
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 """The line that the haystack `noise` repeats."""
@@ -32,14 +32,14 @@ class Drawn:
     length: int
 
 
-Fill = Callable[[Drawn, int, Material], Filled]
+Fill = Callable[[Drawn, int, Ingredients], Filled]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """One kind of prompts.
 
-    `fill(drawn, size, material)` makes a prompt whose haystack has `size` units: lines, words or
+    `fill(drawn, size, ingredients)` makes a prompt whose haystack has `size` units: lines, words or
     documents. `least` is the fewest. `max_tokens` limits the answer. `spread` is the most tokens by
     which prompts of one size are taken to differ (None: they differ by more, and each is counted).
     With `part`, one of the answers is enough for full marks. `reads` names the data that it needs

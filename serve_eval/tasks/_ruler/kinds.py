@@ -7,8 +7,8 @@ from typing import Literal
 
 from serve_eval.tasks._ruler.documents import make_questions
 from serve_eval.tasks._ruler.frequencies import make_coded_words, make_common_words
+from serve_eval.tasks._ruler.ingredients import HOTPOTQA, SQUAD
 from serve_eval.tasks._ruler.kind import Kind
-from serve_eval.tasks._ruler.material import HOTPOTQA, SQUAD
 from serve_eval.tasks._ruler.needles import make_needles
 from serve_eval.tasks._ruler.variables import make_variables
 

@@ -11,8 +11,8 @@ import uuid
 from functools import partial
 from typing import Literal
 
+from serve_eval.tasks._ruler.ingredients import ESSAYS, Ingredients
 from serve_eval.tasks._ruler.kind import NOISE, Drawn, Filled, Kind
-from serve_eval.tasks._ruler.material import ESSAYS, Material
 
 Haystack = Literal["noise", "essay", "needle"]
 Word = Literal["numbers", "words", "uuids"]
@@ -44,8 +44,8 @@ def make_needles(
     """
     keys = max(keys, queries)
 
-    def fill(drawn: Drawn, size: int, material: Material) -> Filled:
-        rng, draw = drawn.rng, partial(_draw, drawn.rng, material)
+    def fill(drawn: Drawn, size: int, ingredients: Ingredients) -> Filled:
+        rng, draw = drawn.rng, partial(_draw, drawn.rng, ingredients)
         known: dict[str, list[str]] = {}
         while len(known) < keys:
             known.setdefault(draw(key), [draw(value) for _ in range(values)])
@@ -59,7 +59,7 @@ def make_needles(
         return Filled(
             format_prompt(
                 value,
-                hide(rng, needles, size, haystack, material, (key, value)),
+                hide(rng, needles, size, haystack, ingredients, (key, value)),
                 asked,
                 several=queries * values > 1,
             ),
@@ -89,13 +89,13 @@ def hide(
     needles: list[str],
     size: int,
     haystack: Haystack,
-    material: Material,
+    ingredients: Ingredients,
     types: tuple[Word, Word],
 ) -> str:
     """Return the haystack with the needles at drawn places."""
     if haystack == "essay":
         return insert_in_sentences(
-            material.essay(size),
+            ingredients.essay(size),
             needles,
             sorted(rng.sample(DEPTHS, len(needles))),
         )
@@ -104,8 +104,8 @@ def hide(
         lines = [
             NEEDLE.format(
                 type=types[1],
-                key=_draw(rng, material, types[0]),
-                value=_draw(rng, material, types[1]),
+                key=_draw(rng, ingredients, types[0]),
+                value=_draw(rng, ingredients, types[1]),
             )
             for _ in range(size)
         ]
@@ -130,10 +130,10 @@ def insert_in_sentences(text: str, needles: list[str], depths: list[int]) -> str
     return " ".join((*parts, " ".join(sentences[last:])))
 
 
-def _draw(rng: random.Random, material: Material, kind: Word) -> str:
+def _draw(rng: random.Random, ingredients: Ingredients, kind: Word) -> str:
     if kind == "numbers":
         return str(rng.randint(10**6, 10**7 - 1))
     if kind == "uuids":
         return str(uuid.UUID(int=rng.getrandbits(128), version=4))
-    words = material.words
+    words = ingredients.words
     return f"{rng.choice(words.adjectives)}-{rng.choice(words.nouns)}"

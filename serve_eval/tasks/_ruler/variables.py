@@ -9,8 +9,8 @@ import random
 import string
 from itertools import pairwise
 
+from serve_eval.tasks._ruler.ingredients import Ingredients
 from serve_eval.tasks._ruler.kind import NOISE, Drawn, Filled, Kind
-from serve_eval.tasks._ruler.material import Material
 
 HOPS = 4
 EXAMPLE_LINES = 11
@@ -27,7 +27,7 @@ TEXT = (
 def make_variables() -> Kind:
     """Return the kind with one chain of five variables, after one solved example."""
 
-    def fill(drawn: Drawn, size: int, material: Material) -> Filled:
+    def fill(drawn: Drawn, size: int, ingredients: Ingredients) -> Filled:
         rng = drawn.rng
         lines = SHORT_EXAMPLE_LINES if drawn.length < 2048 else EXAMPLE_LINES
         shown = _draw_names(rng, 3)

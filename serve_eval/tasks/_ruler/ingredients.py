@@ -1,4 +1,4 @@
-"""The material that prompts are filled with: words, essays and questions with documents.
+"""The ingredients that prompts are filled with: words, essays and questions with documents.
 
 Words are those of the package wonderwords, as in RULER. Essays and questions are files below a
 dataset root. Each is read when a kind first needs it.
@@ -42,7 +42,7 @@ SOURCE = Source(
 )
 
 
-class Question(NamedTuple):
+class DocumentQuestion(NamedTuple):
     """A question with its answers, its documents and those of the same article, by number."""
 
     text: str
@@ -51,10 +51,10 @@ class Question(NamedTuple):
     near: Sequence[int] = ()
 
 
-class Questions(NamedTuple):
+class QuestionSet(NamedTuple):
     """The questions of a data set, with all its documents in alphabetical order."""
 
-    questions: Sequence[Question]
+    questions: Sequence[DocumentQuestion]
     documents: Sequence[str]
 
 
@@ -67,12 +67,12 @@ class Words(NamedTuple):
 
 
 @dataclass
-class Material:
-    """The material below dataset roots. `files` are those that were read."""
+class Ingredients:
+    """The ingredients below dataset roots. `files` are those that were read."""
 
     roots: DataRoots
     files: dict[str, local.DataFile] = field(default_factory=dict)
-    _asked: dict[str, Questions] = field(default_factory=dict)
+    _asked: dict[str, QuestionSet] = field(default_factory=dict)
 
     @cached_property
     def words(self) -> Words:
@@ -103,7 +103,7 @@ class Material:
         words = self._essay_words
         return " ".join((words * (-(-size // len(words))))[:size])
 
-    def questions(self, name: str) -> Questions:
+    def questions(self, name: str) -> QuestionSet:
         """Return the questions of a file. Raises DatasetError if it is missing or malformed."""
         if name not in self._asked:
             read = self._read(name, Any)
@@ -125,7 +125,7 @@ class Material:
             raise DatasetError(f"{file.path}: not JSON: {error}") from error
 
 
-def read_squad(data: Mapping[str, Any]) -> Questions:
+def read_squad(data: Mapping[str, Any]) -> QuestionSet:
     """Return the questions of SQuAD 2.0 that have an answer."""
     articles = data["data"]
     documents = sorted({p["context"] for article in articles for p in article["paragraphs"]})
@@ -137,28 +137,30 @@ def read_squad(data: Mapping[str, Any]) -> Questions:
             own = number[paragraph["context"]]
             others = [i for i in near if i != own]
             questions += [
-                Question(
+                DocumentQuestion(
                     asked["question"], tuple(a["text"] for a in asked["answers"]), (own,), others
                 )
                 for asked in paragraph["qas"]
                 if not asked["is_impossible"]
             ]
-    return Questions(questions, documents)
+    return QuestionSet(questions, documents)
 
 
-def read_hotpotqa(data: Sequence[Mapping[str, Any]]) -> Questions:
+def read_hotpotqa(data: Sequence[Mapping[str, Any]]) -> QuestionSet:
     """Return the questions of HotpotQA, each with its ten documents."""
     documents = sorted({_join(*one) for row in data for one in row["context"]})
     number = {text: i for i, text in enumerate(documents)}
     questions = [
-        Question(row["question"], (row["answer"],), [number[_join(*one)] for one in row["context"]])
+        DocumentQuestion(
+            row["question"], (row["answer"],), [number[_join(*one)] for one in row["context"]]
+        )
         for row in data
     ]
-    return Questions(questions, documents)
+    return QuestionSet(questions, documents)
 
 
 def _join(title: str, sentences: Sequence[str]) -> str:
     return f"{title}\n{''.join(sentences)}"
 
 
-_READERS: Mapping[str, Callable[[Any], Questions]] = {SQUAD: read_squad, HOTPOTQA: read_hotpotqa}
+_READERS: Mapping[str, Callable[[Any], QuestionSet]] = {SQUAD: read_squad, HOTPOTQA: read_hotpotqa}
