@@ -63,6 +63,16 @@ async def fit_lengths(
     return replace(plan, tasks=tuple(_with_options(spec, found) for spec in plan.tasks))
 
 
+def keep_lengths(plan: Plan, other: Plan) -> Plan:
+    """Return a plan whose prompts have the lengths of another one's, so that both ask the same."""
+    known = {spec.name: _fitted_options(spec) for spec in other.tasks}
+    return replace(plan, tasks=tuple(_with_options(spec, known) for spec in plan.tasks))
+
+
+def _fitted_options(spec: Spec) -> Mapping[str, object]:
+    return {name: spec.options[name] for name in FITTED if name in spec.options}
+
+
 def _with_options(spec: Spec, found: Fitted) -> Spec:
     return replace(spec, options={**found.get(spec.name, {}), **spec.options})
 
@@ -86,11 +96,7 @@ def _read_saved(out_dir: Path, tasks: Mapping[str, Task]) -> dict[str, Mapping[s
         saved = run_folder.read_plan(out_dir).tasks
     except RunFolderError:
         return {}
-    return {
-        spec.name: {name: spec.options[name] for name in FITTED if name in spec.options}
-        for spec in saved
-        if spec.name in tasks
-    }
+    return {spec.name: _fitted_options(spec) for spec in saved if spec.name in tasks}
 
 
 async def _fit(

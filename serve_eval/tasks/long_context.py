@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+from serve_eval.datasets.source import Source
 from serve_eval.errors import PlanError
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
@@ -32,12 +33,30 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.tasks._options import RandomSeed
-from serve_eval.tasks._ruler.ingredients import ESSAYS, Ingredients
-from serve_eval.tasks._ruler.ingredients import SOURCE as SOURCE
+from serve_eval.tasks._ruler.ingredients import ESSAYS, HOTPOTQA, SQUAD, Ingredients
 from serve_eval.tasks._ruler.kind import Drawn, Filled, Kind
 from serve_eval.tasks._ruler.kinds import SAME_WITH_NOISE, Haystack, list_kinds
 from serve_eval.tasks._ruler.sizes import estimate_tokens, find_size
 
+SOURCE = Source(
+    name="RULER",
+    folders=("long_context", "ruler"),
+    homepage="https://github.com/NVIDIA/RULER (scripts/data/synthetic/json)",
+    licence="SQuAD 2.0 and HotpotQA: CC-BY-SA-4.0; essays: see their author's page",
+    rows="11873 questions of SQuAD 2.0 dev, 7405 of HotpotQA dev",
+    urls={
+        SQUAD: "https://rajpurkar.github.io/SQuAD-explorer/dataset/dev-v2.0.json",
+        HOTPOTQA: (
+            "https://huggingface.co/datasets/namlh2004/hotpotqa/resolve/"
+            "7e54db4656209750ff487f6fdf8e39a66dba136b/hotpot_dev_distractor_v1.json"
+        ),
+    },
+    sha256={
+        SQUAD: "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8",
+        HOTPOTQA: "e3da074df24e8369009918aa5cdbdd254dadcde4c63f7569d36afd6f2268caa8",
+    },
+    note=f"{ESSAYS} is not fetched: RULER's download_paulgraham_essay.py makes it",
+)
 PROMPT_FROM = "RULER (https://github.com/NVIDIA/RULER, Apache-2.0)"
 DATA_VERSION = 1
 """Increases when the generator gives other texts for the same seed."""
@@ -99,7 +118,7 @@ def task(
             lengths=lengths,
             each=samples_per_cell,
             seed=random_seed,
-            ingredients=Ingredients(roots),
+            ingredients=Ingredients(SOURCE, roots),
         )
 
     def load(roots: DataRoots, wanted: int) -> Dataset:

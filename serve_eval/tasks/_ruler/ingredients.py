@@ -21,25 +21,6 @@ from serve_eval.schema import DataRoots
 
 ESSAYS, SQUAD, HOTPOTQA = "PaulGrahamEssays.json", "squad.json", "hotpotqa.json"
 """The files, with RULER's names."""
-SOURCE = Source(
-    name="RULER",
-    folders=("ruler", "long_context"),
-    homepage="https://github.com/NVIDIA/RULER (scripts/data/synthetic/json)",
-    licence="SQuAD 2.0 and HotpotQA: CC-BY-SA-4.0; essays: see their author's page",
-    rows="11873 questions of SQuAD 2.0 dev, 7405 of HotpotQA dev",
-    urls={
-        SQUAD: "https://rajpurkar.github.io/SQuAD-explorer/dataset/dev-v2.0.json",
-        HOTPOTQA: (
-            "https://huggingface.co/datasets/namlh2004/hotpotqa/resolve/"
-            "7e54db4656209750ff487f6fdf8e39a66dba136b/hotpot_dev_distractor_v1.json"
-        ),
-    },
-    sha256={
-        SQUAD: "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8",
-        HOTPOTQA: "e3da074df24e8369009918aa5cdbdd254dadcde4c63f7569d36afd6f2268caa8",
-    },
-    note=f"{ESSAYS} is not fetched: RULER's download_paulgraham_essay.py makes it",
-)
 
 
 class DocumentQuestion(NamedTuple):
@@ -68,8 +49,9 @@ class Words(NamedTuple):
 
 @dataclass
 class Ingredients:
-    """The ingredients below dataset roots. `files` are those that were read."""
+    """The ingredients below dataset roots, in a folder of `source`. `files` were read."""
 
+    source: Source
     roots: DataRoots
     files: dict[str, local.DataFile] = field(default_factory=dict)
     _asked: dict[str, QuestionSet] = field(default_factory=dict)
@@ -112,12 +94,12 @@ class Ingredients:
             except (KeyError, TypeError, ValueError, IndexError) as error:
                 raise DatasetError(
                     f"{self.files[name].path}: not in the form of {name}: {error!r}",
-                    hint=local.advice(SOURCE),
+                    hint=local.advice(self.source),
                 ) from error
         return self._asked[name]
 
     def _read(self, name: str, kind: Any) -> Any:
-        file = local.read_file(local.find_folder(SOURCE, self.roots, [name]) / name)
+        file = local.read_file(local.find_folder(self.source, self.roots, [name]) / name)
         self.files[name] = file
         try:
             return msgspec.json.decode(file.content, type=kind)

@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 CLOSE = 0.02
 """Share of a length that may stay unused, so that few prompts must be counted."""
-MOST_COUNTS = 12
+MOST_COUNTS = 40
 """Prompts that are counted at most for one size."""
 _TOKEN = re.compile(r"[A-Za-z]{1,4}|[0-9]{1,2}|[^\sA-Za-z0-9]")
 
+_Point = tuple[int, int]
+"""A size with the tokens of its prompt."""
 Tokens = Callable[[int], int]
 """Counts the tokens of the prompt with a haystack of that size."""
 
@@ -29,37 +31,34 @@ def find_size(tokens: Tokens, least: int, budget: int, first: int | None = None)
     It is the largest one, or one with at most CLOSE of the budget unused. None: the least size
     exceeds the budget. `first` is a guess.
     """
-    fits: tuple[int, int] | None = None
-    exceeds: tuple[int, int] | None = None
+    aim = budget * (1 - CLOSE / 2)
+    fits: _Point | None = None
+    exceeds: _Point | None = None
+    counted: list[_Point] = []
     size = max(least, first or least)
-    for _ in range(MOST_COUNTS):
-        count = tokens(size)
-        if count <= budget:
-            fits = (size, count)
-            if count >= budget * (1 - CLOSE):
-                break
+    for turn in range(MOST_COUNTS):
+        counted.append((size, tokens(size)))
+        if counted[-1][1] > budget:
+            exceeds = counted[-1]
         else:
-            exceeds = (size, count)
-            if size == least:
+            fits = counted[-1]
+            if fits[1] >= budget * (1 - CLOSE):
                 break
-        if fits is not None and exceeds is not None and exceeds[0] - fits[0] <= 1:
+        if exceeds is None:
+            size = max(size + 1, _guess(counted[-2:], aim))
+        elif exceeds[0] == least or (fits is not None and exceeds[0] == fits[0] + 1):
             break
-        size = _next(fits, exceeds, least, budget)
+        elif fits is None:
+            size = max(least, min(size - 1, _guess(counted[-2:], aim)))
+        else:
+            guess = _guess([fits, exceeds], aim) if turn % 3 else (fits[0] + exceeds[0]) // 2
+            size = max(fits[0] + 1, min(exceeds[0] - 1, guess))
     return None if fits is None else fits[0]
 
 
-def _next(
-    fits: tuple[int, int] | None, exceeds: tuple[int, int] | None, least: int, budget: int
-) -> int:
-    """Return the next size to try, between those that are known to fit and to exceed."""
-    aim = budget * (1 - CLOSE / 2)
-    if fits is None:
-        assert exceeds is not None
-        size, count = exceeds
-        return max(least, min(size - 1, int(size * aim / count)))
-    if exceeds is None:
-        size, count = fits
-        return max(size + 1, int(size * aim / count))
-    (low, few), (high, many) = fits, exceeds
-    guess = low + int((high - low) * (aim - few) / (many - few))
-    return min(high - 1, max(low + 1, guess))
+def _guess(counted: list[_Point], aim: float) -> int:
+    """Return the size with `aim` tokens, on the line through two counted sizes."""
+    (before, few), (size, count) = counted[0], counted[-1]
+    if (count - few) * (size - before) <= 0:
+        before, few = 0, 0
+    return int(size + (aim - count) * (size - before) / (count - few or 1))

@@ -13,8 +13,8 @@ from serve_eval.tasks._ruler.ingredients import Ingredients
 from serve_eval.tasks._ruler.kind import NOISE, Drawn, Filled, Kind
 
 HOPS = 4
-EXAMPLE_LINES = 11
-"""Lines of noise of the solved example, which RULER makes as long as 500 tokens hold."""
+EXAMPLE_LINES = 16
+"""Lines of noise of the solved example: as many as RULER finds to fit in 500 tokens of cl100k."""
 SHORT_EXAMPLE_LINES = HOPS + 1
 TEXT = (
     "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n"
