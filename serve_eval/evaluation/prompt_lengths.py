@@ -17,20 +17,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, hide_in_errors
 from serve_eval.errors import EndpointError, PlanError, RunFolderError, ServeEvalError
 from serve_eval.evaluation.capabilities.context_length import read_context
+from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
 from serve_eval.evaluation.plan.data_roots import find_roots
 from serve_eval.evaluation.prompt_audit.local import TOKENIZER_FILE, open_local
 from serve_eval.evaluation.prompt_audit.read import PromptReader, reader_of
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.plugins.values import Launcher, load_launcher
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import DataRoots, LaunchContext, Plan, Prompt, Spec, Task
+from serve_eval.schema import DataRoots, Failure, LaunchContext, Plan, Prompt, Spec, Task
 from serve_eval.schema.task import FITTED, CountTokens
 
 TOO_MANY = 2**40
@@ -123,14 +124,23 @@ async def _fit(
 async def fit_to_client(
     client: Client, tasks: Mapping[str, Task], roots: DataRoots
 ) -> dict[str, Mapping[str, object]]:
-    """Return the options that fit tasks to the endpoint of a client."""
-    limit, counter = await client.context_tokens(), _Counter(reader_of(client))
-    count = _wait_in_thread(counter.count)
+    """Return the options that fit tasks to the endpoint of a client. Raises EndpointError."""
+    await _wait_for_answer(client, chat=any(task.chat for task in tasks.values()))
+    reader = reader_of(client, timeout_s=client.limits.sample_timeout_s)
+    count = _wait_in_thread(_Counter(client, reader).count)
+    limit = await client.context_tokens()
     return {
         name: await asyncio.to_thread(task.fit, count, limit, roots)
         for name, task in tasks.items()
         if task.fit is not None
     }
+
+
+async def _wait_for_answer(client: Client, *, chat: bool) -> None:
+    """Wait for a short answer, as a server that starts or restarts gives one later."""
+    result = await send_probe(client, ping(chat), max_tokens=1)
+    if isinstance(result, Failure):
+        raise EndpointError(f"{client.endpoint.base_url} does not answer: {result.message}")
 
 
 def _wait_in_thread(count: Callable[[Prompt], Awaitable[int]]) -> CountTokens:
@@ -145,22 +155,29 @@ def _wait_in_thread(count: Callable[[Prompt], Awaitable[int]]) -> CountTokens:
 
 @dataclass
 class _Counter:
-    """Counts the tokens of prompts at an endpoint, by the way that worked for the first one."""
+    """Counts the tokens of prompts at an endpoint, by a route if it had one for the first."""
 
+    client: Client
     reader: PromptReader
-    _by_answer: bool = field(default=False)
+    by_route: bool = True
 
     async def count(self, prompt: Prompt) -> int:
         """Return the number of tokens, or TOO_MANY. Raises EndpointError if nothing counts."""
-        read = self.reader.count_by_answer if self._by_answer else self.reader.count
-        reading = await read(prompt)
-        self._by_answer = self._by_answer or not reading.source
-        if reading.count is not None:
-            return reading.count
-        if read_context(reading.problem) is not None:
-            return TOO_MANY
+        if self.by_route:
+            if (counted := await self.reader.count_by_route(prompt)) is not None:
+                return counted
+            self.by_route = False
+        result = await send_probe(self.client, prompt, max_tokens=1)
+        if isinstance(result, Failure):
+            if read_context(result.message) is not None:
+                return TOO_MANY
+            why = result.message
+        elif result.usage.prompt_tokens:
+            return result.usage.prompt_tokens
+        else:
+            why = "answers count no prompt tokens"
         raise EndpointError(
-            f"{self.reader.side} does not count the tokens of a prompt: {reading.problem}",
+            f"{self.client.endpoint.base_url} does not count the tokens of a prompt: {why}",
             hint=f"Give {' and '.join(FITTED)} of the task, such as those in another run's plan.",
         )
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from serve_eval.client.client import Client
+from serve_eval.client.questions.raw_exchange import GET_S
 from serve_eval.client.wire_format.refusal import shorten
 from serve_eval.client.wire_format.wire import (
     CHAT_COMPLETIONS,
@@ -79,24 +80,15 @@ class PromptReader:
             problem="" if ids or counted else answer.problem or "answers count no prompt tokens",
         )
 
-    async def count(self, prompt: Prompt) -> PromptReading:
-        """Return the number of tokens of a prompt, by a route that only tokenizes if there is one.
+    async def count_by_route(self, prompt: Prompt) -> int | None:
+        """Return the number of tokens of a prompt, by a route that generates nothing, or None.
 
-        Else an answer of one token counts them. Never raises for a request that fails.
+        Never raises for a request that fails.
         """
-        tokenized, source = await self._tokenize(prompt, known=False, texts=False)
+        tokenized, _ = await self._tokenize(prompt, known=False, texts=False)
         if tokenized is not None:
-            return PromptReading(side=self.side, count=len(tokenized.ids), source=source)
-        return await self.count_by_answer(prompt)
-
-    async def count_by_answer(self, prompt: Prompt) -> PromptReading:
-        """Return the number of tokens of a prompt as an answer of one token counts them."""
-        answer = await self._ask(prompt)
-        return PromptReading(
-            side=self.side,
-            count=token_ids.read_count(answer.body, "usage", "prompt_tokens"),
-            problem=answer.problem or "answers count no prompt tokens",
-        )
+            return len(tokenized.ids)
+        return None if isinstance(prompt, str) else await self._count(prompt)
 
     async def _ask(self, prompt: Prompt) -> PostReply:
         """Return an answer of one token, with the ids of its prompt if the field is taken."""
@@ -178,11 +170,12 @@ def _read_tokenized(reply: PostReply) -> TokenizedPrompt | None:
     return token_ids.read_tokenized(reply.body) if reply.status == 200 else None
 
 
-def reader_of(client: Client, *, side: str | None = None) -> PromptReader:
-    """Return the reader of a client's endpoint. Each request is sent once."""
+def reader_of(client: Client, *, side: str | None = None, timeout_s: float = GET_S) -> PromptReader:
+    """Return the reader of a client's endpoint. Each request is sent once, within `timeout_s`."""
 
     async def post(path: str, body: Mapping[str, Any]) -> PostReply:
-        reply = await client.exchange("POST", path, msgspec.json.encode(body))
+        content = msgspec.json.encode(body)
+        reply = await client.exchange("POST", path, content, timeout_s=timeout_s)
         if isinstance(reply, Failure):
             return PostReply(0, problem=reply.message)
         told = f"HTTP {reply.status}: {shorten(client.masking.message(describe(reply.content)))}"
