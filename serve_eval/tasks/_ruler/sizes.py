@@ -9,7 +9,7 @@ CLOSE = 0.02
 """Share of a length that may stay unused, so that few prompts must be counted."""
 MOST_COUNTS = 40
 """Prompts that are counted at most for one size."""
-_TOKEN = re.compile(r"[A-Za-z]{1,4}|[0-9]{1,2}|[^\sA-Za-z0-9]")
+_TOKEN = re.compile(r"[A-Za-z]{1,4}|\s(?=[0-9])|[0-9]{1,2}|[^\sA-Za-z0-9]")
 
 _Point = tuple[int, int]
 """A size with the tokens of its prompt."""
@@ -20,7 +20,8 @@ Tokens = Callable[[int], int]
 def estimate_tokens(text: str) -> int:
     """Return about how many tokens a text has, rather too many than too few.
 
-    A token has up to four letters of a word or two digits of a number here.
+    A token has up to four letters of a word or two digits of a number here; the space before a
+    number is one too.
     """
     return sum(1 for _ in _TOKEN.finditer(text))
 
