@@ -66,11 +66,11 @@ async def fit_lengths(
 
 def keep_lengths(plan: Plan, other: Plan) -> Plan:
     """Return a plan whose prompts have the lengths of another one's, so that both ask the same."""
-    known = {spec.name: _fitted_options(spec) for spec in other.tasks}
+    known = {spec.name: _list_fitted(spec) for spec in other.tasks}
     return replace(plan, tasks=tuple(_with_options(spec, known) for spec in plan.tasks))
 
 
-def _fitted_options(spec: Spec) -> Mapping[str, object]:
+def _list_fitted(spec: Spec) -> Mapping[str, object]:
     return {name: spec.options[name] for name in FITTED if name in spec.options}
 
 
@@ -97,7 +97,7 @@ def _read_saved(out_dir: Path, tasks: Mapping[str, Task]) -> dict[str, Mapping[s
         saved = run_folder.read_plan(out_dir).tasks
     except RunFolderError:
         return {}
-    return {spec.name: _fitted_options(spec) for spec in saved if spec.name in tasks}
+    return {spec.name: _list_fitted(spec) for spec in saved if spec.name in tasks}
 
 
 async def _fit(
