@@ -75,8 +75,15 @@ def longest(plan: Plan) -> dict[int, int]:
 
 
 def test_an_endpoint_without_a_route_counts_by_answers(tmp_path: Path) -> None:
-    app = create_app(SimulatorConfig())
+    app, looked_up = create_app(SimulatorConfig()), list[web.Request]()
+
+    async def refuse(request: web.Request) -> web.Response:
+        looked_up.append(request)
+        return web.json_response({"detail": "Not Found"}, status=404)
+
+    app.router.add_post("/tokenize", refuse)
     plan, lines = fit_at(app, tmp_path / "out")
+    assert len(looked_up) == 1
     options = plan.tasks[0].options
     assert options["lengths"] == [1024, 2048]
     sizes = options["sizes"]
@@ -103,8 +110,8 @@ def test_both_ways_of_counting_give_the_same_prompts(tmp_path: Path) -> None:
 
 
 def test_a_prompt_beyond_the_context_counts_as_too_long(tmp_path: Path) -> None:
-    plan, _ = fit_at(create_app(SimulatorConfig(context_tokens=2048)), tmp_path / "out")
-    assert all(0.9 * length < words < length - 49 for length, words in longest(plan).items())
+    plan, _ = fit_at(create_app(SimulatorConfig(context_tokens=900)), tmp_path / "out")
+    assert all(700 < words < 900 for words in longest(plan).values())
 
 
 def test_an_endpoint_that_counts_no_tokens_is_an_error(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Message, Outcome, Prompt, Response, Sample, Spec
 from serve_eval.tasks._ruler import documents, frequencies, needles, variables
 from serve_eval.tasks._ruler.kind import NOISE
-from serve_eval.tasks._ruler.sizes import CLOSE, MOST_COUNTS, find_size
+from serve_eval.tasks._ruler.sizes import CLOSE, MOST_COUNTS, estimate_tokens, find_size
 from serve_eval.tasks.long_context import SUBJECT, task
 
 QUICK = {"lengths": [2048, 4096], "samples_per_cell": 2}
@@ -123,7 +123,8 @@ def test_prompts_have_their_lengths_by_the_tokens_of_the_endpoint(
     """None is longer with its answer, and none has less than 95 % of its length."""
     every = ["niah_single_1", "niah_single_3", "niah_multikey_1", "niah_multikey_2", "vt", "cwe"]
     every += ["niah_multikey_3", "niah_multivalue", "niah_multiquery", "fwe", "qa_1", "qa_2"]
-    options = {**QUICK, "kinds": every, "system_prompt": "Be exact.", "apply_chat_template": chat}
+    system = "Be exact. " * 100
+    options = {**QUICK, "kinds": every, "system_prompt": system, "apply_chat_template": chat}
     if not chat:
         options.pop("system_prompt")
     roots = DataRoots(roots=(data_root,))
@@ -141,6 +142,29 @@ def test_prompts_have_their_lengths_by_the_tokens_of_the_endpoint(
         used = count_words(sample.prompt) + (sample.override.max_tokens or 0)
         length = int(sample.metadata["length"])
         assert 0.95 * length <= used <= length, (sample.id, used)
+
+
+def test_the_needles_with_the_most_letters_decide_the_size() -> None:
+    """One prompt of such kinds is counted, and no other one is longer, even by characters."""
+    options = {"lengths": [3000], "samples_per_cell": 30, "kinds": ["niah_multiquery"]}
+    fit, counted = task(**options).fit, list[Prompt]()  # type: ignore[arg-type]
+    assert fit is not None
+
+    def count(prompt: Prompt) -> int:
+        counted.append(prompt)
+        return len(prompt)
+
+    sizes = fit(count, None, DataRoots())["sizes"]
+    samples = task(**options, sizes=sizes).load(DataRoots(), 100).samples  # type: ignore[arg-type]
+    assert len(counted) < 10
+    for sample in samples:
+        assert sample.override is not None
+        assert len(sample.prompt) + (sample.override.max_tokens or 0) <= 3000, sample.id
+
+
+def test_an_estimate_has_rather_too_many_tokens() -> None:
+    assert estimate_tokens("The grass is green.") == 7
+    assert estimate_tokens("7. lamp 12345. hydrolyse ...") == 14
 
 
 def test_what_is_hidden_does_not_depend_on_the_tokens_of_the_endpoint() -> None:
