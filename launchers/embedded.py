@@ -8,17 +8,20 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
 
 from serve_eval.errors import LaunchError
+from serve_eval.launchers._embedded.chat import Chat
 from serve_eval.launchers._embedded.damage import CacheFault, Damage
+from serve_eval.launchers._embedded.tokenizer import Tokenizer
 from serve_eval.launchers._process.own_server import check_installed, own_server
 from serve_eval.plugins.setting import Setting
 from serve_eval.processes.own_python import build_command
 from serve_eval.protocol.special_tokens import beginning as beginning_of
 from serve_eval.protocol.special_tokens import read
-from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
+from serve_eval.schema import Endpoint, LaunchContext, Prompt, ServerInfo
 
 NAME = "embedded"
 WEIGHTS = Path(__file__).with_name("_embedded") / "model"
@@ -131,6 +134,22 @@ async def launch(context: LaunchContext, options: EmbeddedOptions) -> AsyncItera
 def beginning(options: EmbeddedOptions) -> str:
     """Return the token at the beginning of a text for this model; the model need not run."""
     return beginning_of(read(options.folder))
+
+
+def count_tokens(prompt: Prompt, options: EmbeddedOptions) -> int:
+    """Return the number of tokens of a prompt; the model need not run."""
+    if not isinstance(prompt, str):
+        chat = Chat(options.folder)
+        try:
+            prompt = chat(prompt, {})
+        finally:
+            chat.close()
+    return len(_tokenizer(options.folder).encode(prompt))
+
+
+@lru_cache(maxsize=2)
+def _tokenizer(folder: Path) -> Tokenizer:
+    return Tokenizer(folder / "tokenizer.json")
 
 
 def _ready(context: LaunchContext) -> Path:

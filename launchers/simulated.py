@@ -11,9 +11,10 @@ from typing import Annotated
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.launchers._process.own_server import check_installed, own_server
 from serve_eval.launchers._simulated.config import SimulatedBehaviour
+from serve_eval.launchers._simulated.words import of_prompt
 from serve_eval.plugins.setting import Setting
 from serve_eval.processes.own_python import build_command
-from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
+from serve_eval.schema import Endpoint, LaunchContext, Prompt, ServerInfo
 from serve_eval.schema.prompt_hash import uniform
 
 
@@ -89,6 +90,11 @@ def beginning(options: SimulatedOptions) -> str | bool | None:
     if options.puts_beginning:
         return True
     return options.begins_with if options.tells_beginning != "none" else None
+
+
+def count_tokens(prompt: Prompt, options: SimulatedOptions) -> int:
+    """Return the number of words of a prompt, which are the tokens of this server."""
+    return of_prompt(prompt, None)
 
 
 def probability(

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from serve_eval.evaluation import first_token
 from serve_eval.evaluation.build_report import check_pairs
 from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.launch import (
@@ -25,6 +24,7 @@ from serve_eval.evaluation.provable_margin import check_margins
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import CheckDefaults, allow_any, ignore, open_session
 from serve_eval.evaluation.session_log import log_report, log_session
+from serve_eval.evaluation.settle import settle
 from serve_eval.evaluation.steps.ask_again import ask_again
 from serve_eval.evaluation.steps.ask_tasks import ask_tasks
 from serve_eval.evaluation.steps.judge_answers import judge_answers
@@ -182,7 +182,7 @@ async def _prepare(
     ensure_descriptors(MOST if plan.limits.concurrency == "auto" else plan.limits.concurrency)
     plan = await with_model(plan, environ, notify=notify)
     if prepared is None:
-        plan = await first_token.settle_prefixes(plan, out_dir, environ)
+        plan = await settle(plan, out_dir, environ, notify)
         with rare_collections():
             # In a thread: it reads files, and a signal must get through meanwhile.
             prepared = await asyncio.to_thread(prepare, plan)

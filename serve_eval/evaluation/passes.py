@@ -16,13 +16,13 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation import first_token
 from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.launch import check_launcher, with_model
 from serve_eval.evaluation.engine.progress import Labelled
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.settle import settle
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.differences import differences
 from serve_eval.plugins import extensions
@@ -47,7 +47,7 @@ async def prepare_passes(
     )
     plan = replace(plan, verdict=Spec(name="classic"), early_stop=None)
     extensions.include(plan.include_path)
-    plan = await first_token.settle_prefixes(await with_model(plan, environ), first, environ)
+    plan = await settle(await with_model(plan, environ), first, environ)
     if not out_dir.exists():
         check_launcher(plan)
     return plan, await asyncio.to_thread(prepare, plan)

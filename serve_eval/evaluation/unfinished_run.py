@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.evaluation import first_token
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.settle import settle
 from serve_eval.evaluation.storage.file_names import PLAN_FILE
 from serve_eval.evaluation.storage.reports.report_file import has_report
 from serve_eval.evaluation.storage.run_folder import list_differences, plan_and_owner
@@ -30,7 +30,7 @@ async def find_unfinished_run(plan: Plan, environ: Mapping[str, str]) -> tuple[P
             saved, own = plan_and_owner(folder)
             if not own or saved.launcher != plan.launcher or saved.model != plan.model:
                 continue
-            settled = await first_token.settle_prefixes(plan, folder, environ)
+            settled = await settle(plan, folder, environ)
             prepared = await asyncio.to_thread(prepare, settled)
             prints = {one.task.name: one.fingerprint for one in prepared}
             if not list_differences(folder, settled, prints):

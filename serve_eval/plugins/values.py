@@ -23,7 +23,7 @@ from serve_eval.plugins.declarations import Option, find_structure
 from serve_eval.plugins.returned import check_function
 
 if TYPE_CHECKING:
-    from serve_eval.schema import Endpoint, JobSize, LaunchContext, Verdict
+    from serve_eval.schema import Endpoint, JobSize, LaunchContext, Prompt, Verdict
 
 LAUNCHERS = "serve_eval.launchers"
 VERDICTS = "serve_eval.verdicts.rules"
@@ -43,10 +43,11 @@ class Launcher:
     `launch(context, **options)` yields the endpoint. `commands(context, **options)` returns the
     command lines that it would start, and `files` the text of their files by path.
     `beginning(**options)` returns the token before a text on a server that does not run yet.
-    `job_size(context, **options)` returns the size of a batch job that runs the servers.
+    `count_tokens(prompt, **options)` returns the number of tokens of a prompt on such a server, or
+    None. `job_size(context, **options)` returns the size of a batch job that runs the servers.
     `expects(context, **options)` returns the parts of the path that the servers promise, by the
     names of PathClaim, and `lint(context, **options)` warnings about options of servers that work
-    together. All seven take checked options by keyword, even if the launcher's file takes them as
+    together. All eight take checked options by keyword, even if the launcher's file takes them as
     one structure.
     `meanings` holds a line for each option, by dotted path or name.
     """
@@ -56,6 +57,7 @@ class Launcher:
     commands: Callable[..., list[list[str]]]
     files: Callable[..., Mapping[Path, str]] | None = None
     beginning: Callable[..., str | bool | None] | None = None
+    count_tokens: Callable[..., int | None] | None = None
     job_size: Callable[..., JobSize] | None = None
     expects: Callable[..., Sequence[str]] | None = None
     lint: Callable[..., Sequence[str]] | None = None
@@ -208,7 +210,7 @@ def _take_keywords(function: Callable[..., Any], structure: type | None) -> Call
         return function
 
     @functools.wraps(function)  # so that find_structure works on it too
-    def call(*context: LaunchContext, **options: object) -> Any:
+    def call(*context: LaunchContext | Prompt, **options: object) -> Any:
         return function(*context, structure(**options))
 
     return call

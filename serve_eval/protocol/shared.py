@@ -10,6 +10,7 @@ import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from serve_eval.errors import PlanError
@@ -23,12 +24,14 @@ from serve_eval.schema import (
     Dataset,
     Need,
     Override,
+    Prompt,
     Sample,
     SamplingParams,
     Spec,
     Task,
     is_mutable,
 )
+from serve_eval.schema.task import LENGTHS, CountTokens, Fit
 
 TASKS = "serve_eval.tasks"
 
@@ -54,8 +57,9 @@ OWN_ONLY_IF_SET = (
     SCORER_OPTIONS,
 )
 """Fields of individual tasks that are also present only if chosen, or since a later version."""
-PLACES = ("data_files",)
-"""Options that say where the data of a task is; they have no useful default."""
+PLACES = ("data_files", LENGTHS)
+"""Options that say where the data of a task is, or how long its prompts are at an endpoint; they
+have no useful default."""
 
 _OWN_FIELDS = frozenset(
     {
@@ -197,9 +201,11 @@ def apply(task: Task, given: Choices, where: str = "") -> Task:
             if isinstance(render, chat_template.Rendering):
                 render.close()
 
+    longer = sampling.max_tokens - task.sampling.max_tokens
+
     judged, context = given.get("acceptance_length"), task.context_tokens
     if context is not None:
-        context += sampling.max_tokens - task.sampling.max_tokens
+        context += longer
     touched = (
         changes
         or bool(system)
@@ -214,9 +220,26 @@ def apply(task: Task, given: Choices, where: str = "") -> Task:
         chat=chat,
         context_tokens=context,
         load=load if touched else task.load,
+        fit=_fit_under(
+            task,
+            partial(prompt_under, chat=chat, system_prompt=system, render=render),
+            longer,
+        ),
         requires=task.requires if judged is None else task.requires | {Need.TOKENS_PER_STEP},
         acceptance_length=judged,
     )
+
+
+def _fit_under(task: Task, under: Callable[[Prompt], Prompt], longer: int) -> Fit | None:
+    """Return `fit` of a task for prompts as they are sent, with answers that much `longer`."""
+    if (fit := task.fit) is None:
+        return None
+
+    def fit_sent(count: CountTokens, context: int | None, roots: DataRoots) -> Mapping[str, object]:
+        room = None if context is None else context - longer
+        return fit(lambda prompt: count(under(prompt)), room, roots)
+
+    return fit_sent
 
 
 def _override(given: Choices, *, drops_stops: bool) -> Callable[[Override], Override]:

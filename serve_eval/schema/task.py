@@ -10,7 +10,7 @@ from typing import Literal
 from serve_eval.schema.exchange import Response
 from serve_eval.schema.execution import Program
 from serve_eval.schema.judge import Question
-from serve_eval.schema.sample import DataRoots, Dataset, Sample, SamplingParams
+from serve_eval.schema.sample import DataRoots, Dataset, Prompt, Sample, SamplingParams
 from serve_eval.schema.score import (
     MEAN,
     Aggregation,
@@ -23,6 +23,13 @@ from serve_eval.schema.score import (
     no_secondary,
 )
 
+CountTokens = Callable[[Prompt], int]
+"""Returns the tokens of a prompt as the endpoint will count them."""
+Fit = Callable[[CountTokens, int | None, DataRoots], Mapping[str, object]]
+"""Returns the options that fit prompts to an endpoint with that context length, if it is known."""
+LENGTHS, SIZES = "lengths", "sizes"
+FITTED = (LENGTHS, SIZES)
+"""Names of the options that `fit` of a Task may return."""
 Scoring = Literal["inline", "apart", "loaded"]
 """Place where answers are scored. "inline": on the event loop, for scorers that read any text in
 time proportional to its length. "apart": in a separate process, with a time limit, from the sample
@@ -116,6 +123,10 @@ class Task:
     longest prompt with its answer, if that is known beforehand. What an endpoint lacks is found out
     before the first request of the task.
 
+    `fit(count, context, roots)`, of a task whose prompts have a given number of tokens, returns the
+    options of FITTED with which they have it at an endpoint (None: it has these options already, or
+    needs none). It is called before `load` where the endpoint's tokenizer is known.
+
     `failure_mode(sample, response, score)`, if set, names the way in which an answer without full
     marks failed: it is stored with the score, and the report counts it. None names none.
 
@@ -167,6 +178,7 @@ class Task:
     control_of: str | None = None
     datasets: Sequence[str] = ()
     no_gold: str = ""
+    fit: Fit | None = None
     failure_mode: Callable[[Sample, Response, Score], str | None] | None = None
     judges_empty: bool = False
     unsafe: bool = False

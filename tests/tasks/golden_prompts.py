@@ -89,6 +89,14 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
         {"response_format": "none"},
         {"random_seed": 1},
     ],
+    "long_context": [
+        {"lengths": [1024, 4096], "kinds": ["niah_multikey_3", "vt", "cwe", "fwe"]},
+        {"samples_per_cell": 1},
+        {"lengths": [2048], "haystack": "essay"},
+        {"lengths": [2048], "kinds": ["qa_1", "qa_2"]},
+        {"lengths": [2048], "kinds": ["vt", "fwe"], "sizes": {"vt": [9], "fwe": [99] * 5}},
+        {"lengths": [2048], "random_seed": 1},
+    ],
     "longbench_v1": [{"sets": ["trec", "lcc"]}, {"suite_exact": True}, {"random_seed": 1}],
     "longbench_v2": [{"length": "short", "num_samples": 2}, {"max_input_chars": 600}],
     **{

@@ -50,6 +50,7 @@ def write_all(root: Path) -> None:
     write_longbench_v2(root / "longbench_v2", 215)
     write_longbench_v1(root / "longbench_v1")
     write_longbench_prompts(root / PROMPTS)
+    write_ruler(root / "ruler")
     write_json_mode_eval(root / "json_mode_eval", 100)
     write_slimpajama(root / "slimpajama", 86)
     write_zero_scrolls(root / "zero_scrolls", 80)
@@ -183,6 +184,49 @@ def spec_of(name: str, root: Path) -> Spec:
     return Spec(
         name=name, options={"prompts": str(root / PROMPTS)} if name == "longbench_v1" else {}
     )
+
+
+def write_ruler(folder: Path) -> None:
+    """Write essays, questions of SQuAD and of HotpotQA in the files that RULER reads."""
+    rng = random.Random("ruler")
+    articles = [
+        {
+            "title": f"Article {i}",
+            "paragraphs": [
+                {"context": sentence(rng, 40), "qas": _squad_questions(rng, 10 * i + j)}
+                for j in range(3)
+            ],
+        }
+        for i in range(8)
+    ]
+    pairs = [
+        {
+            "question": sentence(rng, 6),
+            "answer": rng.choice(WORDS),
+            "context": [
+                [f"Title {i}.{j}", [sentence(rng, 8), f" {sentence(rng, 8)}"]] for j in range(10)
+            ],
+        }
+        for i in range(6)
+    ]
+    essays = "\n\n".join(sentence(rng, 20) for _ in range(60))
+    folder.mkdir(parents=True)
+    files = {
+        "PaulGrahamEssays": {"text": essays},
+        "squad": {"version": "v2.0", "data": articles},
+        "hotpotqa": pairs,
+    }
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+def _squad_questions(rng: random.Random, number: int) -> list[dict[str, object]]:
+    """Return a question with two answers and one that cannot be answered."""
+    answers = [{"text": word, "answer_start": 0} for word in rng.sample(WORDS, 2)]
+    return [
+        {"question": f"What is {number}?", "answers": answers, "is_impossible": False},
+        {"question": f"Why is {number}?", "answers": [], "is_impossible": True},
+    ]
 
 
 def write_json_mode_eval(folder: Path, count: int) -> None:

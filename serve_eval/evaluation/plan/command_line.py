@@ -10,6 +10,7 @@ from typing import Any
 from serve_eval.errors import PlanError
 from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec, is_mutable
 from serve_eval.schema.base_url import normalise_base_url
+from serve_eval.schema.task import SIZES
 from serve_eval.shell_words import join_words
 
 _OTHER = Spec(name="external")
@@ -122,7 +123,9 @@ def _list_options(plan: Plan) -> Iterator[str]:
     """Yield the options of the tasks and of the launcher that no other flag holds."""
     for spec, name in (*((task, task.name) for task in plan.tasks), (plan.launcher, "launcher")):
         for option, value in spec.options.items():
-            if option != "base_url" and (option, is_mutable(spec.name)) != ("path", True):
+            if option in ("base_url", SIZES):  # Each endpoint counts its own sizes.
+                continue
+            if (option, is_mutable(spec.name)) != ("path", True):
                 yield from ("--set", f"{name}.{option}={_write_value(value)}")
 
 

@@ -86,6 +86,14 @@ class LocalTokenizer:
         ids = self._tokenizer.encode(texts[0], add_special_tokens=False)
         return self._reading(ids, dated=len(set(texts)) > 1)
 
+    def count(self, prompt: Prompt) -> int:
+        """Return the number of tokens of a prompt. Raises PlanError for a template that fails."""
+        if isinstance(prompt, str):
+            return len(self._tokenizer.encode(prompt, add_special_tokens=True))
+        if not self._renderings:
+            raise PlanError(self._no_template)
+        return len(self._tokenizer.encode(self._renderings[0](prompt), add_special_tokens=False))
+
     def count_tokens(self, text: str) -> int:
         """Return the number of tokens of a text, without special ones at its beginning."""
         return len(self._tokenizer.encode(text, add_special_tokens=False)) if text else 0

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from serve_eval.client.client import Client
+from serve_eval.client.questions.raw_exchange import GET_S
 from serve_eval.client.wire_format.refusal import shorten
 from serve_eval.client.wire_format.wire import (
     CHAT_COMPLETIONS,
@@ -79,6 +80,16 @@ class PromptReader:
             problem="" if ids or counted else answer.problem or "answers count no prompt tokens",
         )
 
+    async def count_by_route(self, prompt: Prompt) -> int | None:
+        """Return the number of tokens of a prompt, by a route that generates nothing, or None.
+
+        Never raises for a request that fails.
+        """
+        tokenized, _ = await self._tokenize(prompt, known=False, texts=False)
+        if tokenized is not None:
+            return len(tokenized.ids)
+        return None if isinstance(prompt, str) else await self._count(prompt)
+
     async def _ask(self, prompt: Prompt) -> PostReply:
         """Return an answer of one token, with the ids of its prompt if the field is taken."""
         route = COMPLETIONS if isinstance(prompt, str) else CHAT_COMPLETIONS
@@ -100,13 +111,15 @@ class PromptReader:
     def _root(self) -> str:
         return self.base_path.removesuffix("/v1")
 
-    async def _tokenize(self, prompt: Prompt, *, known: bool) -> tuple[TokenizedPrompt | None, str]:
-        """Return the tokens that a route gives, and the route.
+    async def _tokenize(
+        self, prompt: Prompt, *, known: bool, texts: bool = True
+    ) -> tuple[TokenizedPrompt | None, str]:
+        """Return the tokens that a route gives, with their `texts` if it has them, and the route.
 
         With `known` ids only vLLM's route is asked, which also has their texts.
         """
         asked = {"model": self.model, **token_ids.tokenizing_body(prompt)}
-        asked["return_token_strs"] = True
+        asked["return_token_strs"] = texts
         reply = await self.post(self._root + token_ids.TOKENIZE, asked)
         if found := _read_tokenized(reply):
             return found, token_ids.TOKENIZE
@@ -157,11 +170,12 @@ def _read_tokenized(reply: PostReply) -> TokenizedPrompt | None:
     return token_ids.read_tokenized(reply.body) if reply.status == 200 else None
 
 
-def reader_of(client: Client, *, side: str | None = None) -> PromptReader:
-    """Return the reader of a client's endpoint. Each request is sent once."""
+def reader_of(client: Client, *, side: str | None = None, timeout_s: float = GET_S) -> PromptReader:
+    """Return the reader of a client's endpoint. Each request is sent once, within `timeout_s`."""
 
     async def post(path: str, body: Mapping[str, Any]) -> PostReply:
-        reply = await client.exchange("POST", path, msgspec.json.encode(body))
+        content = msgspec.json.encode(body)
+        reply = await client.exchange("POST", path, content, timeout_s=timeout_s)
         if isinstance(reply, Failure):
             return PostReply(0, problem=reply.message)
         told = f"HTTP {reply.status}: {shorten(client.masking.message(describe(reply.content)))}"

@@ -12,13 +12,14 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import NotComparableError, PlanError
-from serve_eval.evaluation import first_token
 from serve_eval.evaluation.agreement.answer_pairs import read_task
 from serve_eval.evaluation.agreement.common_prompts import CHOICE
 from serve_eval.evaluation.endpoint.launch import check_launcher, with_model
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.prompt_lengths import keep_lengths
 from serve_eval.evaluation.provable_margin import check_pair_margins
+from serve_eval.evaluation.settle import settle
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.differences import refuse_other
 from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
@@ -94,11 +95,14 @@ async def prepare_sides(
     a: CompareSide, b: CompareSide, session: ComparisonSession
 ) -> list[SideRun]:
     """Prepare the sides that are asked."""
-    runs = []
+    runs: list[SideRun] = []
+    known = next((side.plan for side in (a, b) if side.folder is not None), None)
     for name, side in (("A", a), ("B", b)):
         if side.folder is None:
             plan = _plan_of(side.plan, a if name == "B" and a.folder is None else None)
+            plan = plan if known is None else keep_lengths(plan, known)
             runs.append(await _prepare_side(name, plan, session))
+            known = runs[-1].plan
     return runs
 
 
@@ -123,7 +127,7 @@ async def _prepare_side(name: str, plan: Plan, session: ComparisonSession) -> Si
     folder = session.out_dir / name.lower()
     if not folder.exists():
         check_launcher(plan)
-    plan = await first_token.settle_prefixes(plan, folder, session.environ)
+    plan = await settle(plan, folder, session.environ)
     prepared = await asyncio.to_thread(prepare, plan)
     return SideRun(side=name, plan=plan, prepared=prepared, folder=folder, label=name)
 

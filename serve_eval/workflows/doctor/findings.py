@@ -43,6 +43,7 @@ EXTRAS: Mapping[str, str] = {
     "media": "tasks with sound, video or translation",
     "longbench": "Chinese tasks of LongBench",
     "instructions": "the checks of ifeval and ifbench",
+    "ruler": "long_context",
     "holdout": "encrypted cases",
 }
 """The extras that are looked for, with what needs them."""

@@ -17,7 +17,6 @@ import msgspec
 
 from serve_eval.client.connection import connect
 from serve_eval.errors import PlanError, RunFolderError, ServeEvalError
-from serve_eval.evaluation import first_token
 from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.launch import check_launcher, launch, with_model
 from serve_eval.evaluation.engine.progress import Labelled
@@ -26,6 +25,7 @@ from serve_eval.evaluation.passes import check_same_passes
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.run_session import ignore
+from serve_eval.evaluation.settle import settle
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import (
     SERVERS,
@@ -164,7 +164,7 @@ async def _prepare(
     plan = replace(plan, repeats=1, repeats_of={})
     extensions.include(plan.include_path)
     plan = await with_model(plan, environ, notify=notify)
-    plan = await first_token.settle_prefixes(plan, out_dir / "run_1", environ)
+    plan = await settle(plan, out_dir / "run_1", environ, notify)
     if not out_dir.exists():
         check_launcher(plan)
     return plan, await asyncio.to_thread(prepare, without_missing_folder(plan))

@@ -50,6 +50,17 @@ def test_texts_get_the_tokenizers_special_tokens_and_chats_the_templates(tmp_pat
     assert chat.ids[0] != 0
 
 
+def test_a_count_is_that_of_the_ids(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path, bos_token="<|end|>")
+    for prompt in ("Name", CHAT):
+        with local_side(folder, bos="<|end|>") as side:
+            assert side.count(prompt) == len(side.read_now(prompt).ids or ())
+    with local_side(make_folder(tmp_path / "bare", None)) as side:
+        assert side.count("Name")
+        with pytest.raises(PlanError, match="template"):
+            side.count(CHAT)
+
+
 def test_a_template_with_a_date_is_found_by_another_date(tmp_path: Path) -> None:
     dated = "{{ strftime_now('%d %b %Y') }} " + TEMPLATE
     reading = _read(local_side(make_folder(tmp_path, dated)), CHAT)

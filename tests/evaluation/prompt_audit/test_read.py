@@ -154,6 +154,28 @@ def test_a_count_without_ids_comes_from_answers_or_from_count_tokens() -> None:
 
 
 @pytest.mark.parametrize("prompt", [TEXT, CHAT])
+def test_a_route_counts_without_an_answer(prompt: Prompt) -> None:
+    def count(routes: Routes) -> tuple[int | None, set[str]]:
+        server = _server(routes)
+
+        async def main() -> int | None:
+            async with (
+                server.serve() as url,
+                Client(Endpoint(base_url=url, model="m"), Limits()) as client,
+            ):
+                return await reader_of(client).count_by_route(prompt)
+
+        return asyncio.run(main()), {one.path for one in server.requests}
+
+    assert count({**_answers(9), "/tokenize": _vllm}) == (3, {"/tokenize"})
+    counted, paths = count(_answers(9))
+    assert counted is None
+    assert not paths & {*_answers()}
+    route = {"/v1/messages/count_tokens": lambda _: json_reply({"input_tokens": 6})}
+    assert count(route)[0] == (None if isinstance(prompt, str) else 6)
+
+
+@pytest.mark.parametrize("prompt", [TEXT, CHAT])
 def test_a_failed_request_is_the_problem_of_the_reading(prompt: Prompt) -> None:
     reading, server = _read({}, prompt)
     assert (reading.ids, reading.count) == (None, None)

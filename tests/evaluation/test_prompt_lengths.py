@@ -1,0 +1,180 @@
+"""Test that prompts are fitted to the tokens of an endpoint, and that every reader keeps them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from serve_eval.errors import EndpointError
+from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.plan.command_line import write_take_command
+from serve_eval.evaluation.prompt_lengths import fit_lengths, keep_lengths
+from serve_eval.evaluation.storage import run_folder
+from serve_eval.launchers import embedded
+from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
+from serve_eval.protocol.shared import build_task
+from serve_eval.schema import DataRoots, Message, Plan, Spec
+
+ASKED: Mapping[str, object] = {
+    "kinds": ["niah_single_1", "fwe"],
+    "lengths": [1024, 2048],
+    "samples_per_cell": 2,
+}
+
+
+def plan_of(url: str, **options: object) -> Plan:
+    """Return a plan that asks long_context of a running endpoint."""
+    return Plan(
+        model="simulated",
+        launcher=Spec(name="external", options={"base_url": url}),
+        tasks=(Spec(name="long_context", options={**ASKED, **options}),),
+        no_reference=True,
+    )
+
+
+def fit_at(app: web.Application, out: Path, **options: object) -> tuple[Plan, list[str]]:
+    """Return a plan that was fitted to an endpoint, and what the user read meanwhile."""
+    lines: list[str] = []
+
+    async def fit() -> Plan:
+        async with serve(app) as url:
+            return await fit_lengths(plan_of(url, **options), out, {}, lines.append)
+
+    return asyncio.run(fit()), lines
+
+
+def with_route(tokens_per_word: int) -> tuple[web.Application, list[dict[str, Any]]]:
+    """Return a simulated endpoint with vLLM's /tokenize, and the requests to it."""
+    app, asked = create_app(SimulatorConfig()), list[dict[str, Any]]()
+
+    async def tokenize(request: web.Request) -> web.Response:
+        body = await request.json()
+        asked.append(body)
+        tokens = [1] * (tokens_per_word * len(body["prompt"].split()))
+        return web.json_response({"count": len(tokens), "tokens": tokens})
+
+    app.router.add_post("/tokenize", tokenize)
+    return app, asked
+
+
+def longest(plan: Plan) -> dict[int, int]:
+    """Return the most words of a prompt by its length."""
+    [spec] = plan.tasks
+    found: dict[int, int] = {}
+    for sample in build_task(spec).load(DataRoots(), 100).samples:
+        assert isinstance(sample.prompt, str)
+        length = int(sample.metadata["length"])
+        found[length] = max(found.get(length, 0), len(sample.prompt.split()))
+    return found
+
+
+def test_an_endpoint_without_a_route_counts_by_answers(tmp_path: Path) -> None:
+    app, looked_up = create_app(SimulatorConfig()), list[web.Request]()
+
+    async def refuse(request: web.Request) -> web.Response:
+        looked_up.append(request)
+        return web.json_response({"detail": "Not Found"}, status=404)
+
+    app.router.add_post("/tokenize", refuse)
+    plan, lines = fit_at(app, tmp_path / "out")
+    assert len(looked_up) == 1
+    options = plan.tasks[0].options
+    assert options["lengths"] == [1024, 2048]
+    sizes = options["sizes"]
+    assert isinstance(sizes, dict)
+    assert {name: len(one) for name, one in sizes.items()} == {"niah_single_1": 2, "fwe": 4}
+    assert all(0.9 * length < words < length - 49 for length, words in longest(plan).items())
+    assert app[STATS].requests
+    assert lines == ["counting the tokens of the prompts of long_context at the endpoint"]
+
+
+def test_a_route_that_only_tokenizes_counts_instead_of_answers(tmp_path: Path) -> None:
+    app, asked = with_route(2)
+    plan, _ = fit_at(app, tmp_path / "out")
+    assert asked
+    assert app[STATS].requests.total() == 1, "only the question whether it answers"
+    assert not any(body["return_token_strs"] for body in asked)
+    assert all(0.85 * length < 2 * words < length - 49 for length, words in longest(plan).items())
+
+
+def test_both_ways_of_counting_give_the_same_prompts(tmp_path: Path) -> None:
+    by_answers, _ = fit_at(create_app(SimulatorConfig()), tmp_path / "a")
+    by_route, _ = fit_at(with_route(1)[0], tmp_path / "b")
+    assert by_answers.tasks == by_route.tasks
+
+
+def test_a_prompt_beyond_the_context_counts_as_too_long(tmp_path: Path) -> None:
+    plan, _ = fit_at(create_app(SimulatorConfig(context_tokens=900)), tmp_path / "out")
+    assert all(700 < words < 900 for words in longest(plan).values())
+
+
+def test_an_endpoint_that_counts_no_tokens_is_an_error(tmp_path: Path) -> None:
+    app = web.Application()
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.json_response({"choices": [{"text": "a", "finish_reason": "length"}]})
+
+    app.router.add_post("/v1/completions", answer)
+    with pytest.raises(EndpointError, match="answers count no prompt tokens") as raised:
+        fit_at(app, tmp_path / "out")
+    assert "lengths and sizes" in raised.value.hint
+
+
+def test_what_the_plan_has_is_not_counted(tmp_path: Path) -> None:
+    app = create_app(SimulatorConfig())
+    sizes = {"niah_single_1": [9, 10], "fwe": [99, 100]}
+    plan, lines = fit_at(app, tmp_path / "out", sizes=sizes)
+    assert plan.tasks[0].options["sizes"] == sizes
+    assert not app[STATS].requests
+    assert not lines
+
+
+def test_a_resumed_run_keeps_its_prompts(tmp_path: Path) -> None:
+    """Even if the endpoint then counts otherwise."""
+    out = tmp_path / "out"
+
+    async def run() -> tuple[Plan, Plan]:
+        async with serve(SimulatorConfig(any_model=True)) as url:
+            plan = plan_of(url)
+            report = await evaluate(plan, out, environ={})
+            assert (report.tasks[0].result.scored, report.tasks[0].result.failed) == (8, 0)
+        saved = run_folder.read_plan(out)
+        return saved, await fit_lengths(replace(plan, launcher=saved.launcher), out, {})
+
+    saved, again = asyncio.run(run())
+    assert "sizes" in saved.tasks[0].options
+    assert again.tasks == saved.tasks
+
+
+def test_launchers_count_before_their_servers_start(tmp_path: Path) -> None:
+    def fit(launcher: Spec, **options: object) -> Plan:
+        plan = replace(plan_of("", **options), launcher=launcher)
+        return asyncio.run(fit_lengths(plan, tmp_path / "out", {}))
+
+    plan = fit(Spec(name="simulated"))
+    assert all(0.9 * length < words < length - 49 for length, words in longest(plan).items())
+    plan = fit(Spec(name="embedded"), kinds=["niah_single_1"], lengths=[512])
+    assert plan.tasks[0].options["sizes"] == {"niah_single_1": [1]}
+    options = embedded.EmbeddedOptions()
+    assert embedded.count_tokens("12 34", options) == 5
+    assert embedded.count_tokens((Message(role="user", content="12 34"),), options) > 5
+
+
+def test_the_second_side_of_a_comparison_gets_the_prompts_of_the_first(tmp_path: Path) -> None:
+    first, _ = fit_at(create_app(SimulatorConfig()), tmp_path / "a")
+    second = keep_lengths(plan_of("http://other"), first)
+    assert second.tasks == first.tasks
+    assert second.launcher != first.launcher
+
+
+def test_commands_of_a_report_leave_the_counted_sizes_out(tmp_path: Path) -> None:
+    plan, _ = fit_at(create_app(SimulatorConfig()), tmp_path / "a")
+    command = write_take_command(plan, ["long_context"])
+    assert "long_context.lengths=[1024, 2048]" in command
+    assert "sizes" not in command

@@ -1,0 +1,301 @@
+"""Test the prompts of long_context, their lengths, and their scores."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_eval.errors import DatasetError, PlanError
+from serve_eval.protocol.shared import build_task
+from serve_eval.schema import DataRoots, Message, Outcome, Prompt, Response, Sample, Spec
+from serve_eval.tasks._ruler import documents, frequencies, needles, variables
+from serve_eval.tasks._ruler.kind import NOISE
+from serve_eval.tasks._ruler.sizes import CLOSE, MOST_COUNTS, estimate_tokens, find_size
+from serve_eval.tasks.long_context import SUBJECT, task
+
+QUICK = {"lengths": [2048, 4096], "samples_per_cell": 2}
+
+
+def count_words(prompt: Prompt) -> int:
+    """Return the words of a prompt: the tokens of a simple endpoint."""
+    turns = [prompt] if isinstance(prompt, str) else [turn.text for turn in prompt]
+    return sum(len(text.split()) for text in turns)
+
+
+def test_one_needle_is_asked_for_in_the_singular() -> None:
+    needle = needles.NEEDLE.format(type="numbers", key="red-lamp", value="1234567")
+    context = needles.insert_in_lines([NOISE] * 2, [needle], [1])
+    assert needles.format_prompt("numbers", context, ["red-lamp"], several=False) == (
+        "A special magic number is hidden within the following text. Make sure to memorize it. I"
+        " will quiz you about the number afterwards.\n"
+        "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back"
+        " again.\n"
+        "One of the special magic numbers for red-lamp is: 1234567.\n"
+        "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back"
+        " again.\n"
+        "What is the special magic number for red-lamp mentioned in the provided text? The special"
+        " magic number for red-lamp mentioned in the provided text is"
+    )
+
+
+def test_several_needles_are_asked_for_in_the_plural() -> None:
+    asked = needles.format_prompt("uuids", "TEXT", ["a", "b", "c"], several=True)
+    assert asked == (
+        "Some special magic uuids are hidden within the following text. Make sure to memorize it."
+        " I will quiz you about the uuids afterwards.\nTEXT\n"
+        "What are all the special magic uuids for a, b, and c mentioned in the provided text? The"
+        " special magic uuids for a, b, and c mentioned in the provided text are"
+    )
+
+
+def test_needles_in_an_essay_follow_a_part_of_its_sentences() -> None:
+    text = "One. Two! Three? Four."
+    assert needles.insert_in_sentences(text, ["A.", "B."], [0, 50]) == (
+        " A. One. Two! B. Three? Four."
+    )
+    assert needles.insert_in_sentences(text, ["A."], [100]) == "One. Two! Three? Four. A. "
+
+
+def test_a_chain_of_variables_follows_a_solved_one() -> None:
+    chain = ["VAR A = 1", "VAR B = VAR A "]
+    asked = variables.format_prompt(chain, [0, 2], "1", 3)
+    assert asked == (
+        "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n"
+        f"VAR A = 1\n{NOISE}\n{NOISE}\nVAR B = VAR A \n{NOISE}\n"
+        "Question: Find all variables that are assigned the value 1 in the text above. Answer:"
+        " According to the chain(s) of variable assignment in the text above, 2 variables are"
+        " assigned the value 1, they are: "
+    )
+    whole = variables.format_with_example("SOLVED: ", ["A", "B"], asked)
+    assert whole == f"SOLVED:  A B\n\n{asked}"
+
+
+def test_coded_words_have_the_frequencies_of_zeta() -> None:
+    text = frequencies.repeat_by_rank(["...", "a", "b", "c", "d"], 1000)
+    assert [text.count(word) for word in ("...", "a", "b", "c", "d")] == [607, 151, 67, 37, 24]
+
+
+def test_documents_are_numbered_between_the_request_and_the_question() -> None:
+    assert documents.format_prompt(["First.", "Second."], "Who?") == (
+        "Answer the question based on the given documents. Only give me the answer and do not"
+        " output any other words.\n\nThe following are given documents.\n\n"
+        "Document 1:\nFirst.\n\nDocument 2:\nSecond.\n\n"
+        "Answer the question based on the given documents. Only give me the answer and do not"
+        " output any other words.\n\nQuestion: Who? Answer:"
+    )
+
+
+@given(
+    fixed=st.integers(0, 500),
+    rate=st.floats(0.3, 80),
+    least=st.integers(1, 40),
+    budget=st.integers(64, 1_000_000),
+    first=st.none() | st.integers(1, 100_000),
+)
+def test_a_size_uses_nearly_the_whole_budget(
+    fixed: int, rate: float, least: int, budget: int, first: int | None
+) -> None:
+    counted: list[int] = []
+
+    def tokens(size: int) -> int:
+        counted.append(size)
+        return fixed + int(rate * size)
+
+    size = find_size(tokens, least, budget, first)
+    assert len(counted) <= MOST_COUNTS
+    assert min(counted) >= least
+    if size is None:
+        assert tokens(least) > budget
+    else:
+        used = tokens(size)
+        assert used <= budget
+        assert used >= budget * (1 - CLOSE) or tokens(size + 1) > budget
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_prompts_have_their_lengths_by_the_tokens_of_the_endpoint(
+    data_root: Path, chat: bool
+) -> None:
+    """None is longer with its answer, and none has less than 95 % of its length."""
+    every = ["niah_single_1", "niah_single_3", "niah_multikey_1", "niah_multikey_2", "vt", "cwe"]
+    every += ["niah_multikey_3", "niah_multivalue", "niah_multiquery", "fwe", "qa_1", "qa_2"]
+    system = "Be exact. " * 100
+    options = {**QUICK, "kinds": every, "system_prompt": system, "apply_chat_template": chat}
+    if not chat:
+        options.pop("system_prompt")
+    roots = DataRoots(roots=(data_root,))
+    first = build_task(Spec(name="long_context", options=options))
+    assert first.fit is not None
+    found = first.fit(count_words, None, roots)
+    fitted = build_task(Spec(name="long_context", options={**options, **found}))
+    assert fitted.fit is None
+    assert found["lengths"] == QUICK["lengths"]
+    samples = fitted.load(roots, 10_000).samples
+    assert len(samples) == len(every) * 2 * 2
+    for sample in samples:
+        assert sample.override is not None
+        assert isinstance(sample.prompt, str) is not chat
+        used = count_words(sample.prompt) + (sample.override.max_tokens or 0)
+        length = int(sample.metadata["length"])
+        assert 0.95 * length <= used <= length, (sample.id, used)
+
+
+def test_the_needles_with_the_most_letters_decide_the_size() -> None:
+    """One prompt of such kinds is counted, and no other one is longer, even by characters."""
+    options = {"lengths": [3000], "samples_per_cell": 30, "kinds": ["niah_multiquery"]}
+    fit, counted = task(**options).fit, list[Prompt]()  # type: ignore[arg-type]
+    assert fit is not None
+
+    def count(prompt: Prompt) -> int:
+        counted.append(prompt)
+        return len(prompt)
+
+    sizes = fit(count, None, DataRoots())["sizes"]
+    samples = task(**options, sizes=sizes).load(DataRoots(), 100).samples  # type: ignore[arg-type]
+    assert len(counted) < 10
+    for sample in samples:
+        assert sample.override is not None
+        assert len(sample.prompt) + (sample.override.max_tokens or 0) <= 3000, sample.id
+
+
+def test_an_estimate_has_rather_too_many_tokens() -> None:
+    assert estimate_tokens("The grass is green.") == 7
+    assert estimate_tokens("7. lamp 12345. hydrolyse ...") == 14
+
+
+def test_what_is_hidden_does_not_depend_on_the_tokens_of_the_endpoint() -> None:
+    samples = [
+        task(lengths=[2048], kinds=["niah_multiquery", "vt", "fwe"], sizes=sizes)
+        .load(DataRoots(), 100)
+        .samples
+        for sizes in (
+            {"niah_multiquery": [9], "vt": [9], "fwe": [200]},
+            {"niah_multiquery": [20], "vt": [30], "fwe": [300]},
+        )
+    ]
+    assert [s.target for s in samples[0]] == [s.target for s in samples[1]]
+    assert all(a.prompt != b.prompt for a, b in zip(*samples, strict=True))
+
+
+def test_the_usual_lengths_are_those_that_the_context_holds() -> None:
+    fit = task(kinds=["niah_single_1"], samples_per_cell=1).fit
+    assert fit is not None
+    assert fit(count_words, 20_000, DataRoots())["lengths"] == [4096, 8192, 16384]
+    assert fit(count_words, None, DataRoots())["lengths"] == [4096, 8192, 16384, 32768]
+    with pytest.raises(PlanError, match="the context of the endpoint has 512 tokens"):
+        fit(count_words, 512, DataRoots())
+
+
+def test_a_longer_answer_leaves_the_prompts_less_of_the_context() -> None:
+    options = {"kinds": ["niah_single_1"], "samples_per_cell": 1, "max_tokens": 4224}
+    fit = build_task(Spec(name="long_context", options=options)).fit
+    assert fit is not None
+    assert fit(count_words, 20_479, DataRoots())["lengths"] == [4096, 8192]
+    assert fit(count_words, 20_480, DataRoots())["lengths"] == [4096, 8192, 16384]
+
+
+def test_a_kind_that_no_prompt_of_a_length_holds_is_refused() -> None:
+    fit = task(lengths=[256, 2048], samples_per_cell=1, kinds=["niah_single_1", "vt", "cwe"]).fit
+    assert fit is not None
+    with pytest.raises(PlanError, match=r"vt, cwe: not even the shortest .* 256 tokens") as raised:
+        fit(count_words, None, DataRoots())
+    assert "niah_single_1:" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"kinds": ["niah"]}, "unknown kinds: niah"),
+        ({"kinds": []}, "at least one kind"),
+        ({"kinds": ["niah_single_2"]}, "differs from niah_single_1 by its essays alone"),
+        ({"lengths": [8192, 4096]}, "ascending order"),
+        ({"lengths": [63]}, "from 64 to 1048576"),
+        ({"lengths": []}, "one or more numbers"),
+        ({"samples_per_cell": 0}, "1 or more"),
+        ({"sizes": {"vt": [9]}}, "sizes need lengths"),
+        ({"kinds": ["vt"], "lengths": [4096], "sizes": {"vt": [4]}}, r"5 or more .* \[4\]"),
+        ({"kinds": ["vt"], "lengths": [4096], "sizes": {}}, "not None"),
+        ({"kinds": ["vt"], "lengths": [4096], "sizes": {"vt": [9, 9]}}, "1 or 5 numbers"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: dict[str, object], told: str) -> None:
+    with pytest.raises(PlanError, match=told):
+        task(**options)  # type: ignore[arg-type]
+
+
+def test_data_that_is_missing_is_named_with_the_command_that_fetches_it(data_root: Path) -> None:
+    asked = task(lengths=[2048], kinds=["qa_1"])
+    assert asked.datasets == ("long_context",)
+    with pytest.raises(DatasetError, match="RULER was not found") as raised:
+        asked.load(DataRoots(), 10)
+    assert "serve-eval data fetch long_context" in raised.value.hint
+    essays = task(lengths=[2048], haystack="essay")
+    assert "niah_single_2" in essays.protocol["kinds"]  # type: ignore[operator]
+    with pytest.raises(DatasetError, match="RULER was not found") as raised:
+        essays.load(DataRoots(), 10)
+    assert "PaulGrahamEssays.json" in raised.value.hint
+    assert task(lengths=[2048]).datasets == ()
+    read = asked.load(DataRoots(roots=(data_root,)), 10)
+    assert [Path(file.path).name for file in read.files] == ["squad.json"]
+    assert {sample.group for sample in read.samples} == {f"squad.json-{i}" for i in range(5)}
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ruler").mkdir()
+    (tmp_path / "ruler/squad.json").write_text('{"data": [{"title": "No paragraphs"}]}')
+    with pytest.raises(DatasetError, match=r"squad\.json: not in the form of squad\.json"):
+        task(lengths=[2048], kinds=["qa_1"]).load(DataRoots(roots=(tmp_path,)), 10)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "answer", "value", "outcome"),
+    [
+        ("vt", ["ABCDE", "FGHIJ"], " abcde and FGHIJ.", 1.0, Outcome.CORRECT),
+        ("vt", ["ABCDE", "FGHIJ"], "ABCDE", 0.5, Outcome.PARTIAL),
+        ("vt", ["ABCDE", "FGHIJ"], "KLMNO", 0.0, Outcome.WRONG),
+        ("vt", ["ABCDE"], " \n\x00 ", 0.0, Outcome.EMPTY),
+        ("niah_single_1", ["1234567"], "It is 1234567890", 1.0, Outcome.CORRECT),
+        ("niah_single_1", ["1234567"], "123\t4567", 0.0, Outcome.WRONG),
+        ("qa_1", ["in Paris", "Paris"], "paris", 1.0, Outcome.CORRECT),
+        ("qa_1", ["in Paris", "Paris"], "Rome", 0.0, Outcome.WRONG),
+    ],
+)
+def test_an_answer_scores_the_share_of_its_values(
+    kind: str, values: list[str], answer: str, value: float, outcome: Outcome
+) -> None:
+    sample = Sample(id="1", prompt="", target="\n".join(values), metadata={SUBJECT: kind})
+    found = task(lengths=[2048]).score(sample, Response(text=answer, finish_reason="stop"))
+    assert (found.value, found.outcome) == (value, outcome)
+
+
+def test_the_value_is_broken_down_by_length_and_kind_in_their_order() -> None:
+    asked = task(lengths=[2048, 16384], kinds=["niah_multikey_1", "vt"], samples_per_cell=1)
+    samples = list(asked.load(DataRoots(), 10).samples)
+    random.Random(0).shuffle(samples)
+    table = asked.breakdown((s, float(s.metadata[SUBJECT] == "vt")) for s in samples)
+    assert {name: list(part) for name, part in table.items()} == {  # type: ignore[call-overload]
+        "length": ["2048", "16384"],
+        "kind": ["niah_multikey_1", "vt"],
+        "kind at length": [
+            "niah_multikey_1 at 2048",
+            "niah_multikey_1 at 16384",
+            "vt at 2048",
+            "vt at 16384",
+        ],
+    }
+    assert table["length"] == {
+        "2048": {"value": 50.0, "scored": 2},
+        "16384": {"value": 50.0, "scored": 2},
+    }
+
+
+def test_a_chat_has_the_whole_prompt_in_its_turn() -> None:
+    options = {"lengths": [2048], "kinds": ["vt"], "apply_chat_template": True}
+    sample = build_task(Spec(name="long_context", options=options)).load(DataRoots(), 1).samples[0]
+    assert isinstance(sample.prompt, tuple)
+    assert [type(turn) for turn in sample.prompt] == [Message]
+    assert sample.prompt[0].text.endswith("they are: ")
