@@ -56,6 +56,7 @@ def write_all(root: Path) -> None:
     write_covost2(root / "covost2/en_de", 1000)
     write_covost2(root / "covost2/de_en", 12)
     write_mmmu_pro(root / "mmmu_pro")
+    write_mmlu_pro(root / "mmlu_pro", 12032)
     write_videomme(root / "videomme", 300)
 
 
@@ -320,6 +321,32 @@ def write_mmmu_pro(folder: Path) -> None:
             part = rows[piece * len(rows) // pieces : (piece + 1) * len(rows) // pieces]
             name = f"test-0000{piece}-of-0000{pieces}.parquet"
             parquet.write_table(Table.from_pylist(part), place / name)
+
+
+def write_mmlu_pro(folder: Path, count: int) -> None:
+    """Write test.jsonl, with 3 to 10 options, and validation.jsonl, with five rows a category."""
+    rng = random.Random("mmlu_pro")
+    categories = ("computer science", "law", "math")
+
+    def row(i: int, category: str, reasoning: str) -> dict[str, object]:
+        options = [f"{word} {i}" for word in rng.sample(WORDS, rng.randint(3, 10))]
+        right = rng.randrange(len(options))
+        return {
+            "question_id": i,
+            "question": f"{sentence(rng, 6)} ({i})",
+            "options": options,
+            "answer": "ABCDEFGHIJ"[right],
+            "answer_index": right,
+            "cot_content": reasoning,
+            "category": category,
+            "src": "made",
+        }
+
+    shot = "A: Let's think step by step. It is so. The answer is (A)."
+    shots = [row(i, categories[i // 5], shot) for i in range(5 * len(categories))]
+    write_jsonl(folder / "validation.jsonl", shots)
+    rows = (row(100 + i, rng.choice(categories), "") for i in range(count))
+    write_jsonl(folder / "test.jsonl", rows)
 
 
 def write_videomme(folder: Path, count: int) -> None:
