@@ -57,6 +57,7 @@ def write_all(root: Path) -> None:
     write_covost2(root / "covost2/de_en", 12)
     write_mmmu_pro(root / "mmmu_pro")
     write_mmlu_pro(root / "mmlu_pro", 12032)
+    write_math_500(root / "math_500", 500)
     write_videomme(root / "videomme", 300)
 
 
@@ -346,6 +347,23 @@ def write_mmlu_pro(folder: Path, count: int) -> None:
     shots = [row(i, categories[i // 5], shot) for i in range(5 * len(categories))]
     write_jsonl(folder / "validation.jsonl", shots)
     rows = (row(100 + i, rng.choice(categories), "") for i in range(count))
+    write_jsonl(folder / "test.jsonl", rows)
+
+
+def write_math_500(folder: Path, count: int) -> None:
+    """Write test.jsonl, whose answers are numbers, fractions and formulas."""
+    forms = ("{i}", "\\frac{{{i}}}{{7}}", "x^2 + {i}", "\\left( {i}, \\pi \\right)")
+    rows = (
+        {
+            "problem": f"Find ${i}n$.",
+            "solution": "",
+            "answer": forms[i % len(forms)].format(i=i),
+            "subject": ("Algebra", "Precalculus")[i % 2],
+            "level": i % 5 + 1,
+            "unique_id": f"test/made/{i}.json",
+        }
+        for i in range(count)
+    )
     write_jsonl(folder / "test.jsonl", rows)
 
 
