@@ -104,7 +104,9 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
         {"scoring": "loglikelihood"},
     ],
     "mmlu_pro": [
-        {"num_fewshot": 2},
+        {"num_fewshot": 0},
+        {"num_fewshot": 0, "apply_chat_template": True},
+        {"num_samples": 50, "num_fewshot": 2},
         {"num_samples": 50, "random_seed": 1},
         {"num_samples": 50, "apply_chat_template": True},
     ],

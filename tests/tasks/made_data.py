@@ -59,6 +59,7 @@ def write_all(root: Path) -> None:
     write_mmlu_pro(root / "mmlu_pro", 12032)
     write_math_500(root / "math_500", 500)
     write_videomme(root / "videomme", 300)
+    write_ocrbench(root / "ocrbench", 1000)
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
@@ -365,6 +366,33 @@ def write_math_500(folder: Path, count: int) -> None:
         for i in range(count)
     )
     write_jsonl(folder / "test.jsonl", rows)
+
+
+def write_ocrbench(folder: Path, count: int) -> None:
+    """Write data/test-00000-of-00001.parquet, in the layout of the hub."""
+    from pyarrow import Table, parquet
+
+    rng = random.Random("ocrbench")
+    kinds = (
+        ("IIIT5K", "Regular Text Recognition"),
+        ("docVQA", "Doc-oriented VQA"),
+        ("HME100k", "Handwritten Mathematical Expression Recognition"),
+    )
+    rows = []
+    for i in range(count):
+        dataset, kind = kinds[i % len(kinds)]
+        formula = [f"y _ {{ {i} }} = - 1\n", f"y_{{{i}}} = - 1\n"]
+        rows.append(
+            {
+                "dataset": dataset,
+                "question": f"{sentence(rng, 4)} ({i})",
+                "question_type": kind,
+                "answer": formula if dataset == "HME100k" else [sentence(rng, 2)],
+                "image": {"bytes": png(rng.randrange(256)), "path": f"{i}.png"},
+            }
+        )
+    (folder / "data").mkdir(parents=True)
+    parquet.write_table(Table.from_pylist(rows), folder / "data/test-00000-of-00001.parquet")
 
 
 def write_videomme(folder: Path, count: int) -> None:
