@@ -98,7 +98,7 @@ def score_formula(
             found = library.parse(text)
             said = _name(found)
             wanted = library.parse_expected(target)
-            equal = _same_text(found, wanted) or library.verify(wanted, found, precision)
+            equal = library.verify(wanted, found, precision)
     except _TooLongError:
         pass
     late = limit.passed and not equal
@@ -113,12 +113,6 @@ def _name(found: Sequence[Any]) -> str | None:
     if not found:
         return None
     return found[-1] if isinstance(found[-1], str) else str(found[-1])
-
-
-def _same_text(found: Sequence[Any], wanted: Sequence[Any]) -> bool:
-    """Return True if both have the same text, which the library finds last and this finds first."""
-    texts = {one.strip() for one in wanted if isinstance(one, str)} - {""}
-    return any(one.strip() in texts for one in found if isinstance(one, str))
 
 
 class _Limit:

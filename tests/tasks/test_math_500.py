@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import DatasetError, PlanError
-from serve_eval.schema import DataRoots, Message, Outcome, Response, Sample
+from serve_eval.evaluation.results.scoring import ScoringProcesses, recipe_for
+from serve_eval.processes.bounded_call import Unfinished
+from serve_eval.schema import DataRoots, Message, Outcome, Response, Sample, Spec
+from serve_eval.scorers.math import TIMED_OUT
 from serve_eval.tasks.math_500 import SOURCE, task
 from tests.tasks.made_data import write_jsonl
 
@@ -51,6 +54,22 @@ def test_equal_formulas_are_right(tmp_path: Path, text: str, outcome: Outcome) -
     [sample] = _load(tmp_path, _row())
     response = Response(text=text, finish_reason="stop")
     assert task().score(sample, response).outcome is outcome
+
+
+def test_a_hostile_answer_costs_a_run_seconds_and_one_answer_its_point(data_root: Path) -> None:
+    """It is scored in another process, where the next answer finds the library loaded."""
+    roots, spec = DataRoots(roots=(data_root,)), Spec(name="math_500")
+    sample = next(s for s in task().load(roots, 500).samples if s.target.startswith("x^2"))
+    recipe = recipe_for(spec, roots=roots, wanted=500)
+    with ScoringProcesses({"math_500": recipe}, limit_s=60.0) as scoring:
+        apart = scoring.of("math_500")
+        assert apart is not None
+        grades = [
+            apart(sample, Response(text=text, finish_reason="stop")).result()
+            for text in ("\\boxed{9^{9^{9^{9}}}}", f"\\boxed{{{sample.target}}}")
+        ]
+    assert not any(isinstance(one, Unfinished) for one in grades)
+    assert [(score.value, score.mode) for score, _ in grades] == [(0.0, TIMED_OUT), (1.0, None)]
 
 
 def test_the_breakdown_is_by_level_and_subject(data_root: Path) -> None:
