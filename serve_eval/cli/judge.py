@@ -46,7 +46,7 @@ RuleOptions = Annotated[
 
 
 _JUDGED_KEYS = ("reference_model", "no_reference", "allow_mismatch", "allow_code_execution")
-"""Keys of a plan that a saved run may be judged by anew."""
+"""Keys of a plan by which a saved run may be judged again."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,6 +94,12 @@ TAKEN: dict[str, list[Tried]] = {
         Tried(-6.02e23, {"relative": 0.01, "take": "first"}),
         Tried(0),
     ],
+    "math": [
+        Tried(42),
+        Tried({"answer": "x^2 - 1"}),
+        Tried("$(1, 2] \\cup \\{5\\}$", {"precision": 2}),
+        Tried("\\boxed{\\text{Tuesday}}", {"time_limit_s": 2.0}),
+    ],
     "rouge": [
         Tried("The dose is 5 mg per day."),
         Tried({"answer": "Aspirin thins the blood."}, {"kind": "rouge2"}),
@@ -176,6 +182,7 @@ REFUSED: dict[str, list[Tried]] = {
     ],
     "set": [Tried("a"), Tried(["..."]), Tried([True])],
     "numeric": [Tried("many"), Tried(True), Tried([1]), Tried(float("inf")), Tried("nan")],
+    "math": [Tried(True), Tried("$$"), Tried("\\text{}")],
     "rouge": [Tried("\u6771\u4eac"), Tried("word", {"kind": "rouge2"}), Tried(["a b"])],
     "json_schema": [
         Tried({"schema": {"type": "nothing"}}),

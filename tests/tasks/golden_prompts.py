@@ -112,6 +112,13 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
         {"random_seed": 1},
         {"scoring": "loglikelihood"},
     ],
+    "mmlu_pro": [
+        {"num_fewshot": 0},
+        {"num_fewshot": 0, "apply_chat_template": True},
+        {"num_samples": 50, "num_fewshot": 2},
+        {"num_samples": 50, "random_seed": 1},
+        {"num_samples": 50, "apply_chat_template": True},
+    ],
     "mmmu": [
         {"subjects": ["Art", "Math"]},
         {"interleaved": True},

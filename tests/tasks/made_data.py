@@ -60,9 +60,12 @@ def write_all(root: Path) -> None:
     write_covost2(root / "covost2/en_de", 1000)
     write_covost2(root / "covost2/de_en", 12)
     write_mmmu_pro(root / "mmmu_pro")
+    write_mmlu_pro(root / "mmlu_pro", 12032)
+    write_math_500(root / "math_500", 500)
     write_videomme(root / "videomme", 300)
     write_instruction_sets(root)
     write_livecodebench(root / "livecodebench")
+    write_ocrbench(root / "ocrbench", 1000)
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
@@ -369,6 +372,76 @@ def write_mmmu_pro(folder: Path) -> None:
             part = rows[piece * len(rows) // pieces : (piece + 1) * len(rows) // pieces]
             name = f"test-0000{piece}-of-0000{pieces}.parquet"
             parquet.write_table(Table.from_pylist(part), place / name)
+
+
+def write_mmlu_pro(folder: Path, count: int) -> None:
+    """Write test.jsonl, with 3 to 10 options, and validation.jsonl, with five rows a category."""
+    rng = random.Random("mmlu_pro")
+    categories = ("computer science", "law", "math")
+
+    def row(i: int, category: str, reasoning: str) -> dict[str, object]:
+        options = [f"{word} {i}" for word in rng.sample(WORDS, rng.randint(3, 10))]
+        right = rng.randrange(len(options))
+        return {
+            "question_id": i,
+            "question": f"{sentence(rng, 6)} ({i})",
+            "options": options,
+            "answer": "ABCDEFGHIJ"[right],
+            "answer_index": right,
+            "cot_content": reasoning,
+            "category": category,
+            "src": "made",
+        }
+
+    shot = "A: Let's think step by step. It is so. The answer is (A)."
+    shots = [row(i, categories[i // 5], shot) for i in range(5 * len(categories))]
+    write_jsonl(folder / "validation.jsonl", shots)
+    rows = (row(100 + i, rng.choice(categories), "") for i in range(count))
+    write_jsonl(folder / "test.jsonl", rows)
+
+
+def write_math_500(folder: Path, count: int) -> None:
+    """Write test.jsonl, whose answers are numbers, fractions and formulas."""
+    forms = ("{i}", "\\frac{{{i}}}{{7}}", "x^2 + {i}", "\\left( {i}, \\pi \\right)")
+    rows = (
+        {
+            "problem": f"Find ${i}n$.",
+            "solution": "",
+            "answer": forms[i % len(forms)].format(i=i),
+            "subject": ("Algebra", "Precalculus")[i % 2],
+            "level": i % 5 + 1,
+            "unique_id": f"test/made/{i}.json",
+        }
+        for i in range(count)
+    )
+    write_jsonl(folder / "test.jsonl", rows)
+
+
+def write_ocrbench(folder: Path, count: int) -> None:
+    """Write data/test-00000-of-00001.parquet, in the layout of the hub."""
+    from pyarrow import Table, parquet
+
+    rng = random.Random("ocrbench")
+    kinds = (
+        ("IIIT5K", "Regular Text Recognition"),
+        ("docVQA", "Doc-oriented VQA"),
+        ("HME100k", "Handwritten Mathematical Expression Recognition"),
+    )
+    rows = []
+    for i in range(count):
+        dataset, kind = kinds[i % len(kinds)]
+        formula = [f"y _ {{ {i} }} = - 1\n", f"y_{{{i}}} = - 1\n"]
+        rows.append(
+            {
+                "dataset": dataset,
+                "question": f"{sentence(rng, 4)} ({i})",
+                "question_type": kind,
+                "answer": formula if dataset == "HME100k" else [sentence(rng, 2)],
+                "image": {"bytes": png(rng.randrange(256)), "path": f"{i}.png"},
+            }
+        )
+    (folder / "data").mkdir(parents=True)
+    parquet.write_table(Table.from_pylist(rows), folder / "data/test-00000-of-00001.parquet")
 
 
 def write_videomme(folder: Path, count: int) -> None:

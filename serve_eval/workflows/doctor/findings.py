@@ -44,6 +44,7 @@ EXTRAS: Mapping[str, str] = {
     "longbench": "Chinese tasks of LongBench",
     "instructions": "the checks of ifeval and ifbench",
     "ruler": "long_context",
+    "math": "answers that are formulas",
     "holdout": "encrypted cases",
 }
 """The extras that are looked for, with what needs them."""
