@@ -281,7 +281,7 @@ def _sample(problem: ContestProblem) -> Sample:
         metadata={
             "difficulty": problem.difficulty,
             "platform": problem.platform,
-            "kind": "stdin" if problem.function is None else "functional",
+            "subject": "stdin" if problem.function is None else "functional",
             "contest_date": f"{problem.date:%Y-%m-%d}",
         },
     )
@@ -318,12 +318,11 @@ def _hash(text: str) -> str:
 
 def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
     """Return the value in points and the scored problems by difficulty, platform and kind."""
-    tables: dict[str, dict[str, list[float]]] = {
-        name: defaultdict(list) for name in ("difficulty", "platform", "kind")
-    }
+    of = {"difficulty": "difficulty", "platform": "platform", "kind": "subject"}
+    tables: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in of}
     for sample, value in scored:
         for name, table in tables.items():
-            table[sample.metadata[name]].append(value)
+            table[sample.metadata[of[name]]].append(value)
     return {
         name: {
             key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}

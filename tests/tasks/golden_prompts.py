@@ -47,7 +47,7 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
     ],
     "cnn_dailymail": [{"random_seed": 1}],
     "covost2": [{"lang_pair": "de_en", "num_samples": 12}, {"random_seed": 1}],
-    "livecodebench": [{"start_date": "2024-05-01"}, {"end_date": "2024-05-12"}],
+    "livecodebench": [{"start_date": "2024-01-01"}, {"end_date": "2024-05-12"}],
     "gpqa": [
         {"subset": "main", "num_samples": 12},
         {"subset": "extended", "num_samples": 12},
