@@ -22,6 +22,7 @@ class OptionSearchOptions:
         Setting(
             "Option that keeps its good value everywhere. Repeatable.",
             metavar="NAME",
+            flag=False,
         ),
     ] = None
     together: Annotated[

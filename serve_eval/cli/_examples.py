@@ -107,7 +107,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ),
         (
             "Take it for a plan, and say where it was measured:",
-            'serve-eval references take PLAN.yaml --hardware "8x H200"',
+            "serve-eval references take PLAN.yaml --set 'take.hardware=8x H200'",
         ),
     ),
     "references list": (
@@ -132,7 +132,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ),
         (
             "Replace an entry by one run, with a reason:",
-            "serve-eval references register RUN --wanted 1 --references-dir D --reason R",
+            "serve-eval references register RUN --references-dir D --reason R",
         ),
     ),
     "references import": (
@@ -146,7 +146,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ),
         (
             "Name its commit, and show what was skipped:",
-            "serve-eval references import REFERENCES -o DIR --commit 5bceeb1a --verbose",
+            "serve-eval references import REFERENCES -o DIR --set import.commit=5bceeb1a",
         ),
     ),
     "data": (

@@ -102,9 +102,15 @@ class TakenOptions:
     """Choose the number of runs, and what is kept of them."""
 
     title: ClassVar[str] = "Runs and output"
+    command: ClassVar[str] = "take"
     runs: Annotated[int, Setting("Runs to ask and to register.", metavar="N")] = 3
     hardware: Annotated[
-        str | None, Setting('Hardware of the endpoint, such as "8x H200".', metavar="TEXT")
+        str | None,
+        Setting(
+            'Hardware of the endpoint, such as "8x H200".',
+            metavar="TEXT",
+            flag=False,
+        ),
     ] = None
     reason: Annotated[
         str | None,

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 USUAL = (
     "good",
     "bad",
-    "keep",
     "plan",
     "steps",
     "margin",
@@ -120,7 +119,7 @@ def _read_search(
 
     if steps.plan is not None and options.good is None and options.bad is None:
         if options.keep or options.together:
-            raise PlanError("--keep and bisect.together are for --good and --bad")
+            raise PlanError("bisect.keep and bisect.together are for --good and --bad")
         return _read_steps(steps, settings)
     if options.good is None or options.bad is None or steps.plan is not None:
         raise PlanError(

@@ -43,7 +43,7 @@ EXAMPLES = (
     ),
     (
         "Also fill the KV cache with other prompts, and ask the old ones again:",
-        "serve-eval check invariants host:8000 --tasks gsm8k --kv-pressure 2000000",
+        "serve-eval check invariants host:8000 --tasks gsm8k --set invariants.kv_pressure=2000000",
     ),
     (
         "Only look for data of one request in the replies to others:",
@@ -81,6 +81,7 @@ class PassOptions:
             "Also fill the KV cache with up to N tokens of other prompts (default 0: not), and ask"
             " again.",
             metavar="N",
+            flag=False,
         ),
     ] = None
     canaries: Annotated[
@@ -140,7 +141,7 @@ def check_invariants(
         if size < 0:
             raise PlanError("invariants.chunk_tokens must be 0 or more")
     if passes.kv_pressure is not None and passes.kv_pressure < 0:
-        raise PlanError("--kv-pressure must be 0 or more")
+        raise PlanError("invariants.kv_pressure must be 0 or more")
     settings = settings_with(protocol, prompts, sending)
     if passes.canaries:
         _check_canary_options(prompts, settings, passes)
@@ -171,7 +172,7 @@ def _check_canary_options(
         "--set protocol.apply_chat_template=true": choices.get("apply_chat_template"),
         "--set invariants.tokenizer": passes.tokenizer,
         "--set invariants.chunk_tokens": passes.chunk_tokens,
-        "--kv-pressure": passes.kv_pressure,
+        "--set invariants.kv_pressure": passes.kv_pressure,
     }
     if named := [name for name, value in given.items() if value]:
         raise PlanError(

@@ -61,7 +61,7 @@ class ToolSetOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ToolKindOptions:
-    """Choose the kinds of requests."""
+    """Choose the kinds of requests, and how many errors are too many."""
 
     title: ClassVar[str] = ToolSetOptions.title
     command: ClassVar[str] = "tools"
@@ -73,6 +73,15 @@ class ToolKindOptions:
             flag=False,
         ),
     ] = None
+    max: Annotated[
+        list[str] | None,
+        Setting(
+            "Largest share of answers with an error: 'invalid JSON=0.05'. Repeatable.",
+            metavar="ERROR=SHARE",
+            variable="never",
+            flag=False,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,15 +89,6 @@ class ToolRuleOptions:
     """Choose what fails."""
 
     title: ClassVar[str] = "Verdict"
-    most: Annotated[
-        list[str] | None,
-        Setting(
-            "Largest share of answers with an error: 'invalid JSON=0.05'. Repeatable.",
-            flags=("--max",),
-            metavar="ERROR=SHARE",
-            variable="never",
-        ),
-    ] = None
     reference: Annotated[
         Path | None,
         Setting("Folder of an earlier check to compare with, request by request.", metavar="DIR"),
@@ -162,7 +162,7 @@ def check_tools(
     if unknown := sorted({*kinds, *needed} - {*KINDS, REFUSALS}):
         raise PlanError(f"unknown kinds: {', '.join(unknown)}", hint=f"Known: {', '.join(KINDS)}.")
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
-    limits = _read_limits(rule.most or ())
+    limits = _read_limits(chosen.max or ())
     check_limits(limits)
     settings: dict[str, Any] = {**settings_of(asked, sending), "tasks": ["tool_calls"]}
     settings.pop("loads", None)
@@ -188,7 +188,8 @@ def _read_limits(texts: Sequence[str]) -> dict[str, float]:
             limits[name.strip()] = float(share)
         except ValueError:
             raise PlanError(
-                f"--max {text}: expected ERROR=SHARE", hint="Such as --max 'invalid JSON=0.05'."
+                f"tools.max: {text}: expected ERROR=SHARE",
+                hint="Such as --set 'tools.max=invalid JSON=0.05'.",
             ) from None
     return limits
 

@@ -35,6 +35,7 @@ class CheckedTaskOptions:
     """Choose what is asked of a task."""
 
     title: ClassVar[str] = "Tasks"
+    plan_only: ClassVar[tuple[str, ...]] = ("include_path", "allow_code_execution")
     limit: shared.Limit = None
     settings: shared.Set = None
     allow_code_execution: shared.AllowCodeExecution = None

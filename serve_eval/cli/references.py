@@ -16,6 +16,7 @@ from serve_eval.cli._include import IncludePath, folders_of
 from serve_eval.cli._options import command
 from serve_eval.cli._references_take import OWN
 from serve_eval.evaluation.plan import shared_options as shared
+from serve_eval.plugins.setting import Setting
 from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
@@ -35,6 +36,30 @@ class ImportedDataOptions:
         from serve_eval.evaluation.plan.resolve import list_roots
 
         return list_roots(self.dataset_root, os.environ)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckoutOptions:
+    """Say more about a checkout of TensorRT-LLM."""
+
+    title: ClassVar[str] = "References of TensorRT-LLM"
+    command: ClassVar[str] = "import"
+    commit: Annotated[
+        str | None,
+        Setting("Commit of the checkout, to write into the files.", metavar="COMMIT", flag=False),
+    ] = None
+    snapshot: Annotated[
+        bool,
+        Setting("The folder is the copy from which the shipped references were made.", flag=False),
+    ] = False
+    settings: Annotated[
+        list[str] | None,
+        Setting(
+            "Set import.commit, the commit of TensorRT-LLM's checkout.",
+            flags=("--set",),
+            metavar="import.OPTION=VALUE",
+        ),
+    ] = None
 
 
 _ReferencesDir = Annotated[
@@ -96,12 +121,11 @@ def register(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...", help="Finished run folders; the first --wanted ones are used."
+            metavar="RUN...", help="Finished run folders, three or more for a quiet reference."
         ),
     ],
     faces: FaceOptions,
     references_dir: Annotated[Path, typer.Option(help="Folder for the entry; created if missing.")],
-    wanted: Annotated[int, typer.Option(min=1, help="Runs to use.")] = 3,
     hardware: Annotated[
         str | None, typer.Option(help='Hardware of the endpoint, such as "8x H200".')
     ] = None,
@@ -123,7 +147,6 @@ def register(
     written = register_runs(
         runs,
         references_dir,
-        wanted=wanted,
         hardware=hardware,
         reason=reason,
         include_path=folders_of(include_path),
@@ -149,6 +172,7 @@ def import_files(
     ],
     faces: FaceOptions,
     data: ImportedDataOptions,
+    checkout: CheckoutOptions,
     to: Annotated[
         Path | None,
         typer.Option(
@@ -172,30 +196,23 @@ def import_files(
     reason: Annotated[
         str | None, typer.Option(help="Reason for replacing an entry; stored with the old one.")
     ] = None,
-    commit: Annotated[
-        str | None,
-        typer.Option(help="Commit of TensorRT-LLM's checkout, to write into the files."),
-    ] = None,
-    snapshot: Annotated[
-        bool,
-        typer.Option(
-            "--snapshot", help="FILE is the copy from which the shipped references were made."
-        ),
-    ] = False,
 ) -> None:
     """Import results of lm-eval, inspect, NeMo Evaluator, sgl-eval, srt-slurm or evalscope.
 
     Also the reference files of TensorRT-LLM. The format is recognised by the content. It says which
     parts of the protocol are unknown, and what was lost; with --verbose, it lists all oddities.
     """
+    from serve_eval.errors import PlanError
     from serve_eval.workflows.references.document_of_files import make_import_document
     from serve_eval.workflows.references.imports.recognise import is_results
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
-    if not snapshot and is_results(source):
+    if checkout.settings:
+        raise PlanError(f"--set {checkout.settings[0]}: it sets import.commit or import.snapshot")
+    if not checkout.snapshot and is_results(source):
         _import_results(source, to or Path(OWN), data, model, task, reason, faces)
     to = to or Path("references")
-    report = _import_trtllm(source, to, commit=commit, snapshot=snapshot)
+    report = _import_trtllm(source, to, commit=checkout.commit, snapshot=checkout.snapshot)
     _end(make_import_document(report, source, to), faces, {"imported": report}, about=to)
 
 

@@ -51,7 +51,7 @@ STEPS = (
     Old("diagnose", ("diagnose", "other", "--json")),
     Old(
         "references register",
-        ("references", "register", "fine", "--wanted", "1", "--references-dir", "new"),
+        ("references", "register", "fine", "--references-dir", "new"),
         "new",
     ),
     Old("resume an interrupted suite", ("run", "--resume", "nightly"), "nightly"),
@@ -117,9 +117,7 @@ def _make(old: Checkout, here: Path) -> None:
         plan(here / f"{name}.yaml", tasks=tasks, launcher=served, **common(8, order_seed=7))
         _sound(old.serve_eval("run", f"{name}.yaml", "--no-reference", "-o", name), name)
     _sound(
-        old.serve_eval(
-            "references", "register", "fine", "--wanted", "1", "--references-dir", "refs"
-        ),
+        old.serve_eval("references", "register", "fine", "--references-dir", "refs"),
         "refs",
     )
     _sound(old.serve_eval("compare", "fine", "other", "-o", "twins"), "twins")

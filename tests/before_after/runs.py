@@ -330,7 +330,7 @@ AGAIN = Run(
             "strict",
             "--json",
         ),
-        Step(("references", "register", "r0", "--wanted", "1", "--references-dir", "refs")),
+        Step(("references", "register", "r0", "--references-dir", "refs")),
         *_judged("worse"),
         Step(("runs", "export", "r0", "-o", "r0/lm-eval")),
         shown("diagnose", "worse", "--json"),

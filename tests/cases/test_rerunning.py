@@ -270,7 +270,7 @@ def test_a_run_is_scored_again_by_another_scorer_and_registered(
     )
     with pytest.raises(PlanError, match="decides what is asked"):
         rescore(out, ["cases:numbers.system_messages=[Be brief.]"])
-    [written] = register([out], tmp_path / "refs", wanted=3)
+    [written] = register([out], tmp_path / "refs")
     assert (written.value, written.runs) == (75.0, 3)
     judged = _run(
         cases,

@@ -62,7 +62,7 @@ def _run(file: Path, endpoint: Counting, out: Path, refs: Path | None, **more: A
 
 def _register(file: Path, endpoint: Counting, tmp_path: Path) -> Path:
     _run(file, endpoint, tmp_path / "first", None)
-    register([tmp_path / "first"], tmp_path / "refs", wanted=1)
+    register([tmp_path / "first"], tmp_path / "refs")
     return tmp_path / "refs"
 
 

@@ -69,7 +69,7 @@ def test_a_reference_of_an_older_version_is_refused_unless_it_is_allowed(
     expected = 4 if scorer == "numeric" else [4]
     file = _write(tmp_path / "c.yaml", scorer, expected)
     _run(file, endpoint, tmp_path / "first", no_reference=True)
-    register([tmp_path / "first"], tmp_path / "refs", wanted=1)
+    register([tmp_path / "first"], tmp_path / "refs")
     refs = {"references_dir": str(tmp_path / "refs")}
     assert _run(file, endpoint, tmp_path / "same", **refs).tasks[0].verdict.outcome == "PASS"
     [reference] = (tmp_path / "refs").glob("*.yaml")

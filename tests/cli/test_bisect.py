@@ -54,8 +54,8 @@ def test_the_dry_run_shows_the_first_steps_and_the_expected_starts(
     assert [len(content["changes"]), content["steps"][0]] == [3, "bad"]
     assert 4 < content["starts"]["mean"] < content["starts"]["most"] + 1
     kept = (
-        "--keep",
-        "served.tp",
+        "--set",
+        "bisect.keep=served.tp",
         "--set",
         "bisect.together=served.graphs,served.overlap",
         "--dry-run",
@@ -98,7 +98,10 @@ def test_a_step_is_named_in_text_and_in_json(tmp_path: Path) -> None:
         ),
         (("--plan", "GOOD", "--steps", "a,b"), "{step} is nowhere in it"),
         (("--plan", "GOOD"), "--plan needs --steps A,B,C or --set bisect.steps_file=FILE"),
-        (("--plan", "GOOD", "--steps", "a,b", "--keep", "tp"), "are for --good and --bad"),
+        (
+            ("--plan", "GOOD", "--steps", "a,b", "--set", "bisect.keep=tp"),
+            "are for --good and --bad",
+        ),
         (("--margin", "0"), "--margin must be a positive number"),
         (("--budget-starts", "1"), "--budget-starts must be 2 or more"),
         (("--set", "bisect.budget_gpu_hours=-1"), "bisect.budget_gpu_hours must be above 0"),

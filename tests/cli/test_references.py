@@ -157,7 +157,7 @@ def test_import_tells_what_is_lost_and_ends_with_one_line(
     monkeypatch.chdir(tmp_path)
     folder = _own(tmp_path, text="m:\n  - accuracy: 0.0\n  - {accuracy: 5.5, extra: x}\n")
     lost = "gsm8k.yaml: m: default: shadowed duplicate with ANOTHER VALUE (0.0, then 5.5), dropped"
-    result = _run("import", folder, "--commit", "feedbeef")
+    result = _run("import", folder, "--set", "import.commit=feedbeef")
     assert result.exit_code == 0, result.exception
     assert result.stdout.splitlines() == [
         " WRITTEN   1 file  1 entries, 0 of them old",
@@ -184,7 +184,9 @@ def test_import_counts_the_files_whose_figures_changed(tmp_path: Path) -> None:
     said = []
     for value, commit in (("5.5", "a"), ("5.5", "b"), ("7.5", "b")):
         _own(tmp_path, text=f"m: [{{accuracy: {value}}}]\n")
-        said.append(_run("import", folder, "-o", tmp_path / "to", "--commit", commit).stdout)
+        said.append(
+            _run("import", folder, "-o", tmp_path / "to", "--set", f"import.commit={commit}").stdout
+        )
     assert [text.splitlines()[1].removeprefix(" files    ") for text in said] == [
         "2 new, 0 updated",
         "0 new, 0 updated",
@@ -195,6 +197,6 @@ def test_import_counts_the_files_whose_figures_changed(tmp_path: Path) -> None:
 
 def test_import_never_claims_the_snapshots_commits_for_another_folder(tmp_path: Path) -> None:
     _run("import", _own(tmp_path), "-o", tmp_path / "plain")
-    _run("import", tmp_path / "own", "-o", tmp_path / "snapshot", "--snapshot")
+    _run("import", tmp_path / "own", "-o", tmp_path / "snapshot", "--set", "import.snapshot=true")
     assert "commit not recorded" in (tmp_path / "plain" / "gsm8k.yaml").read_text()
     assert "commit 5bceeb1a" in (tmp_path / "snapshot" / "gsm8k.yaml").read_text()

@@ -360,5 +360,5 @@ def test_runs_that_are_registered_have_the_commands_that_use_them(tmp_path: Path
     assert serve_eval(*use, "-o", "judged").returncode == 0
     assert serve_eval(*show).returncode == 0
     words = ["references", "register", "judged", "--references-dir", "my refs"]
-    again = serve_eval(*words, "--reason", "a new build", "--wanted", "1")
+    again = serve_eval(*words, "--reason", "a new build")
     assert " replaced an older entry, which is kept in the new one: a new build" in again.stdout

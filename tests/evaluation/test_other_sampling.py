@@ -62,7 +62,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("references")
     for name, defaults in (("adds", ADDS), ("plain", {})):
         _run(defaults, folder / f"run_{name}", no_reference=True, server_defaults="keep")
-        register([folder / f"run_{name}"], folder / name, wanted=1)
+        register([folder / f"run_{name}"], folder / name)
     return {name: str(folder / name) for name in ("adds", "plain")}
 
 

@@ -220,7 +220,7 @@ def test_fields_that_the_reference_has_too_are_no_cause_of_damage(tmp_path: Path
 
     for name, adds in {"same": PENALTY, "none": {}}.items():
         asyncio.run(ask("none", tmp_path / f"run_{name}", adds))
-        register([tmp_path / f"run_{name}"], tmp_path / name, wanted=1)
+        register([tmp_path / f"run_{name}"], tmp_path / name)
     [cause] = judge("same").values()
     assert "weights, precision" in cause
     [*_, last] = diagnose(tmp_path / "against_same").runs[0].findings

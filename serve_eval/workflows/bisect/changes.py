@@ -76,7 +76,7 @@ def list_changes(
         )
     leaves = list(_name(_differing(_describe(good), _describe(bad))))
     problems: list[str] = []
-    kept = {leaf.path for name in keep for leaf in _select(leaves, name, "--keep", problems)}
+    kept = {leaf.path for name in keep for leaf in _select(leaves, name, "bisect.keep", problems)}
     leaves = [leaf for leaf in leaves if leaf.path not in kept]
     groups = {leaf.path: [leaf] for leaf in leaves}
     names: dict[int, str] = {}

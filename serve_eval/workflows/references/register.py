@@ -86,12 +86,11 @@ def register(
     runs: Sequence[Path],
     references_dir: Path,
     *,
-    wanted: int = WANTED_RUNS,
     hardware: str | None = None,
     reason: str | None = None,
     include_path: Sequence[str] = (),
 ) -> list[Registered]:
-    """Register the first `wanted` of these run folders as the reference of every task in them.
+    """Register these run folders as the reference of every task in them.
 
     Every repeat of a run counts as a run, and all of them are kept. Runs are taken in the given
     order, never by their value. An entry of the same model and specification is replaced only with
@@ -101,7 +100,7 @@ def register(
     Raises RunFolderError for runs that are incomplete or not alike, and ReferenceFileError for a
     file that cannot be changed.
     """
-    chosen = list(runs)[:wanted]
+    chosen = list(runs)
     plans = [to_read(run, include_path, writes=False) for run in chosen]
     prints = [run_folder.read_fingerprints(run) for run in chosen]
     alike, without = leave_distinct_seeds(plans, prints)
@@ -130,7 +129,6 @@ def register(
                 deployments,
                 hardware,
                 reason,
-                wanted,
                 drawn[i],
                 added[i],
                 describe_seeds(p.task, plans),
@@ -246,7 +244,6 @@ def _register(
     deployments: Sequence[Mapping[str, str]],
     hardware: str | None,
     reason: str | None,
-    wanted: int,
     drawn: Sequence[str],
     added: Sequence[str] | None,
     seeds: str,
@@ -335,9 +332,9 @@ def _register(
             " Register runs without such failures (row `asked`: repaired)"
         )
     warnings += list_failed(chosen, task.name)
-    if len(runs) < (wanted := max(wanted, WANTED_RUNS)):
+    if len(runs) < WANTED_RUNS:
         warnings.append(
-            f"{len(runs)} of {wanted} runs: more runs would make the reference less noisy"
+            f"{len(runs)} of {WANTED_RUNS} runs: more runs would make the reference less noisy"
         )
     if plan.launcher.name == "simulated":
         warnings.append("the runs were simulated: this reference says nothing about any model")

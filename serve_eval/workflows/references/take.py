@@ -110,7 +110,6 @@ async def take_reference(
             register,
             folders,
             references_dir,
-            wanted=runs,
             hardware=hardware,
             reason=reason,
             include_path=plan.include_path,

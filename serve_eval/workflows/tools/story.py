@@ -69,9 +69,9 @@ def check_limits(limits: Mapping[str, float]) -> None:
     known = [fault.value for fault in CallFault]
     for name, share in limits.items():
         if name not in known:
-            raise PlanError(f"--max {name}: no such error", hint=f"Known: {', '.join(known)}.")
+            raise PlanError(f"tools.max: {name}: no such error", hint=f"Known: {', '.join(known)}.")
         if not 0.0 <= share < 1.0:
-            raise PlanError(f"--max {name}={share:g}: expected a share from 0 to 1")
+            raise PlanError(f"tools.max: {name}={share:g}: expected a share from 0 to 1")
 
 
 @with_scope

@@ -67,7 +67,7 @@ def test_options_can_keep_their_value_or_change_together() -> None:
         ("config", 3),
         ("limits.concurrency", 1),
     ]
-    with pytest.raises(PlanError, match="--keep: the plans do not differ in 'tpp'"):
+    with pytest.raises(PlanError, match=r"bisect\.keep: the plans do not differ in 'tpp'"):
         list_changes(GOOD, BAD, keep=["tpp"])
     with pytest.raises(PlanError, match="the launcher 'trtllm', the bad one 'vllm'"):
         list_changes(GOOD, replace(BAD, launcher=Spec(name="vllm")))

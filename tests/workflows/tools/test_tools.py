@@ -99,7 +99,11 @@ def test_the_command_prints_writes_and_resumes(tmp_path: Path, answers: Path) ->
         assert (strict.returncode, model.answered) == (FAIL, before)
         assert json.loads(strict.stdout)["result"]["exit_code"] == FAIL
         assert serve_eval(*command, "--concurrency", "1,2").returncode == 2
-    for wrong in (["--max", "x=1"], ["--max", "invalid JSON"], ["--set", "tools.kinds=x"]):
+    for wrong in (
+        ["--set", "tools.max=x=1"],
+        ["--set", "tools.max=invalid JSON"],
+        ["--set", "tools.kinds=x"],
+    ):
         assert serve_eval("check", "tools", url, *wrong).returncode == 2
 
 
@@ -156,5 +160,5 @@ def test_a_fault_under_load_is_named_with_its_load_and_printed(
 def test_limits_name_known_errors() -> None:
     check_limits({"invalid JSON": 0.5})
     for limits in ({"no such": 0.5}, {"invalid JSON": 1.5}):
-        with pytest.raises(PlanError, match="--max"):
+        with pytest.raises(PlanError, match=r"tools\.max"):
             check_limits(limits)
