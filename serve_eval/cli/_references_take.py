@@ -138,7 +138,6 @@ USUAL = (
     "launcher",
     "settings",
     "references_dir",
-    "hardware",
     "reason",
     "concurrency",
     "output_dir",

@@ -38,12 +38,12 @@ EXAMPLES = (
         "serve-eval check invariants PLAN.yaml -o OUT",
     ),
     (
-        "Also render the chat here, and try texts around 4096 tokens:",
+        "Also render the chat here, with this tokenizer:",
         "serve-eval check invariants PLAN.yaml --set invariants.tokenizer=DIR",
     ),
     (
         "Also fill the KV cache with other prompts, and ask the old ones again:",
-        "serve-eval check invariants host:8000 --tasks gsm8k --set invariants.kv_pressure=2000000",
+        "serve-eval check invariants host:8000 --set invariants.kv_pressure=2000000",
     ),
     (
         "Only look for data of one request in the replies to others:",

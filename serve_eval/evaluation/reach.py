@@ -200,7 +200,9 @@ ASKING_OPTIONS: Mapping[str, str] = {"lm_eval.data_files": "read, as its package
 """Options of our tasks that need consent. All others hold questions, or name what is read here."""
 HARMLESS_OPTIONS = frozenset(
     {"cases.group", "cases.prompt", "cases.system_messages", "mmmu.subjects", "longbench_v1.sets"}
-    | {"tool_calls.kinds", "covost2.lang_pair"}
+    | {"tool_calls.kinds", "covost2.lang_pair", "livecodebench.start_date"}
+    | {"livecodebench.end_date", "long_context.kinds", "long_context.lengths"}
+    | {"long_context.sizes"}
     | {
         "longbench_v1.prompts",
         "perplexity.files",

@@ -51,7 +51,7 @@ SOUND = {
 def _check(folder: Path, *arguments: str, **changes: str) -> Result:
     (folder / "tasks").mkdir()
     (folder / "tasks/sums.py").write_text(TASK.format(**{**SOUND, **changes}))
-    asked = ["--include-path", str(folder), "--dataset-root", str(folder), *arguments]
+    asked = ["--set", f"include_path={folder}", "--dataset-root", str(folder), *arguments]
     return CliRunner().invoke(app, ["data", "check", "sums", *asked])
 
 

@@ -80,7 +80,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Spec], Ours]:
             [report] = asyncio.run(evaluate(plan, folder / "run", environ={})).tasks
             scored = spec.name != PERPLEXITY.name
             if scored:
-                register([folder / "run"], folder / "references", wanted=1)
+                register([folder / "run"], folder / "references")
             known[key] = Ours(report, folder / "references" if scored else None)
         return known[key]
 

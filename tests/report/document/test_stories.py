@@ -57,7 +57,8 @@ def _borrows(story: str) -> bool:
 
 def test_every_story_has_a_document_or_ends_by_that_of_another() -> None:
     packages = {folder.parent.name for folder in WORKFLOWS.glob("*/__init__.py")}
-    without = packages - set(STORIES)
+    lists = {"gold"}  # `data check` prints a list of names with what is wrong about each.
+    without = packages - set(STORIES) - lists
     assert not {one for one in without if not _borrows(one)}
     assert _borrows("merge")
     assert "run" in STORIES

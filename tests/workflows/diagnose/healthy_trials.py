@@ -101,7 +101,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             asked = ask_runs(folder, runs, max_tokens)
-            register(asked, folder / "references", wanted=1)
+            register(asked, folder / "references")
             print(f"max_tokens {max_tokens}:", end=" ")
             run_trials(asked, folder / "references", folder, trials)
 

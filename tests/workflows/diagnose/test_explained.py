@@ -55,7 +55,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Path]:
     folder = tmp_path_factory.mktemp("judged")
     plan = replace(plan_for(folder, num_samples=250), no_reference=True, references_dir=None)
     run(plan, Server(act=sound, answers=answers_to(plan.tasks[0])), folder / "a")
-    register([folder / "a"], folder / "own", wanted=1)
+    register([folder / "a"], folder / "own")
     return replace(plan, no_reference=False, references_dir=str(folder / "own")), folder / "a"
 
 

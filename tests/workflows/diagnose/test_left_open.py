@@ -45,7 +45,7 @@ def _run(out: Path, references: Path | None = None, *, lost: int, tokens: int = 
 @pytest.mark.parametrize("lost", [10, 0])
 def test_the_cause_of_an_open_verdict_is_the_lost_answers(lost: int, tmp_path: Path) -> None:
     _run(tmp_path / "sound", lost=0)
-    register([tmp_path / "sound"], tmp_path / "references", wanted=1)
+    register([tmp_path / "sound"], tmp_path / "references")
     report = _run(tmp_path / "out", tmp_path / "references", lost=lost, tokens=12)
     causes = find_leads(read_folder(tmp_path / "out")).causes
     if not lost:

@@ -49,7 +49,7 @@ def _measure(
     answers = answers_to(plan.tasks[0])
     first = replace(plan, no_reference=True, references_dir=None)
     run(first, Server(act=before, answers=answers), folder / "a")
-    register([folder / "a"], folder / "own", wanted=1)
+    register([folder / "a"], folder / "own")
     task = Spec(name="word_problems", options={"num_samples": 250, "max_tokens": HERE, **options})
     here = replace(
         plan,
@@ -117,7 +117,7 @@ def test_damaged_weights_are_named_where_the_limit_cuts_nothing(tmp_path: Path) 
             return (await evaluate(plan, folder, environ={})).tasks[0].verdict.outcome
 
     asyncio.run(ask("none", THERE, tmp_path / "sound", no_reference=True))
-    register([tmp_path / "sound"], tmp_path / "own", wanted=1)
+    register([tmp_path / "sound"], tmp_path / "own")
     judged = {"references_dir": str(tmp_path / "own"), "allow_mismatch": ("max_tokens",)}
     outcome = asyncio.run(ask("int3", HERE, tmp_path / "damaged", **judged))
     assert outcome is VerdictOutcome.FAIL

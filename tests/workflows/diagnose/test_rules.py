@@ -723,7 +723,7 @@ def test_too_few_samples_for_the_margin(tmp_path: Path) -> None:
     plan = replace(plan_for(tmp_path, num_samples=40), no_reference=True, references_dir=None)
     server = Server(act=sound, answers=answers_to(plan.tasks[0]))
     run(plan, server, tmp_path / "first")
-    register([tmp_path / "first"], tmp_path / "own", wanted=1)
+    register([tmp_path / "first"], tmp_path / "own")
     verdict = Spec(name="noninferiority", options={"margin": 7.0})
     plan = replace(plan, no_reference=False, references_dir=str(tmp_path / "own"), verdict=verdict)
 

@@ -246,7 +246,7 @@ def test_a_run_is_compared_with_the_scores_of_its_registered_reference(
 ) -> None:
     """Without these scores, a slice by metadata is never named."""
     plan, a = good
-    register([a], tmp_path / "own", wanted=1)
+    register([a], tmp_path / "own")
     plan = replace(plan, no_reference=False, references_dir=str(tmp_path / "own"))
     hit, words = REAL["metadata"]
     run(plan, Server(act=break_if(hit), answers=answers_to(plan.tasks[0])), tmp_path / "b")

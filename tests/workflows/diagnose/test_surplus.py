@@ -228,7 +228,7 @@ def test_a_damaged_model_that_is_cut_as_before_is_not_explained_by_its_cuts(
             await evaluate(plan, folder, environ={})
 
     asyncio.run(ask("none", tmp_path / "sound", None))
-    register([tmp_path / "sound"], tmp_path / "references", wanted=1)
+    register([tmp_path / "sound"], tmp_path / "references")
     asyncio.run(ask("int3", tmp_path / "damaged", tmp_path / "references"))
     run = read(tmp_path / "damaged")
     assert run.tasks[0].outcome is VerdictOutcome.FAIL

@@ -54,7 +54,7 @@ def _run(out: Path, said: Said, references: Path | None = None) -> None:
 def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("unlike")
     _run(folder / "run", _usual)
-    register([folder / "run"], folder / "references", wanted=1)
+    register([folder / "run"], folder / "references")
     return folder / "references"
 
 

@@ -287,7 +287,7 @@ def test_runs_that_differ_as_a_whole_are_pointed_out(
 ) -> None:
     more = replace(plan, tasks=(Spec(name="gsm8k", options={"num_samples": 400}),))
     runs = _of_runs_with_shifts(more, shifts, tmp_path / "runs")
-    (registered,) = register(runs, tmp_path / "refs", wanted=len(shifts))
+    (registered,) = register(runs, tmp_path / "refs")
     found = references.find("gsm8k", MODEL, FP8, [tmp_path / "refs"])
     assert found is not None
     assert found.runs is not None
@@ -327,7 +327,7 @@ def test_graded_scores_tell_too_whether_runs_differ_as_a_whole(plan: Plan, tmp_p
                 for i, line in enumerate(lines)
             )
         )
-    (registered,) = register(runs, tmp_path / "refs", wanted=2)
+    (registered,) = register(runs, tmp_path / "refs")
     found = references.find("gsm8k", MODEL, FP8, [tmp_path / "refs"])
     assert found is not None
     assert found.runs is not None
