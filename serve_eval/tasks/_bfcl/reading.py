@@ -1,0 +1,147 @@
+"""Read the calls of an answer: those that the server parsed, or those in a text.
+
+A text such as `[f(a=1), g(b="x")]` is parsed as Python and never run.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import operator
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from serve_eval.schema import Response
+from serve_eval.tasks._bfcl.checking import Call
+
+MOST_DIGITS = 400
+"""Length of the result of arithmetic up to which it is done; a longer one cannot be read."""
+
+
+class UnreadableError(ValueError):
+    """The answer has no calls in the form that was asked for."""
+
+
+def read_served(response: Response) -> list[Call]:
+    """Return the calls that the server parsed.
+
+    Raises UnreadableError if the arguments of one are no JSON object.
+    """
+    found = []
+    for call in response.tool_calls:
+        try:
+            arguments = json.loads(call.arguments)
+        except (ValueError, RecursionError) as error:
+            raise UnreadableError(str(error)) from error
+        if not isinstance(arguments, dict):
+            raise UnreadableError("arguments are no object")
+        found.append(Call(call.name, arguments))
+    return found
+
+
+def read_text(text: str) -> list[Call]:
+    """Return the calls of a text, a Python list of them, whose brackets may be missing.
+
+    Raises UnreadableError if it is nothing else. Positional arguments do not count.
+    """
+    text = text.strip("`\n ")
+    text = text if text.startswith("[") else f"[{text}"
+    text = text if text.endswith("]") else f"{text}]"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            body = ast.parse(text.strip().strip("'"), mode="eval").body
+        items = [body] if isinstance(body, ast.Call) else getattr(body, "elts", None)
+        if items is None or not all(isinstance(item, ast.Call) for item in items):
+            raise UnreadableError("no list of calls")
+        return [Call(*_read_call(item)) for item in items]
+    except UnreadableError:
+        raise
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise UnreadableError(str(error)) from error
+
+
+def _read_call(call: ast.Call) -> tuple[str, dict[Any, Any]]:
+    parts, place = [], call.func
+    while isinstance(place, ast.Attribute):
+        parts.append(place.attr)
+        place = place.value
+    if isinstance(place, ast.Name):
+        parts.append(place.id)
+    arguments = {one.arg: _read_value(one.value) for one in call.keywords}
+    return ".".join(reversed(parts)), arguments
+
+
+def _read_value(node: ast.expr | None) -> Any:
+    """Return the value of an argument. Names and calls become texts, as upstream has them."""
+    read = _READERS.get(type(node))
+    if read is None:
+        raise UnreadableError(f"{type(node).__name__} is no value")
+    return read(node)
+
+
+def _read_constant(node: ast.Constant) -> Any:
+    return "..." if node.value is Ellipsis else node.value
+
+
+def _negate(node: ast.UnaryOp) -> Any:
+    """Return the negative operand: upstream reads every sign and `not` as a minus."""
+    if not isinstance(node.operand, ast.Constant):
+        raise UnreadableError("a sign before something that is no constant")
+    value: Any = node.operand.value
+    return -value
+
+
+def _read_inner_call(node: ast.Call) -> Any:
+    if not node.keywords:
+        return ast.unparse(node)
+    name, arguments = _read_call(node)
+    return {name: arguments}
+
+
+_READERS: Mapping[type, Callable[[Any], Any]] = {
+    ast.Constant: _read_constant,
+    ast.UnaryOp: _negate,
+    ast.List: lambda node: [_read_value(item) for item in node.elts],
+    ast.Tuple: lambda node: tuple(_read_value(item) for item in node.elts),
+    ast.Dict: lambda node: {
+        _read_value(key): _read_value(value)
+        for key, value in zip(node.keys, node.values, strict=True)
+    },
+    ast.BinOp: lambda node: _calculate(node),
+    ast.Name: lambda node: node.id,
+    ast.Call: _read_inner_call,
+    ast.Subscript: lambda node: f"{ast.unparse(node.value)}[{ast.unparse(node.slice)}]",
+}
+
+_OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+
+
+def _calculate(node: ast.expr) -> Any:
+    """Return the result of arithmetic with numbers; anything else cannot be read."""
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+        value = _calculate(node.operand)
+        return -value if isinstance(node.op, ast.USub) else value
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        left, right = _calculate(node.left), _calculate(node.right)
+        if isinstance(node.op, ast.Pow) and (abs(left) > 10**9 or abs(right) > MOST_DIGITS):
+            raise UnreadableError("a power that is too large")
+        try:
+            found = _OPERATORS[type(node.op)](left, right)
+        except ArithmeticError as error:
+            raise UnreadableError(str(error)) from error
+        if type(found) not in (int, float) or abs(found) > 10.0**300:
+            raise UnreadableError("a result that is no usual number")
+        return found
+    raise UnreadableError("arithmetic with something that is no number")
