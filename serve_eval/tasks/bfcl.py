@@ -54,7 +54,7 @@ from serve_eval.tasks._bfcl.categories import (
     weigh,
     weight_of,
 )
-from serve_eval.tasks._bfcl.checking import CallError, check_calls
+from serve_eval.tasks._bfcl.checking import Call, CallError, check_calls
 from serve_eval.tasks._bfcl.expected import Expectation
 from serve_eval.tasks._options import RandomSeed
 from serve_eval.tasks._order import shuffle
@@ -175,8 +175,9 @@ def task(
         found = sum(len(one.rows) for one in read.values())
         told = f"BFCL v4 is incomplete: {folder} has {found} rows of these categories"
         local.check_rows(roots, found, min(wanted, total), told, SOURCE)
+        samples = _build_samples(read, mode, wanted, random_seed)
         return Dataset(
-            samples=_build_samples(read, mode, wanted, random_seed),
+            samples=samples,
             files=tuple(file.source for one in read.values() for file in one.files),
             total=found,
             deviation=(
@@ -184,6 +185,7 @@ def task(
                 if all(len(read[name].rows) == CATEGORIES[name].rows for name in chosen)
                 else f"{found} rows, where these categories have {total}"
             ),
+            notes=_note_hopeless(samples),
         )
 
     def score(sample: Sample, response: Response) -> Score:
@@ -269,6 +271,22 @@ def _build_sample(
         metadata={CATEGORY: category, WEIGHT: weight},
         override=Override(extra=extra) if extra else None,
     )
+
+
+def _note_hopeless(samples: list[Sample]) -> tuple[str, ...]:
+    """Name the samples whose own answer breaks the rules, so that every answer is wrong.
+
+    The leaderboard counts them too.
+    """
+    found = []
+    for sample in samples:
+        calls = expected.read_expectation(sample).calls
+        if check_calls(calls, [Call(call.name, expected.fill(call)) for call in calls]):
+            found.append(sample.id)
+    if not found:
+        return ()
+    are = f"{len(found)} sample{'s' if len(found) > 1 else ''}"
+    return (f"no answer to {are} can be right, as on the leaderboard: {', '.join(found)}",)
 
 
 def _describe(turns: list[Message], system: str) -> list[Message]:

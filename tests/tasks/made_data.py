@@ -22,6 +22,7 @@ from serve_eval.schema import Spec
 from serve_eval.tasks._longbench_sets import CHINESE, SETS
 from serve_eval.tasks.mmmu import ROWS, SUBJECTS
 from tests.datasets.videos import write_video
+from tests.tasks.made_bfcl import write_bfcl
 
 _WORDS = """river stone quiet harbour lamp winter garden train letter morning silver bridge paper
 hill market"""
@@ -57,6 +58,7 @@ def write_all(root: Path) -> None:
     write_covost2(root / "covost2/de_en", 12)
     write_mmmu_pro(root / "mmmu_pro")
     write_videomme(root / "videomme", 300)
+    write_bfcl(root / "bfcl")
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:

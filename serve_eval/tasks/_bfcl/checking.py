@@ -124,7 +124,7 @@ def _first_type(allowed: Sequence[Any]) -> type | None:
     return next((type(one) for one in allowed if one != LEFT_OUT), None)
 
 
-def _items_fit(value: Sequence[Any], allowed: Any, inner: type) -> bool:
+def _items_fit(value: Any, allowed: Any, inner: type) -> bool:
     """Return True if the items have the declared type, or that of an allowed list's items."""
     if not isinstance(allowed, list):
         return True

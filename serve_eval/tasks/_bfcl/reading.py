@@ -51,19 +51,21 @@ def read_text(text: str) -> list[Call]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            body = ast.parse(text.strip().strip("'"), mode="eval").body
-        items = [body] if isinstance(body, ast.Call) else getattr(body, "elts", None)
-        if items is None or not all(isinstance(item, ast.Call) for item in items):
-            raise UnreadableError("no list of calls")
-        return [Call(*_read_call(item)) for item in items]
+            body = ast.parse(text, mode="eval").body
+        if not isinstance(body, ast.List):
+            raise UnreadableError("no list")
+        return [Call(*_read_call(item)) for item in body.elts]
     except UnreadableError:
         raise
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise UnreadableError(str(error)) from error
 
 
-def _read_call(call: ast.Call) -> tuple[str, dict[Any, Any]]:
-    parts, place = [], call.func
+def _read_call(call: ast.expr) -> tuple[str, dict[Any, Any]]:
+    if not isinstance(call, ast.Call):
+        raise UnreadableError(f"{type(call).__name__} is no call")
+    parts: list[str] = []
+    place = call.func
     while isinstance(place, ast.Attribute):
         parts.append(place.attr)
         place = place.value

@@ -14,7 +14,6 @@ from serve_eval.datasets.source import Source
 from serve_eval.errors import DatasetError
 from serve_eval.tasks._bfcl.categories import CATEGORIES
 
-
 T = TypeVar("T")
 
 
