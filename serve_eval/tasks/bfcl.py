@@ -56,6 +56,7 @@ from serve_eval.tasks._bfcl.categories import (
 )
 from serve_eval.tasks._bfcl.checking import Call, CallError, check_calls
 from serve_eval.tasks._bfcl.expected import Expectation
+from serve_eval.tasks._documents import name_document
 from serve_eval.tasks._options import RandomSeed
 from serve_eval.tasks._order import shuffle
 
@@ -270,6 +271,7 @@ def _build_sample(
         target=msgspec.json.encode(Expectation(wanted, calls)).decode(),
         metadata={CATEGORY: category, WEIGHT: weight},
         override=Override(extra=extra) if extra else None,
+        group=name_document(json.dumps(row.function)),
     )
 
 

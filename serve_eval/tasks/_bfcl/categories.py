@@ -79,7 +79,7 @@ def _value(sums: Sequence[float]) -> float:
     return correct / weight if weight else 0.0
 
 
-def _weighted_mean(scored: Scored) -> float:
+def _average(scored: Scored) -> float:
     pairs = [(weight_of(sample), score.value) for sample, score in scored]
     return _value((sum(w * value for w, value in pairs), sum(w for w, _ in pairs)))
 
@@ -91,7 +91,7 @@ def weight_of(sample: Sample) -> float:
 
 LEADERBOARD = Aggregation(
     name="mean of non-live, live and irrelevance",
-    of=_weighted_mean,
+    of=_average,
     monotone=True,
     sums=Sums(parts=(CORRECT, WEIGHT), value=_value, limits=(1.0, 0.0)),
 )
