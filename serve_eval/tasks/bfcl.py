@@ -54,7 +54,7 @@ from serve_eval.tasks._bfcl.categories import (
     weigh,
     weight_of,
 )
-from serve_eval.tasks._bfcl.checking import Call, CallError, check_calls
+from serve_eval.tasks._bfcl.checking import CallError, MadeCall, check_calls
 from serve_eval.tasks._bfcl.expected import Expectation
 from serve_eval.tasks._documents import name_document
 from serve_eval.tasks._options import RandomSeed
@@ -283,7 +283,7 @@ def _note_hopeless(samples: list[Sample]) -> tuple[str, ...]:
     found = []
     for sample in samples:
         calls = expected.read_expectation(sample).calls
-        if check_calls(calls, [Call(call.name, expected.fill(call)) for call in calls]):
+        if check_calls(calls, [MadeCall(call.name, expected.fill(call)) for call in calls]):
             found.append(sample.id)
     if not found:
         return ()

@@ -11,7 +11,7 @@ from serve_eval.errors import DatasetError, PlanError
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.schema import DataRoots, Message, Need, Outcome, Response, Sample, ToolCall
 from serve_eval.tasks._bfcl.categories import CATEGORIES, LEADERBOARD, weight_of
-from serve_eval.tasks._bfcl.checking import Call, CallError, check_call, check_calls
+from serve_eval.tasks._bfcl.checking import CallError, MadeCall, check_call, check_calls
 from serve_eval.tasks._bfcl.expected import ExpectedCall, read_expectation
 from serve_eval.tasks._bfcl.reading import UnreadableError, read_text
 from serve_eval.tasks.bfcl import SOURCE, task
@@ -134,7 +134,7 @@ def test_calls_in_a_text(roots: DataRoots, text: str, right: bool) -> None:
 def test_values_in_a_text(text: str, arguments: dict[str, Any] | None) -> None:
     if arguments is None:
         arguments = {"a": "true", "b": "x[0]", "c": "g(1)", "d": {"g": {"y": 2}}}
-    assert read_text(text) == [Call("f", arguments)]
+    assert read_text(text) == [MadeCall("f", arguments)]
 
 
 @pytest.mark.parametrize(
@@ -207,21 +207,21 @@ TEXTS = ("array", "string")
     ],
 )
 def test_one_argument(expected: ExpectedCall, value: Any, error: CallError | None) -> None:
-    assert check_call(expected, Call("f", {"a": value})) == error
+    assert check_call(expected, MadeCall("f", {"a": value})) == error
 
 
 def test_arguments_that_are_missing_or_not_expected() -> None:
     free, needed = _expect("integer", 5, "", required=False), _expect("integer", 5)
     unmarked = _expect("integer", 5, required=False)
-    assert check_call(free, Call("f", {})) is None
-    assert check_call(needed, Call("f", {})) == CallError.MISSING
-    assert check_call(unmarked, Call("f", {})) == CallError.MISSING
-    assert check_call(needed, Call("f", {"a": 5, "b": 1})) == CallError.UNEXPECTED
+    assert check_call(free, MadeCall("f", {})) is None
+    assert check_call(needed, MadeCall("f", {})) == CallError.MISSING
+    assert check_call(unmarked, MadeCall("f", {})) == CallError.MISSING
+    assert check_call(needed, MadeCall("f", {"a": 5, "b": 1})) == CallError.UNEXPECTED
 
 
 def test_calls_are_matched_from_the_first_expected_one() -> None:
     wide, narrow = _expect("integer", 1, 2), _expect("integer", 1)
-    one, two = Call("f", {"a": 1}), Call("f", {"a": 2})
+    one, two = MadeCall("f", {"a": 1}), MadeCall("f", {"a": 2})
     assert check_calls([wide, narrow], [two, one]) is None
     assert check_calls([wide, narrow], [one, two]) == CallError.VALUE
 

@@ -28,7 +28,7 @@ LEFT_OUT = ""
 """Among the values of an argument: it may be left out."""
 
 
-class Call(NamedTuple):
+class MadeCall(NamedTuple):
     """A call that an answer makes, with its arguments as Python values."""
 
     name: str
@@ -49,7 +49,7 @@ class CallError(StrEnum):
     VALUE = "another value"
 
 
-def check_calls(expected: Sequence[ExpectedCall], made: Sequence[Call]) -> CallError | None:
+def check_calls(expected: Sequence[ExpectedCall], made: Sequence[MadeCall]) -> CallError | None:
     """Return what is wrong with the calls, in any order (None: nothing).
 
     Each expected call takes the first call left that fits it, as upstream does, even if another
@@ -70,7 +70,7 @@ def check_calls(expected: Sequence[ExpectedCall], made: Sequence[Call]) -> CallE
     return None
 
 
-def check_call(expected: ExpectedCall, call: Call) -> CallError | None:
+def check_call(expected: ExpectedCall, call: MadeCall) -> CallError | None:
     """Return what is wrong with one call."""
     if call.name != expected.name:
         return CallError.FUNCTION

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from serve_eval.schema import Response
-from serve_eval.tasks._bfcl.checking import Call
+from serve_eval.tasks._bfcl.checking import MadeCall
 
 MOST_DIGITS = 400
 """Length of the result of arithmetic up to which it is done; a longer one cannot be read."""
@@ -23,7 +23,7 @@ class UnreadableError(ValueError):
     """The answer has no calls in the form that was asked for."""
 
 
-def read_served(response: Response) -> list[Call]:
+def read_served(response: Response) -> list[MadeCall]:
     """Return the calls that the server parsed.
 
     Raises UnreadableError if the arguments of one are no JSON object.
@@ -36,11 +36,11 @@ def read_served(response: Response) -> list[Call]:
             raise UnreadableError(str(error)) from error
         if not isinstance(arguments, dict):
             raise UnreadableError("arguments are no object")
-        found.append(Call(call.name, arguments))
+        found.append(MadeCall(call.name, arguments))
     return found
 
 
-def read_text(text: str) -> list[Call]:
+def read_text(text: str) -> list[MadeCall]:
     """Return the calls of a text, a Python list of them, whose brackets may be missing.
 
     Raises UnreadableError if it is nothing else. Positional arguments do not count.
@@ -54,7 +54,7 @@ def read_text(text: str) -> list[Call]:
             body = ast.parse(text, mode="eval").body
         if not isinstance(body, ast.List):
             raise UnreadableError("no list")
-        return [Call(*_read_call(item)) for item in body.elts]
+        return [MadeCall(*_read_call(item)) for item in body.elts]
     except UnreadableError:
         raise
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:

@@ -17,18 +17,18 @@ from serve_eval.tasks._bfcl.categories import CATEGORIES
 T = TypeVar("T")
 
 
-class Turn(Struct, frozen=True):
+class RowTurn(Struct, frozen=True):
     """A message of a question."""
 
     role: str
     content: str
 
 
-class Row(Struct, frozen=True):
+class QuestionRow(Struct, frozen=True):
     """A question: the messages of its only turn, and the functions that it offers."""
 
     id: str
-    question: tuple[tuple[Turn, ...]]
+    question: tuple[tuple[RowTurn, ...]]
     function: tuple[dict[str, Any], ...]
 
 
@@ -40,7 +40,7 @@ class _Answer(Struct, frozen=True):
 class ReadCategory(NamedTuple):
     """The rows of a category, their answers by id, if it has any, and its files."""
 
-    rows: list[Row]
+    rows: list[QuestionRow]
     answers: Mapping[str, tuple[dict[str, dict[str, Any]], ...]]
     files: tuple[local.DataFile, ...]
 
@@ -53,7 +53,7 @@ def name_file(category: str) -> str:
 def read_category(source: Source, folder: Path, category: str) -> ReadCategory:
     """Return a category. Raises DatasetError for a missing or malformed file."""
     questions = local.read_file(_find(source, folder, name_file(category)))
-    rows = _lines(questions, Row)
+    rows = _lines(questions, QuestionRow)
     if CATEGORIES[category].wanted != "calls":
         return ReadCategory(rows, {}, (questions,))
     gold = local.read_file(_find(source, folder, f"possible_answer/{name_file(category)}"))
