@@ -6,7 +6,7 @@ calculate_triangle_area(base, height, unit), and asks "Find the area of a triang
 units and height of 5 units." It is right if the calls are the expected ones, in any order, each
 argument with one of its allowed values. In the categories of irrelevance, no call is right. The
 value is the mean of the parts of the leaderboard's score that have one turn: non-live, live and
-irrelevance. Categories in Java and JavaScript are left out.
+irrelevance.
 """
 
 from __future__ import annotations
@@ -68,6 +68,18 @@ _SHA256 = {
     "possible_answer/BFCL_v4_simple_python.json": (
         "90cd5bc653690ee8e459b5b3f3fc9458606f7f3fcbf795bb51b7dc581f8c86dc"
     ),
+    "BFCL_v4_simple_java.json": (
+        "13d2303a125b08754f0e41995b9273b5005fa8ed8ebfaa24ef53b4d83c4b5c6e"
+    ),
+    "possible_answer/BFCL_v4_simple_java.json": (
+        "78f25616084044fa05bbfcee68e03f6ececb222bdd5cb3b7783a675fb3366e35"
+    ),
+    "BFCL_v4_simple_javascript.json": (
+        "329e67fedf79a6243d93dbda4b388d12bd2d31f1f2163d92cb6ef676d1764f44"
+    ),
+    "possible_answer/BFCL_v4_simple_javascript.json": (
+        "e2f9f2e51d88e0c8056ffbf1a3dd3d02eb032532d2b5d98c9cc9003385bdd56b"
+    ),
     "BFCL_v4_multiple.json": ("aef168155ebd74b7ac2401198b201343bc7d16d7a3d7e0d4e6d8ee82c6969b2a"),
     "possible_answer/BFCL_v4_multiple.json": (
         "244e00ce9395df948bcafc7bee64e8f9c87ef70887587d83cae45b13699f3047"
@@ -121,7 +133,7 @@ SOURCE = Source(
     folders=("bfcl_eval/data", "bfcl"),
     homepage="https://github.com/ShishirPatil/gorilla/tree/main/berkeley-function-call-leaderboard",
     licence="Apache-2.0",
-    rows="3491 with one turn in Python, 11 categories",
+    rows="3641 with one turn, 13 categories",
     revision=COMMIT,
     urls={
         name: (
@@ -150,7 +162,8 @@ def task(
         ),
     ] = "fc",
     categories: Annotated[
-        list[str] | None, Setting("Some of the 11 categories. Not set: all.")
+        list[str] | None,
+        Setting("Some of the 13 categories. Not set: all, in mode prompt those in Python."),
     ] = None,
     num_samples: Annotated[
         int | None,
@@ -163,7 +176,7 @@ def task(
     `mode` is one of the two of the leaderboard. Raises PlanError for unknown categories and for
     numbers out of range.
     """
-    chosen = _choose(categories)
+    chosen = _choose(categories, mode)
     total = sum(CATEGORIES[name].rows for name in chosen)
     count = total if num_samples is None else num_samples
     if not chosen or count < 1:
@@ -214,19 +227,28 @@ def task(
         failure_mode=_name_failure,
         requires=frozenset({Need.TOOLS}) if mode == "fc" else frozenset(),
         judges_empty=True,
-        scoring="inline" if mode == "fc" else "apart",
+        scoring="apart",
     )
 
 
-def _choose(names: list[str] | None) -> list[str]:
+def _choose(names: list[str] | None, mode: Mode) -> list[str]:
+    known = [
+        name
+        for name, category in CATEGORIES.items()
+        if mode == "fc" or category.language == "python"
+    ]
     problems = [
         f"bfcl.categories: unknown category {name!r}.{registry.nearest(name, CATEGORIES)}"
         for name in names or ()
         if name not in CATEGORIES
+    ] + [
+        f"bfcl.categories: {name} is for mode fc: the mode prompt reads calls as Python"
+        for name in names or ()
+        if name in CATEGORIES and name not in known
     ]
     if problems:
         raise PlanError(problems)
-    return list(CATEGORIES) if names is None else of_names(names)
+    return known if names is None else of_names(names)
 
 
 def _build_samples(
@@ -250,15 +272,13 @@ def _build_sample(
     extra: dict[str, Any] = {}
     try:
         calls = tuple(
-            expected.expect_call(
-                row.function, answer, only="simple" in category, dots=mode == "prompt"
-            )
+            expected.expect_call(row.function, answer, category, dots=mode == "prompt")
             for answer in read.answers.get(row.id, ())
         )
         if mode == "prompt":
             turns = _describe(turns, asking.describe(row.function))
         elif row.function:
-            tools = [asking.offer(function) for function in row.function]
+            tools = [asking.offer(one, CATEGORIES[category].language) for one in row.function]
             extra = {"tools": tools, "tool_choice": "auto"}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DatasetError(

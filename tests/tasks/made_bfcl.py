@@ -61,6 +61,72 @@ FUNCTIONS: list[dict[str, Any]] = [
 """Functions with all the types of BFCL, as the files write them."""
 
 
+JAVA: dict[str, Any] = {
+    "name": "Store.put",
+    "description": "Put things into a store.",
+    "parameters": {
+        "type": "dict",
+        "properties": {
+            "store": {"type": "any", "description": "The store."},
+            "number": {"type": "long", "description": "The number."},
+            "names": {
+                "type": "ArrayList",
+                "items": {"type": "String"},
+                "description": "The names.",
+            },
+            "flags": {"type": "HashMap", "description": "The flags."},
+            "quick": {"type": "boolean", "description": "True if it is quick."},
+        },
+        "required": ["store", "number"],
+    },
+}
+JAVASCRIPT: dict[str, Any] = {
+    "name": "drawLine",
+    "description": "Draw a line.",
+    "parameters": {
+        "type": "dict",
+        "properties": {
+            "points": {
+                "type": "array",
+                "items": {"type": "float"},
+                "description": "The points.",
+            },
+            "pen": {
+                "type": "dict",
+                "properties": {"colour": {"type": "String", "description": "Its colour."}},
+                "description": "The pen.",
+            },
+            "closed": {"type": "Boolean", "description": "True if it ends where it began."},
+            "done": {"type": "any", "description": "Called at the end."},
+        },
+        "required": ["points"],
+    },
+}
+
+
+def right_java(i: int) -> Answer:
+    """Return the expected call of the function in Java for the row with a number."""
+    values: dict[str, list[Any]] = {
+        "store": ["mainStore"],
+        "number": [i],
+        "names": [["a b", f"c{i}"]],
+        "flags": [{"on": [True], "size": [2]}],
+        "quick": [False],
+    }
+    return {"Store.put": values}
+
+
+def right_javascript(i: int) -> Answer:
+    """Return the expected call of the function in JavaScript for the row with a number."""
+    values: dict[str, list[Any]] = {
+        "points": [[1.5, float(i)]],
+        "pen": [{"colour": ["red"]}],
+        "closed": [True, ""],
+        "done": ["onDone"],
+    }
+    return {"drawLine": values}
+
+
 def right_area(i: int) -> Answer:
     """Return the expected call of the first function for the row with a number."""
     return {"shape.area": {"width": [i], "height": [2.5, i + 1], "unit": ["", "cm"]}}
@@ -85,13 +151,18 @@ def row_of(category: str, i: int) -> tuple[dict[str, Any], list[Answer]]:
         answer = [right_area(i), right_area(i + 7)]
     if category in ("multiple", "live_multiple"):
         answer = answer[i % 2 :][:1]
+    functions = FUNCTIONS if multiple else FUNCTIONS[:1]
+    if CATEGORIES[category].language == "java":
+        functions, answer = [JAVA], [right_java(i)]
+    elif CATEGORIES[category].language == "javascript":
+        functions, answer = [JAVASCRIPT], [right_javascript(i)]
     turns = [{"role": "user", "content": f"Question {i} of {category}."}]
     if category.startswith("live") and i % 5 == 0:
         turns.insert(0, {"role": "system", "content": "You are brief."})
     row = {
         "id": f"{category}_{i}" + (f"-{i}-0" if category.startswith("live") else ""),
         "question": [turns],
-        "function": FUNCTIONS if multiple else FUNCTIONS[:1],
+        "function": functions,
     }
     return row, answer if CATEGORIES[category].wanted == "calls" else []
 

@@ -12,12 +12,18 @@ from serve_eval.evaluation.engine.request import request_of
 from serve_eval.schema import DataRoots, Message, Need, Outcome, Response, Sample, ToolCall
 from serve_eval.tasks._bfcl.categories import CATEGORIES, LEADERBOARD, weight_of
 from serve_eval.tasks._bfcl.checking import CallError, MadeCall, check_call, check_calls
-from serve_eval.tasks._bfcl.expected import ExpectedCall, read_expectation
+from serve_eval.tasks._bfcl.expected import ExpectedCall
+from serve_eval.tasks._bfcl.literals import read_java, read_javascript
 from serve_eval.tasks._bfcl.reading import UnreadableError, read_text
-from serve_eval.tasks.bfcl import SOURCE, task
+from serve_eval.tasks.bfcl import SOURCE, Mode, task
 from tests.tasks.made_bfcl import write_bfcl
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "bfcl"
+REQUESTS: dict[Mode, str] = {
+    "fc": "1a65520ef3ef4f4b52ed84528bcbb1e04476f138cf9efb8b86225bff7e9e702e",
+    "prompt": "6c5d0ea993a0563cfa4da323dd98f73ea99d1457916125f445052b0d03db760a",
+}
+"""Hashes of the requests of the real rows."""
 SMALL = dict.fromkeys(CATEGORIES, 3)
 
 
@@ -29,7 +35,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> DataRoots:
 
 
 def _sample(roots: DataRoots, name: str, **options: Any) -> Sample:
-    loaded = task(**options).load(roots, 33)
+    loaded = task(**options).load(roots, 39)
     return next(sample for sample in loaded.samples if sample.id == name)
 
 
@@ -228,8 +234,8 @@ def test_calls_are_matched_from_the_first_expected_one() -> None:
 
 def test_the_value_is_the_mean_of_the_three_parts(data_root: Path) -> None:
     made = task()
-    loaded = made.load(DataRoots(roots=(data_root,)), 3491)
-    assert (len(loaded.samples), loaded.deviation, loaded.notes) == (3491, None, ())
+    loaded = made.load(DataRoots(roots=(data_root,)), 3641)
+    assert (len(loaded.samples), loaded.deviation, loaded.notes) == (3641, None, ())
     known = {"simple_python": 1, "live_multiple": 1, "irrelevance": 1, "live_relevance": 1}
     scored = []
     for sample in loaded.samples:
@@ -238,7 +244,7 @@ def test_the_value_is_the_mean_of_the_three_parts(data_root: Path) -> None:
         score = made.score(sample, _served())
         parts = {"weighted correct": weight * right, "weight": weight}
         scored.append((sample, score.__class__(value=right, outcome=score.outcome, parts=parts)))
-    wanted = (1 / 4 + 1053 / 1351 + 1 / 2) / 3
+    wanted = (1 / 4 * 1 / 3 + 1053 / 1351 + 1 / 2) / 3
     assert LEADERBOARD.of(scored) == pytest.approx(wanted, abs=1e-12)
     assert LEADERBOARD.sums is not None
     sums = [sum(score.parts[part] for _, score in scored) for part in LEADERBOARD.sums.parts]
@@ -246,7 +252,7 @@ def test_the_value_is_the_mean_of_the_three_parts(data_root: Path) -> None:
     shown = made.breakdown([(sample, score.value) for sample, score in scored])
     parts = {name: one["value"] for name, one in shown["part"].items()}  # type: ignore[attr-defined]
     assert parts == pytest.approx(
-        {"non-live": 25.0, "live": 100 * 1053 / 1351, "irrelevance": 50.0}
+        {"non-live": 100 / 12, "live": 100 * 1053 / 1351, "irrelevance": 50.0}
     )
     assert shown["category"]["live_relevance"] == {"value": 100.0, "scored": 16}  # type: ignore[index]
 
@@ -254,7 +260,7 @@ def test_the_value_is_the_mean_of_the_three_parts(data_root: Path) -> None:
 def test_a_part_of_the_samples_has_every_category_by_its_size(data_root: Path) -> None:
     samples = task(num_samples=350).load(DataRoots(roots=(data_root,)), 350).samples
     counts = [sum(s.metadata["category"] == name for s in samples) for name in CATEGORIES]
-    wanted = [category.rows * 350 / 3491 for category in CATEGORIES.values()]
+    wanted = [category.rows * 350 / 3641 for category in CATEGORIES.values()]
     assert all(abs(count - share) <= 1 for count, share in zip(counts, wanted, strict=True))
 
 
@@ -296,6 +302,106 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:
         chosen.load(roots, 2)
 
 
+def test_functions_of_java_and_javascript_take_texts(roots: DataRoots) -> None:
+    java, script = (
+        request_of(task(), _sample(roots, f"simple_{name}_1")).extra["tools"][0]["function"]  # type: ignore[index]
+        for name in ("java", "javascript")
+    )
+    assert java["description"].endswith(" is in Java 8 SDK syntax.")
+    of = java["parameters"]["properties"]
+    assert of["names"] == {
+        "type": "string",
+        "description": "The names. This is Java ArrayList type parameter in string representation."
+        " The list elements are of type String; they are not in string representation.",
+    }
+    assert of["store"]["description"].endswith("any type of Java object in string representation.")
+    pen = script["parameters"]["properties"]["pen"]
+    assert pen["type"] == "string"
+    assert "properties" not in pen
+    assert pen["description"].endswith(
+        '{"colour": {"type": "String", "description": "Its colour."}}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "items", "value"),
+    [
+        ("42L", "long", "", 42),
+        ("42", "long", "", "42"),
+        ("-7", "integer", "", -7),
+        ("1.5e1F", "float", "", 15.0),
+        ("1.5", "double", "", 1.5),
+        ("true", "boolean", "", True),
+        ("yes", "boolean", "", "yes"),
+        ('"x"', "String", "", '"x"'),
+        ("new int[]{1, 2}", "Array", "integer", [1, 2]),
+        ('new String[]{"a"}', "Array", "String", ['"a"']),
+        ("ids", "Array", "integer", "ids"),
+        ("new ArrayList<>()", "ArrayList", "long", []),
+        ('new ArrayList<>(Arrays.asList("a", "b"))', "ArrayList", "String", ["a", "b"]),
+        ("new ArrayList<Long>() {{ add(1L); add(2L); }}", "ArrayList", "long", [1, 2]),
+        (
+            'new HashMap<String, Object>() {{ put("a", true); put("b", 2L); put("c", 1.5f); '
+            'put("d", "x"); put("e", y); }}',
+            "HashMap",
+            "",
+            {"a": True, "b": 2, "c": 1.5, "d": "x", "e": "y"},
+        ),
+        ("new HashMap<>()", "HashMap", "", {}),
+        ("map", "HashMap", "", "map"),
+    ],
+)
+def test_literals_of_java(text: str, kind: str, items: str, value: Any) -> None:
+    found = read_java(text, kind, items)
+    assert (type(found), found) == (type(value), value)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "items", "value"),
+    [
+        ("5", "integer", "", 5),
+        ("5.0", "integer", "", "5.0"),
+        ("5", "float", "", 5.0),
+        ("5n", "Bigint", "", 5),
+        ("false", "Boolean", "", False),
+        ("'x'", "String", "", "x"),
+        ("x", "any", "", "x"),
+        ("['a', \"b\"]", "array", "String", ["a", "b"]),
+        ("[1, 2.5]", "array", "float", [1.0, 2.5]),
+        ("new Array(1, 2)", "array", "integer", [1, 2]),
+        ("[[1, 'x'], [true]]", "array", "array", [[1, "x"], [True]]),
+        ("[ ]", "array", "float", []),
+        ("items", "array", "String", "items"),
+        ("{}", "dict", "", {}),
+        ("{'a': 1, b: [2, x], \"c\": 'y'}", "dict", "", {"a": 1, "b": [2, "x"], "c": "y"}),
+        ("state", "dict", "", "state"),
+    ],
+)
+def test_literals_of_javascript(text: str, kind: str, items: str, value: Any) -> None:
+    found = read_javascript(text, kind, items)
+    assert (type(found), found) == (type(value), value)
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [("41L", None), (41, CallError.TYPE), ("41", CallError.TYPE)]
+)
+def test_an_argument_in_java_is_a_text(value: Any, error: CallError | None) -> None:
+    expected = ExpectedCall(
+        name="f",
+        values={"a": [41]},
+        types={"a": ("long", "")},
+        required=["a"],
+        language="java",
+    )
+    assert check_call(expected, MadeCall("f", {"a": value})) == error
+
+
+def test_the_prompt_mode_asks_in_python_only() -> None:
+    assert task(mode="prompt").hypothesis.num_samples == 3491
+    with pytest.raises(PlanError, match="simple_java is for mode fc"):
+        task(mode="prompt", categories=["simple_java"])
+
+
 def test_wrong_options_are_refused() -> None:
     with pytest.raises(PlanError, match="unknown category 'simple'"):
         task(categories=["simple"])
@@ -305,12 +411,38 @@ def test_wrong_options_are_refused() -> None:
         task(categories=[])
 
 
+def _hash_requests(mode: Mode) -> str:
+    """Return the hash of the requests of all real rows, in the order of their ids."""
+    made = task(mode=mode)
+    samples = made.load(DataRoots(roots=(SHARED,)), 3641).samples
+    sent = [request_of(made, sample) for sample in sorted(samples, key=lambda one: one.id)]
+    turns = [[(turn.role, turn.content) for turn in one.prompt] for one in sent]  # type: ignore[union-attr]
+    return hashlib.sha256(json.dumps([turns, [one.extra for one in sent]]).encode()).hexdigest()
+
+
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the real files are not next to the checkout")
-def test_the_real_files_have_the_known_checksums_and_right_answers() -> None:
+def test_the_real_files_and_their_requests_are_the_known_ones() -> None:
     for name, sha256 in SOURCE.sha256.items():
         assert hashlib.sha256((SHARED / name).read_bytes()).hexdigest() == sha256, name
-    made = task()
-    loaded = made.load(DataRoots(roots=(SHARED,)), 3491)
-    assert loaded.deviation is None
-    assert loaded.notes[0].startswith("no answer to 4 samples can be right")
-    assert sum(1 for s in loaded.samples if read_expectation(s).wanted == "calls") == 2351
+    assert {mode: _hash_requests(mode) for mode in REQUESTS} == REQUESTS
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the real files are not next to the checkout")
+@pytest.mark.parametrize(("mode", "rows", "hopeless"), [("fc", 3641, 6), ("prompt", 3491, 4)])
+def test_every_real_row_has_an_answer_that_is_right(mode: Mode, rows: int, hopeless: int) -> None:
+    made = task(mode=mode)
+    loaded = made.load(DataRoots(roots=(SHARED,)), rows)
+    assert (len(loaded.samples), loaded.deviation) == (rows, None)
+    told, _, names = loaded.notes[0].partition(": ")
+    assert told == f"no answer to {hopeless} samples can be right, as on the leaderboard"
+    for sample in loaded.samples:
+        right, wrong = (made.score(sample, _answer(text, mode)) for text in made.answers(sample))
+        assert right.value == float(sample.id not in names.split(", ")), sample.id
+        assert wrong.value == 0.0, sample.id
+
+
+def _answer(text: str, mode: Mode) -> Response:
+    if mode == "prompt" or not text.startswith("{"):
+        return Response(text=text, finish_reason="stop")
+    calls = json.loads(text)["tool_calls"]
+    return _served(*[(call["name"], json.dumps(call["arguments"])) for call in calls])

@@ -7,10 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from serve_eval.tasks._bfcl.expected import underscore
+from serve_eval.tasks._bfcl.literals import Language
 
 Function = Mapping[str, Any]
 
-HINT = " Note that the provided function is in Python 3 syntax."
+HINTS: Mapping[Language, str] = {
+    "python": " Note that the provided function is in Python 3 syntax.",
+    "java": " Note that the provided function is in Java 8 SDK syntax.",
+    "javascript": " Note that the provided function is in JavaScript syntax.",
+}
+NAMES: Mapping[Language, str] = {"java": "Java", "javascript": "JavaScript"}
 FLOAT = " This is a float type value."
 _TYPES: Mapping[str, str] = {
     "integer": "integer",
@@ -57,9 +63,35 @@ SYSTEM = (
 """The default system prompt of the leaderboard's prompt mode, up to the functions."""
 
 
-def hint(function: Function) -> dict[str, Any]:
-    """Return a function whose description names its language."""
-    return {**function, "description": function["description"] + HINT}
+def hint(function: Function, language: Language = "python") -> dict[str, Any]:
+    """Return a function whose description names its language.
+
+    Every parameter of Java and JavaScript is a text that describes its type.
+    """
+    found = {**function, "description": function["description"] + HINTS[language]}
+    if language == "python":
+        return found
+    parameters = function["parameters"]
+    properties = parameters["properties"].items()
+    texts = {name: _describe_text(value, language) for name, value in properties}
+    return {**found, "parameters": {**parameters, "properties": texts}}
+
+
+def _describe_text(schema: Mapping[str, Any], language: Language) -> dict[str, Any]:
+    """Return the schema of a parameter whose value is written in a language, as a text."""
+    found, kind, name = {**schema, "type": "string"}, schema["type"], NAMES[language]
+    if kind == "any":
+        more = f" This parameter can be of any type of {name} object in string representation."
+    else:
+        more = f" This is {name} {kind} type parameter in string representation."
+    if kind in (("Array", "ArrayList") if language == "java" else ("array",)):
+        items = found.pop("items")["type"]
+        more += f" The list elements are of type {items}; they are not in string representation."
+    if language == "javascript" and kind == "dict" and "properties" in found:
+        entries = json.dumps(found.pop("properties"))
+        more += " The dictionary entries have the following schema; they are not in string"
+        more += f" representation. {entries}"
+    return {**found, "description": schema["description"] + more}
 
 
 def describe(functions: Sequence[Function]) -> str:
@@ -67,9 +99,9 @@ def describe(functions: Sequence[Function]) -> str:
     return f"{SYSTEM}{json.dumps([hint(one) for one in functions], indent=4)}\n"
 
 
-def offer(function: Function) -> dict[str, Any]:
+def offer(function: Function, language: Language = "python") -> dict[str, Any]:
     """Return a function as a tool of OpenAI's API."""
-    found = hint(function)
+    found = hint(function, language)
     parameters = {**found["parameters"], "type": "object"}
     parameters["properties"] = _cast_properties(parameters["properties"])
     return {

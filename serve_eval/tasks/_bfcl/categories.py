@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from serve_eval.schema import Aggregation, Sample, Scored, Sums
+from serve_eval.tasks._bfcl.literals import Language
 
 Wanted = Literal["calls", "no call", "any call"]
 
@@ -19,15 +20,22 @@ WEIGHT, CORRECT = "weight", "weighted correct"
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """A category: its published rows, what is right, and the part that it counts in, if any."""
+    """A category: its published rows, what is right, and the part that it counts in, if any.
+
+    Categories of one `kind` differ in their language and count in a part as one ("": its own).
+    """
 
     rows: int
     wanted: Wanted
     part: str | None
+    kind: str = ""
+    language: Language = "python"
 
 
 CATEGORIES: Mapping[str, Category] = {
-    "simple_python": Category(400, "calls", NON_LIVE),
+    "simple_python": Category(400, "calls", NON_LIVE, "simple"),
+    "simple_java": Category(100, "calls", NON_LIVE, "simple", "java"),
+    "simple_javascript": Category(50, "calls", NON_LIVE, "simple", "javascript"),
     "multiple": Category(200, "calls", NON_LIVE),
     "parallel": Category(200, "calls", NON_LIVE),
     "parallel_multiple": Category(200, "calls", NON_LIVE),
@@ -45,9 +53,9 @@ CATEGORIES: Mapping[str, Category] = {
 def weigh(asked: Sequence[str]) -> Mapping[str, float]:
     """Return the weight of a sample of each category, of which the largest is 1.
 
-    `asked` has the category of every sample. Parts have the same weight, and so have the categories
-    of a part, except that samples of the part live have the same. A category without a part has
-    weight 0, unless nothing else is asked.
+    `asked` has the category of every sample. Parts have the same weight, and so have the kinds of a
+    part and the languages of a kind, except that all samples of the part live have the same. A
+    category without a part has weight 0, unless nothing else is asked.
     """
     counts = Counter(asked)
     parts = {CATEGORIES[name].part for name in counts} - {None}
@@ -55,23 +63,28 @@ def weigh(asked: Sequence[str]) -> Mapping[str, float]:
         return dict.fromkeys(counts, 1.0)
     weights = dict.fromkeys(counts, 0.0)
     for part in parts:
-        names = [name for name in counts if CATEGORIES[name].part == part]
-        size = sum(counts[name] for name in names)
-        for name in names:
-            share = counts[name] / size if part == LIVE else 1.0 / len(names)
-            weights[name] = share / counts[name]
+        inside = {name: n for name, n in counts.items() if CATEGORIES[name].part == part}
+        shares = _share(part, inside)
+        weights.update({name: shares[name] / inside[name] for name in inside})
     most = max(weights.values())
     return {name: weight / most for name, weight in weights.items()}
 
 
+def _share(part: str | None, counts: Mapping[str, int]) -> Mapping[str, float]:
+    """Return the share of each category in its part, from their numbers of samples."""
+    if part == LIVE:
+        size = sum(counts.values())
+        return {name: count / size for name, count in counts.items()}
+    kinds = Counter(CATEGORIES[name].kind or name for name in counts)
+    return {name: 1 / len(kinds) / kinds[CATEGORIES[name].kind or name] for name in counts}
+
+
 def mean_of_part(part: str, means: Mapping[str, tuple[float, int]]) -> Mapping[str, object]:
     """Return the value of a part from the mean and the number of scored samples by category."""
-    scored = sum(count for _, count in means.values())
-    if part == LIVE:
-        value = sum(mean * count for mean, count in means.values()) / scored
-    else:
-        value = sum(mean for mean, _ in means.values()) / len(means)
-    return {"value": value, "scored": scored}
+    counts = {name: count for name, (_, count) in means.items()}
+    shares = _share(part, counts)
+    value = sum(shares[name] * mean for name, (mean, _) in means.items())
+    return {"value": value, "scored": sum(counts.values())}
 
 
 def _value(sums: Sequence[float]) -> float:

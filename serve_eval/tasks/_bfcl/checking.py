@@ -1,4 +1,4 @@
-"""Check calls against the expected ones, as BFCL's checker of Python calls does.
+"""Check calls against the expected ones, as BFCL's checker of abstract syntax does.
 
 The rules are those of the leaderboard's `ast_checker`, written from its behaviour. They compare
 types as Python does, so that true is no integer, and an integer is a right float. Strings are equal
@@ -12,8 +12,15 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from serve_eval.tasks._bfcl.expected import ExpectedCall
+from serve_eval.tasks._bfcl.literals import (
+    JAVA,
+    JAVASCRIPT,
+    Language,
+    read_java,
+    read_javascript,
+)
 
-_TYPES: Mapping[str, type] = {
+_PYTHON: Mapping[str, type] = {
     "string": str,
     "integer": int,
     "float": float,
@@ -23,6 +30,13 @@ _TYPES: Mapping[str, type] = {
     "dict": dict,
     "any": str,
 }
+_TYPES: Mapping[Language, Mapping[str, type]] = {
+    "python": _PYTHON,
+    "java": JAVA,
+    "javascript": JAVASCRIPT,
+}
+_NESTED = ("array", "tuple", "Array", "ArrayList")
+"""Types whose items have a declared type."""
 _DROPPED = str.maketrans("", "", " ,./-_*^")
 LEFT_OUT = ""
 """Among the values of an argument: it may be left out."""
@@ -80,7 +94,8 @@ def check_call(expected: ExpectedCall, call: MadeCall) -> CallError | None:
     for name, value in given.items():
         if name not in expected.types or name not in expected.values:
             return CallError.UNEXPECTED
-        error = _check_value(value, expected.values[name], *expected.types[name])
+        allowed, (kind, items) = expected.values[name], expected.types[name]
+        error = _check_value(value, allowed, kind, items, expected.language)
         if error is not None:
             return error
     if any(name not in given and LEFT_OUT not in v for name, v in expected.values.items()):
@@ -89,13 +104,16 @@ def check_call(expected: ExpectedCall, call: MadeCall) -> CallError | None:
 
 
 def _check_value(
-    value: Any, allowed: Sequence[Any], kind: str, kind_of_items: str
+    value: Any, allowed: Sequence[Any], kind: str, items: str, language: Language
 ) -> CallError | None:
-    wanted, nested = _TYPES.get(kind), kind in ("array", "tuple")
-    inner = _TYPES.get(kind_of_items) if nested else None
+    types, nested = _TYPES[language], kind in _NESTED
+    wanted, inner = types.get(kind), types.get(items) if nested else None
     if wanted is None or (nested and inner is None):
         return CallError.TYPE
-    value = _convert(value, kind)
+    try:
+        value = _convert(value, kind, items, language)
+    except (TypeError, ValueError, OverflowError):
+        return CallError.TYPE
     first = _first_type(allowed)
     if type(value) is wanted:
         if inner is not None and not any(_items_fit(value, one, inner) for one in allowed):
@@ -108,16 +126,20 @@ def _check_value(
     return None if fits else CallError.VALUE
 
 
-def _convert(value: Any, kind: str) -> Any:
-    """Return a tuple as a list and an integer as a float, where these are declared."""
+def _convert(value: Any, kind: str, items: str, language: Language) -> Any:
+    """Return a tuple as a list and an integer as a float, where these are declared.
+
+    Values of Java and JavaScript are read. Raises TypeError for one that is no text, and ValueError
+    or OverflowError for one that is out of range.
+    """
+    if language != "python":
+        if type(value) is not str:
+            raise TypeError("no text")
+        read = read_java if language == "java" else read_javascript
+        return read(value, kind, items if kind in _NESTED else "")
     if kind == "tuple" and type(value) is tuple:
         return list(value)
-    if kind == "float" and type(value) is int:
-        try:
-            return float(value)
-        except OverflowError:
-            return value
-    return value
+    return float(value) if kind == "float" and type(value) is int else value
 
 
 def _first_type(allowed: Sequence[Any]) -> type | None:

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from serve_eval.schema import Sample
-from serve_eval.tasks._bfcl.categories import Wanted
+from serve_eval.tasks._bfcl.categories import CATEGORIES, Wanted
+from serve_eval.tasks._bfcl.literals import Language, write_literal
 
 
 class ExpectedCall(Struct, frozen=True):
@@ -24,6 +25,7 @@ class ExpectedCall(Struct, frozen=True):
     values: dict[str, list[Any]]
     types: dict[str, tuple[str, str]]
     required: list[str]
+    language: Language = "python"
 
 
 class Expectation(Struct, frozen=True):
@@ -42,16 +44,20 @@ def read_expectation(sample: Sample) -> Expectation:
 
 
 def expect_call(
-    functions: Sequence[Mapping[str, Any]], answer: Mapping[str, Any], *, only: bool, dots: bool
+    functions: Sequence[Mapping[str, Any]], answer: Mapping[str, Any], category: str, *, dots: bool
 ) -> ExpectedCall:
     """Return the expected call of a row.
 
-    `answer` has one function with the values of its arguments. With `only` the row has one
+    `answer` has one function with the values of its arguments. Rows of a simple category have one
     function, whose name counts if the answer has another one. Without `dots` names have underscores
     in their place. Raises KeyError for a function that the row does not offer.
     """
     [(name, values)] = answer.items()
-    offered = [one for one in functions if only or one["name"] == name]
+    offered = [
+        one
+        for one in functions
+        if CATEGORIES[category].kind == "simple" or category == "live_simple" or one["name"] == name
+    ]
     if not offered:
         raise KeyError(name)
     function = offered[0]
@@ -64,6 +70,7 @@ def expect_call(
             for key, value in parameters["properties"].items()
         },
         required=list(parameters["required"]),
+        language=CATEGORIES[category].language,
     )
 
 
@@ -79,18 +86,19 @@ def fill(call: ExpectedCall) -> dict[str, Any]:
         if "" in values and name not in call.required:
             continue
         value = next((one for one in values if one != ""), "")
-        found[name] = _fill_value(value, call.types.get(name, ("", "")))
+        kind, items = call.types.get(name, ("", ""))
+        found[name] = write_literal(_fill_value(value, kind, items), kind, items, call.language)
     return found
 
 
-def _fill_value(value: Any, types: tuple[str, str]) -> Any:
+def _fill_value(value: Any, kind: str, items: str) -> Any:
     """Return a value of the answers with one value for each key of its objects."""
-    if isinstance(value, dict) and types[0] == "dict":
+    if isinstance(value, dict) and kind in ("dict", "HashMap"):
         return {
             key: next((one for one in values if one != ""), "")
             for key, values in value.items()
             if "" not in values
         }
-    if isinstance(value, list) and types[1] == "dict":
-        return [_fill_value(item, ("dict", "")) for item in value]
+    if isinstance(value, list) and items == "dict":
+        return [_fill_value(item, "dict", "") for item in value]
     return value
