@@ -135,6 +135,7 @@ def test_calls_in_a_text(roots: DataRoots, text: str, right: bool) -> None:
         ("f(a=true, b=x[0], c=g(1), d=g(y=2))", None),
         ("f(a=not True, b=-3, c=+3)", {"a": -1, "b": -3, "c": -3}),
         ("f(a=..., b=3 * 4 + 1)", {"a": "...", "b": 13}),
+        ("f(a=+2 - ~1 * 2 ** 3, b='x' + 'y')", {"a": 18, "b": "xy"}),
     ],
 )
 def test_values_in_a_text(text: str, arguments: dict[str, Any] | None) -> None:
@@ -150,6 +151,9 @@ def test_values_in_a_text(text: str, arguments: dict[str, Any] | None) -> None:
         "f(a=__import__('os').system('true') + 1)",
         "f(a=9**9**9)",
         "f(a='x' * 10)",
+        "f(a='x' + 1)",
+        "f(a=~1.5 + 1)",
+        "f(a=x + 1)",
         "f(a=1/0)",
         "f(a=lambda: 1)",
         "f(a=x.y)",

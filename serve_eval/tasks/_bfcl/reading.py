@@ -15,8 +15,8 @@ from typing import Any
 from serve_eval.schema import Response
 from serve_eval.tasks._bfcl.checking import MadeCall
 
-MOST_DIGITS = 400
-"""Length of the result of arithmetic up to which it is done; a longer one cannot be read."""
+LARGEST_BASE, LARGEST_POWER, LARGEST = 10**9, 400, 10.0**300
+"""Numbers up to which arithmetic is done, so that an answer cannot make it long."""
 
 
 class UnreadableError(ValueError):
@@ -128,22 +128,35 @@ _OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
 }
 
 
+_SIGNS: Mapping[type, Callable[[Any], Any]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Invert: operator.invert,
+}
+
+
 def _calculate(node: ast.expr) -> Any:
-    """Return the result of arithmetic with numbers; anything else cannot be read."""
-    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+    """Return the result of arithmetic with numbers, or of joined strings; nothing else is done."""
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float, str):
         return node.value
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-        value = _calculate(node.operand)
-        return -value if isinstance(node.op, ast.USub) else value
-    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
-        left, right = _calculate(node.left), _calculate(node.right)
-        if isinstance(node.op, ast.Pow) and (abs(left) > 10**9 or abs(right) > MOST_DIGITS):
-            raise UnreadableError("a power that is too large")
-        try:
-            found = _OPERATORS[type(node.op)](left, right)
-        except ArithmeticError as error:
-            raise UnreadableError(str(error)) from error
-        if type(found) not in (int, float) or abs(found) > 10.0**300:
-            raise UnreadableError("a result that is no usual number")
-        return found
-    raise UnreadableError("arithmetic with something that is no number")
+    try:
+        if isinstance(node, ast.UnaryOp) and type(node.op) in _SIGNS:
+            return _SIGNS[type(node.op)](_calculate(node.operand))
+        if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+            return _combine(node.op, _calculate(node.left), _calculate(node.right))
+    except (ArithmeticError, TypeError) as error:
+        raise UnreadableError(str(error)) from error
+    raise UnreadableError("an operation that is no arithmetic")
+
+
+def _combine(operation: ast.operator, left: Any, right: Any) -> Any:
+    if isinstance(left, str) or isinstance(right, str):
+        if not isinstance(operation, ast.Add):
+            raise UnreadableError("an operation with a string that does not join")
+        return left + right
+    if isinstance(operation, ast.Pow) and (abs(left) > LARGEST_BASE or abs(right) > LARGEST_POWER):
+        raise UnreadableError("a power that is too large")
+    found = _OPERATORS[type(operation)](left, right)
+    if type(found) not in (int, float) or abs(found) > LARGEST:
+        raise UnreadableError("a result that is no usual number")
+    return found
