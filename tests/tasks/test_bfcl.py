@@ -213,6 +213,10 @@ TEXTS = ("array", "string")
         (_expect("array", [{"k": [1]}], items="dict"), [{"k": 1}], None),
         (_expect("array", [{"k": [1]}], items="dict"), [{"k": 1}, {"k": 1}], CallError.VALUE),
         (_expect("array", "", [{"k": [1]}], items="dict"), ["x"], CallError.VALUE),
+        (_expect("dict", "theme"), "theme", None),
+        (_expect("dict", "theme"), "Theme", CallError.VALUE),
+        (_expect("array", "rows", items="string"), "rows", None),
+        (_expect("string", 5), 5, None),
         (_expect("unheard", 1), 1, CallError.TYPE),
     ],
 )
