@@ -41,6 +41,11 @@ SHOWN = 1500
 
 OPTIONS: dict[str, list[dict[str, object]]] = {
     "aime": [{"year": 2024}, {"year": 2026}, {"random_seed": 1}, {"suite_exact": True}],
+    "bfcl": [
+        {"mode": "prompt"},
+        {"categories": ["parallel", "live_simple"]},
+        {"random_seed": 1},
+    ],
     "cases": [
         {"prompt": "Name the capital of ${country}."},
         {"system_messages": ["You know capitals."]},

@@ -25,6 +25,7 @@ from serve_eval.tasks._longbench_sets import CHINESE, SETS
 from serve_eval.tasks.mmmu import ROWS, SUBJECTS
 from tests.datasets.videos import write_video
 from tests.tasks.made_instructions import write_instruction_sets
+from tests.tasks.made_bfcl import write_bfcl
 
 _WORDS = """river stone quiet harbour lamp winter garden train letter morning silver bridge paper
 hill market"""
@@ -66,6 +67,7 @@ def write_all(root: Path) -> None:
     write_instruction_sets(root)
     write_livecodebench(root / "livecodebench")
     write_ocrbench(root / "ocrbench", 1000)
+    write_bfcl(root / "bfcl")
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
