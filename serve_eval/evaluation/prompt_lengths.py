@@ -22,7 +22,7 @@ from pathlib import Path
 
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, hide_in_errors
-from serve_eval.errors import EndpointError, PlanError, RunFolderError, ServeEvalError
+from serve_eval.errors import EndpointError, PlanError, RunFolderError
 from serve_eval.evaluation.capabilities.context_length import read_context
 from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
 from serve_eval.evaluation.plan.data_roots import find_roots
@@ -30,7 +30,6 @@ from serve_eval.evaluation.prompt_audit.local import TOKENIZER_FILE, open_local
 from serve_eval.evaluation.prompt_audit.read import PromptReader, reader_of
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.plugins.values import Launcher, load_launcher
-from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Failure, LaunchContext, Plan, Prompt, Spec, Task
 from serve_eval.schema.task import FITTED, CountTokens
 
@@ -43,18 +42,16 @@ Fitted = Mapping[str, Mapping[str, object]]
 
 async def fit_lengths(
     plan: Plan,
+    unfitted: Mapping[str, Task],
     out_dir: Path,
     environ: Mapping[str, str],
     notify: Callable[[str], None] = lambda line: None,
 ) -> Plan:
-    """Return the plan with the options that fit its tasks to the endpoint.
+    """Return the plan with the options that fit the `unfitted` tasks to the endpoint.
 
     Raises EndpointError if an endpoint that is asked does not answer or counts no tokens, and
     PlanError for a length that no prompt of a task can have.
     """
-    unfitted = _find_unfitted(plan)
-    if not unfitted:
-        return plan
     found: dict[str, Mapping[str, object]] = {}
     if run_folder.is_bound(out_dir):
         found |= _read_saved(out_dir, unfitted)
@@ -76,19 +73,6 @@ def _list_fitted(spec: Spec) -> Mapping[str, object]:
 
 def _with_options(spec: Spec, found: Fitted) -> Spec:
     return replace(spec, options={**found.get(spec.name, {}), **spec.options})
-
-
-def _find_unfitted(plan: Plan) -> dict[str, Task]:
-    """Return the tasks to fit. Skips tasks with problems, which `prepare` reports."""
-    found = {}
-    for spec in plan.tasks:
-        try:
-            task = build_task(spec)
-        except ServeEvalError:
-            continue
-        if task.fit is not None:
-            found[spec.name] = task
-    return found
 
 
 def _read_saved(out_dir: Path, tasks: Mapping[str, Task]) -> dict[str, Mapping[str, object]]:

@@ -202,7 +202,7 @@ HARMLESS_OPTIONS = frozenset(
     {"cases.group", "cases.prompt", "cases.system_messages", "mmmu.subjects", "longbench_v1.sets"}
     | {"tool_calls.kinds", "covost2.lang_pair", "livecodebench.start_date"}
     | {"livecodebench.end_date", "long_context.kinds", "long_context.lengths"}
-    | {"long_context.sizes"}
+    | {"long_context.sizes", "bfcl.categories"}
     | {
         "longbench_v1.prompts",
         "perplexity.files",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation import first_token
-from serve_eval.evaluation.prompt_lengths import fit_lengths
-from serve_eval.schema import Plan
+from serve_eval.protocol.shared import build_task
+from serve_eval.schema import Plan, Task
 
 
 async def settle(
@@ -23,4 +24,21 @@ async def settle(
     be fitted to it.
     """
     plan = await first_token.settle_prefixes(plan, out_dir, environ)
-    return await fit_lengths(plan, out_dir, environ, notify)
+    if not (unfitted := _find_unfitted(plan)):
+        return plan
+    from serve_eval.evaluation.prompt_lengths import fit_lengths  # few tasks need it
+
+    return await fit_lengths(plan, unfitted, out_dir, environ, notify)
+
+
+def _find_unfitted(plan: Plan) -> dict[str, Task]:
+    """Return the tasks to fit. Skips tasks with problems, which `prepare` reports."""
+    found = {}
+    for spec in plan.tasks:
+        try:
+            task = build_task(spec)
+        except ServeEvalError:
+            continue
+        if task.fit is not None:
+            found[spec.name] = task
+    return found

@@ -14,7 +14,8 @@ from aiohttp import web
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.plan.command_line import write_take_command
-from serve_eval.evaluation.prompt_lengths import fit_lengths, keep_lengths
+from serve_eval.evaluation.prompt_lengths import keep_lengths
+from serve_eval.evaluation.settle import settle
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.launchers import embedded
 from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
@@ -44,7 +45,7 @@ def fit_at(app: web.Application, out: Path, **options: object) -> tuple[Plan, li
 
     async def fit() -> Plan:
         async with serve(app) as url:
-            return await fit_lengths(plan_of(url, **options), out, {}, lines.append)
+            return await settle(plan_of(url, **options), out, {}, lines.append)
 
     return asyncio.run(fit()), lines
 
@@ -145,7 +146,7 @@ def test_a_resumed_run_keeps_its_prompts(tmp_path: Path) -> None:
             report = await evaluate(plan, out, environ={})
             assert (report.tasks[0].result.scored, report.tasks[0].result.failed) == (8, 0)
         saved = run_folder.read_plan(out)
-        return saved, await fit_lengths(replace(plan, launcher=saved.launcher), out, {})
+        return saved, await settle(replace(plan, launcher=saved.launcher), out, {})
 
     saved, again = asyncio.run(run())
     assert "sizes" in saved.tasks[0].options
@@ -155,7 +156,7 @@ def test_a_resumed_run_keeps_its_prompts(tmp_path: Path) -> None:
 def test_launchers_count_before_their_servers_start(tmp_path: Path) -> None:
     def fit(launcher: Spec, **options: object) -> Plan:
         plan = replace(plan_of("", **options), launcher=launcher)
-        return asyncio.run(fit_lengths(plan, tmp_path / "out", {}))
+        return asyncio.run(settle(plan, tmp_path / "out", {}))
 
     plan = fit(Spec(name="simulated"))
     assert all(0.9 * length < words < length - 49 for length, words in longest(plan).items())

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from serve_eval.errors import PlanError
+from serve_eval.evaluation.plan.flag_values import absolute_all
 from serve_eval.evaluation.plan.options import PROTOCOL, ProtocolOptions, keys_in_file
 from serve_eval.evaluation.plan.parse import SECTIONS, Problems
 from serve_eval.plugins import registry
@@ -85,6 +86,8 @@ def _take_key(text: str, found: dict[str, Any], named: set[str]) -> bool:
 def _read_value(option: Declared, raw: str) -> Any:
     """Return a value as a plan file has it; a text needs no quotes."""
     value = _read_yaml(raw)
+    if option.setting.parse is absolute_all:
+        return absolute_all(value if isinstance(value, list) else [raw])
     if option.repeated and option.setting.in_file is SAME and option.setting.parse is None:
         return value if value is None or isinstance(value, list) else [raw]
     if option.kind is float and isinstance(value, str):

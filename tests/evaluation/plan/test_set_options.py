@@ -26,6 +26,8 @@ from serve_eval.evaluation.plan.set_options import CHOICES, spread_keys
             {"known_finish_reasons": ["a", "b"]},
         ),
         (["connection.headers={X-Team: evals}"], {"headers": {"X-Team": "evals"}}),
+        (["include_path=/a"], {"include_path": ["/a"]}),
+        (["include_path=/a b", "include_path=[/c]"], {"include_path": ["/a b", "/c"]}),
         (["protocol.max_tokens=99"], {CHOICES: {"max_tokens": 99}}),
         (["protocol.thinking=off"], {CHOICES: {"thinking": "off"}}),
         (['protocol.extra_body={"top_k": 1}'], {CHOICES: {"extra_body": {"top_k": 1}}}),
