@@ -122,7 +122,9 @@ _REFERENCES = Family(
         ),
         "check": CommandEntry("references.check", "Check reference files."),
         "import": CommandEntry(
-            "references.import_files", "Import the reference files of TensorRT-LLM."
+            "references.import_files",
+            "Import results of lm-eval, inspect and other tools as references.",
+            ("use a baseline of lm-eval", "reference from an inspect log"),
         ),
         "power": CommandEntry(
             "references_power.references_power",

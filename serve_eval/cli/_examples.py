@@ -137,6 +137,10 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     "references import": (
         (
+            "Import results of lm-eval or another tool as references:",
+            "serve-eval references import results_TIME.json --dataset-root DIR",
+        ),
+        (
             "Import the references folder of a checkout of TensorRT-LLM:",
             "serve-eval references import REFERENCES -o DIR",
         ),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -12,10 +14,28 @@ from serve_eval.cli._ci_files import check_asked
 from serve_eval.cli._common_options import FaceOptions, PageFaceOptions
 from serve_eval.cli._include import IncludePath, folders_of
 from serve_eval.cli._options import command
+from serve_eval.cli._references_take import OWN
+from serve_eval.evaluation.plan import shared_options as shared
 from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
     from serve_eval.report.document import Document
+    from serve_eval.workflows.references.import_trtllm import ImportReport
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedDataOptions:
+    """Choose where the data is with whose prompts those of imported results are compared."""
+
+    title: ClassVar[str] = "Tasks and samples"
+    dataset_root: shared.DatasetRoot = None
+
+    def list_roots(self) -> tuple[str, ...]:
+        """Return the folders with data sets."""
+        from serve_eval.evaluation.plan.resolve import list_roots
+
+        return list_roots(self.dataset_root, os.environ)
+
 
 _ReferencesDir = Annotated[
     Path | None,
@@ -121,30 +141,95 @@ def register(
 def import_files(
     source: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="The references folder of a TensorRT-LLM checkout."),
+        typer.Argument(
+            metavar="FILE",
+            help="A file of results, a folder with some, or the references folder of a checkout of"
+            " TensorRT-LLM.",
+        ),
     ],
     faces: FaceOptions,
+    data: ImportedDataOptions,
     to: Annotated[
-        Path, typer.Option("--output-dir", "-o", metavar="DIR", help="Folder to write to.")
-    ] = Path("references"),
+        Path | None,
+        typer.Option(
+            "--output-dir",
+            "-o",
+            metavar="DIR",
+            help="Folder to write to (default my-references; references for TensorRT-LLM's).",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model of the reference, if the file names none or another."),
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TASK",
+            help="Task here of the results, as TASK or THEIRS=TASK. Repeatable.",
+        ),
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option(help="Reason for replacing an entry; stored with the old one.")
+    ] = None,
     commit: Annotated[
-        str | None, typer.Option(help="Commit of that checkout, to write into the files.")
+        str | None,
+        typer.Option(help="Commit of TensorRT-LLM's checkout, to write into the files."),
     ] = None,
     snapshot: Annotated[
         bool,
-        typer.Option("--snapshot", help="DIR is the copy from which the shipped files were made."),
+        typer.Option(
+            "--snapshot", help="FILE is the copy from which the shipped references were made."
+        ),
     ] = False,
 ) -> None:
-    """Import the reference files of TensorRT-LLM.
+    """Import results of lm-eval, inspect, NeMo Evaluator, sgl-eval, srt-slurm or evalscope.
 
-    It lists the entries that are lost; with --verbose, it lists all oddities.
+    Also the reference files of TensorRT-LLM. The format is recognised by the content. It says which
+    parts of the protocol are unknown, and what was lost; with --verbose, it lists all oddities.
     """
+    from serve_eval.workflows.references.document_of_files import make_import_document
+    from serve_eval.workflows.references.imports.recognise import is_results
+
+    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
+    if not snapshot and is_results(source):
+        _import_results(source, to or Path(OWN), data, model, task, reason, faces)
+    to = to or Path("references")
+    report = _import_trtllm(source, to, commit=commit, snapshot=snapshot)
+    _end(make_import_document(report, source, to), faces, {"imported": report}, about=to)
+
+
+def _import_results(
+    source: Path,
+    to: Path,
+    data: ImportedDataOptions,
+    model: str | None,
+    task: list[str] | None,
+    reason: str | None,
+    faces: FaceOptions,
+) -> None:
+    """Import results of a tool that evaluates, show them, and exit."""
+    from serve_eval.workflows.references.imports.document import make_document
+    from serve_eval.workflows.references.imports.import_results import import_results
+    from serve_eval.workflows.references.imports.names import read_given
+
+    found = import_results(
+        source,
+        to,
+        tasks=read_given(task or ()),
+        model=model,
+        dataset_roots=data.list_roots(),
+        reason=reason,
+    )
+    _end(make_document(found, source, to), faces, {"imported": found}, about=to)
+
+
+def _import_trtllm(source: Path, to: Path, *, commit: str | None, snapshot: bool) -> ImportReport:
+    """Import the references folder of a checkout of TensorRT-LLM."""
     import datetime
 
     from serve_eval.workflows.references import import_trtllm as importer
-    from serve_eval.workflows.references.document_of_files import make_import_document
 
-    check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     read_on = (
         importer.TRTLLM_READ_ON
         if snapshot
@@ -153,14 +238,13 @@ def import_files(
     commits: Mapping[str, str] = importer.TRTLLM_COMMITS if snapshot else {}
     if commit is not None:
         commits = {file.stem: commit for file in source.glob("*.yaml")}
-    report = importer.import_directory(
+    return importer.import_directory(
         source,
         to,
         commits=commits,
         read_on=read_on,
         read_later=importer.TRTLLM_READ_LATER if snapshot else None,
     )
-    _end(make_import_document(report, source, to), faces, {"imported": report}, about=to)
 
 
 def _end(

@@ -169,6 +169,62 @@ KNOWN = {
         rows="300 or more, one line each in annotations.jsonl",
         note="TensorRT-LLM's own selection of Video-MME; write annotations.jsonl for your copy",
     ),
+    "ifeval": Source(
+        name="IFEval",
+        folders=("google/IFEval", "ifeval"),
+        homepage="https://github.com/google-research/google-research/tree/master/"
+        "instruction_following_eval",
+        licence="Apache-2.0",
+        rows="541",
+        revision="0c495b2f",
+        urls={
+            "input_data.jsonl": (
+                "https://raw.githubusercontent.com/josejg/instruction_following_eval/main/"
+                "instruction_following_eval/data/input_data.jsonl"
+            )
+        },
+        sha256={
+            "input_data.jsonl": "67ffeee0fcb87c317c5b08a2de85557b4a7e96ada6178aa645b4954fe4b53d49"
+        },
+        hub=HubSource(repository="google/IFEval", patterns=("ifeval_input_data.jsonl",)),
+        note="fetched from the copy in josejg/instruction_following_eval",
+    ),
+    "ifbench": Source(
+        name="IFBench",
+        folders=("allenai/IFBench_test", "ifbench"),
+        homepage="https://github.com/allenai/IFBench",
+        licence="ODC-BY-1.0",
+        rows="300 test",
+        revision="db69a6f0",
+        urls={
+            "IFBench_test.jsonl": (
+                "https://raw.githubusercontent.com/allenai/IFBench/main/data/IFBench_test.jsonl"
+            )
+        },
+        sha256={
+            "IFBench_test.jsonl": "a2bf7b8e7ed11d39c65b4ec781da8b99663ed0121f97033d70fcecb61f8a9d85"
+        },
+        hub=HubSource(repository="allenai/IFBench_test", patterns=("data/train-*.parquet",)),
+    ),
+    "nltk_data": Source(
+        name="NLTK data",
+        folders=("nltk_data",),
+        homepage="https://github.com/nltk/nltk_data",
+        licence=_SEE_PAGE,
+        rows="no questions: splitters, a tagger and stop words that ifeval and ifbench need",
+        revision="gh-pages",
+        urls={
+            f"{name}.zip": (
+                "https://raw.githubusercontent.com/nltk/nltk_data/gh-pages/packages/"
+                f"{folder}/{name}.zip"
+            )
+            for folder, name in (
+                ("tokenizers", "punkt_tab"),
+                ("corpora", "stopwords"),
+                ("taggers", "averaged_perceptron_tagger_eng"),
+            )
+        },
+    ),
     "aime24": Source(
         name="AIME 2024",
         folders=("Maxwell-Jia/AIME_2024", "aime", "aime24"),

@@ -229,7 +229,8 @@ def _prepare(
             found, why, protocol = None, CHOSEN, None
     hypothesis, fewer = few_samples.hold_n(hypothesis, found, len(dataset.samples))
     drawn = () if found is None or reference.draw is None else (reference.draw,)
-    notes = (*sized, *notes, *fewer, *drawn)
+    unknown = () if found is None or reference.unrecorded is None else (reference.unrecorded,)
+    notes = (*sized, *notes, *fewer, *drawn, *unknown)
     return PreparedTask(
         spec=spec,
         task=task,

@@ -128,10 +128,13 @@ def results(
     logged: Sequence[Logged],
     *,
     model: str,
-    model_args: Mapping[str, object],
+    model_args: str,
     about: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the content of results_<time>.json; `about` overrides all other keys."""
+    """Return the content of results_<time>.json; `about` overrides all other keys.
+
+    `model_args` is NAME=VALUE,NAME=VALUE: scripts of older versions of lm-eval read no object.
+    """
     return {
         "results": {one.task: _values(one) for one in logged},
         "group_subtasks": {one.task: [] for one in logged},
@@ -144,7 +147,7 @@ def results(
         },
         "config": {
             "model": "serve-eval",
-            "model_args": dict(model_args),
+            "model_args": model_args,
             "batch_size": 1,
             "batch_sizes": [],
             "device": None,

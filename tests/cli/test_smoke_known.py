@@ -171,7 +171,7 @@ def test_a_smoke_test_that_stopped_writes_and_excuses_nothing(tmp_path: Path) ->
     dead = serve_eval("smoke", "127.0.0.1:9", "--write-known", file)
     assert (dead.returncode, file.exists()) == (4, False)
     assert "was not written, because not all checks ran" in dead.stderr
-    killing = ("--level", "full", "--timeout", "4", "--json")
+    killing = ("--level", "full", "--set", "smoke.timeout=4", "--json")
     night = json.loads(_smoke(*killing, quirks=("dies_of_long_prompts",)).stdout)["result"]
     told = {row["name"]: row["told"] for row in night["rows"] if row["outcome"] == "FAIL"}
     assert "long_prompt" in told

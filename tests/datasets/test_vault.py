@@ -151,7 +151,7 @@ def test_a_copy_that_was_put_in_place_by_hand_is_verified_by_its_known_checksum(
 
 def test_real_copies_have_the_checksums_that_are_known(shared: Path) -> None:
     found = vault.verify(KNOWN, shared / "data")
-    assert {one.data_set for one in found} == {"gsm8k", "humaneval", "aime24"}
+    assert {one.data_set for one in found} == {"gsm8k", "humaneval", "aime24", "ifeval", "ifbench"}
     assert {one.state for one in found} == {"ok"}
 
 

@@ -25,6 +25,7 @@ PARTS: tuple[str, ...] = (
     "mmmu",
     "aime",
     "gpqa",
+    "instructions",
     "repeats",
 )
 """Modules of this folder, in the order in which they run."""

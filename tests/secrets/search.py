@@ -280,8 +280,8 @@ def _check(found: Search, url: str, other: str, failing: str) -> None:
             "--level",
             "full",
             "--json",
-            "--timeout",
-            "5",
+            "--set",
+            "smoke.timeout=5",
         )
 
 
@@ -311,8 +311,8 @@ def _watch(found: Search, url: str, other: str, sound: str) -> None:
         "watch.passes=2",
         "--limit",
         "30",
-        "--seed",
-        "1",
+        "--set",
+        "watch.seed=1",
     ]
     told = ["--on-alarm-command", shlex.join(["sh", str(script)]), "--metrics-port", port]
     told += ["--webhook", url.removesuffix("/v1") + "/hook"]

@@ -23,6 +23,7 @@ from serve_eval.tasks._longbench_sets import CHINESE, SETS
 from serve_eval.tasks.mmmu import ROWS, SUBJECTS
 from tests.datasets.videos import write_video
 from tests.tasks.made_bfcl import write_bfcl
+from tests.tasks.made_instructions import write_instruction_sets
 
 _WORDS = """river stone quiet harbour lamp winter garden train letter morning silver bridge paper
 hill market"""
@@ -59,6 +60,7 @@ def write_all(root: Path) -> None:
     write_mmmu_pro(root / "mmmu_pro")
     write_videomme(root / "videomme", 300)
     write_bfcl(root / "bfcl")
+    write_instruction_sets(root)
 
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:

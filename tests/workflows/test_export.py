@@ -78,6 +78,17 @@ def test_every_task_has_its_figures_and_its_samples(
         values = [line[metric.name] for line in lines]
         assert sum(values) / 6 * metric.scale == pytest.approx(result.value)
         assert figures[f"{metric.name}_stderr,none"] == pytest.approx(mean_stderr(values))
+    assert content["config"]["model_args"].startswith("model=my-org/m,base_url=http://")
+    kinds = {name: one["output_type"] for name, one in content["configs"].items()}
+    assert kinds == {
+        "gsm8k": "generate_until",
+        "mmlu": "multiple_choice",
+        "perplexity": "loglikelihood_rolling",
+        "aime": "generate_until",
+    }
+    assert content["configs"]["gsm8k"]["metric_list"] == [
+        {"metric": "accuracy", "aggregation": "mean", "higher_is_better": True}
+    ]
     gsm8k = _lines(samples[0])[0]
     assert content["n-shot"]["gsm8k"] == 5
     assert (

@@ -14,6 +14,7 @@ from serve_eval.protocol.shared import ONLY_IF_SET, OWN_ONLY_IF_SET, usual_task
 from serve_eval.schema import Dataset, Plan, Reference, Spec, Task
 from serve_eval.verdicts import pairing
 from serve_eval.verdicts.references import (
+    IMPORTED,
     explain_missing,
     find,
     find_shipped_dir,
@@ -22,6 +23,10 @@ from serve_eval.verdicts.references import (
 
 SEED = "seed"
 """Field of a protocol with the sampling seed."""
+_SCORE_ALIKE = ("lm-eval", "an export of serve-eval")
+"""Beginnings of the sources of references whose answers were scored as here."""
+_OURS = ("truncate_prompt_tokens",)
+"""Fields that only our own requests have; no other tool records them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +34,8 @@ class ApplicableReference:
     """The reference of a task, or the reason why none applies.
 
     `refused` names the fields of the protocol that are the reason. `protocol` is the report's text
-    about the protocol of the reference. `draw` is a note about another sampling seed.
+    about the protocol of the reference. `draw` is a note about another sampling seed, and
+    `unrecorded` one about parts of the protocol that an imported reference does not record.
     """
 
     found: Reference | None = None
@@ -37,6 +43,7 @@ class ApplicableReference:
     refused: tuple[str, ...] = ()
     protocol: str | None = None
     draw: str | None = None
+    unrecorded: str | None = None
 
 
 def find_applicable(plan: Plan, spec: Spec, task: Task) -> ApplicableReference:
@@ -100,7 +107,45 @@ def _compare_protocol(plan: Plan, spec: Spec, task: Task, found: Reference) -> A
         why = f"the protocol differs from the reference's, which is {known}: {details}"
     elif differing:
         known += f", mismatch allowed: {', '.join(differing)}"
-    return ApplicableReference(found=found, why=why, refused=refused, protocol=known, draw=draw)
+    return ApplicableReference(
+        found=found,
+        why=why,
+        refused=refused,
+        protocol=known,
+        draw=draw,
+        unrecorded=_describe_unrecorded(here, found),
+    )
+
+
+def list_unrecorded(here: Mapping[str, Any], recorded: Mapping[str, Any], tool: str) -> list[str]:
+    """Return what a reference of another tool does not record of a protocol and may decide a value.
+
+    At temperature 0 top_p decides nothing. A field that is absent unless chosen was not chosen.
+    Of the other tools, only lm-eval scores as we do.
+    """
+    idle = ("top_p", SEED) if recorded.get("temperature") == 0 else ()
+    skipped = {*_OURS, *idle, *recorded, *ONLY_IF_SET, *OWN_ONLY_IF_SET, CASES}
+    found = [name for name, value in here.items() if name not in skipped and value is not None]
+    return found if tool.startswith(_SCORE_ALIKE) else [*found, "scorer"]
+
+
+def _describe_unrecorded(here: Mapping[str, Any], found: Reference) -> str | None:
+    """Return the note about parts of the protocol that an imported reference does not record.
+
+    A difference in them is not seen. References of our own record all parts.
+    """
+    source = found.source or ""
+    if found.protocol is None or not source.startswith(IMPORTED):
+        return None
+    tool = source.removeprefix(IMPORTED)
+    unknown = list_unrecorded(here, found.protocol, tool)
+    prompts = () if found.runs is not None or "prompts" in found.protocol else ("the prompts",)
+    if not (lacking := [*prompts, *unknown]):
+        return None
+    return (
+        f"the reference was imported ({tool}), and does not record"
+        f" {', '.join(lacking)}: a difference there is not seen"
+    )
 
 
 def _describe_draw(here: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:

@@ -154,7 +154,7 @@ def resolve(
         rule_named=bool(settings.get("verdict", file.get("verdict")) or verdict.options),
         reference_model=values.get("reference_model"),
         accuracy_spec=AccuracySpec(**sections["accuracy_spec"]),
-        dataset_roots=_dataset_roots(values.get("dataset_root"), environ),
+        dataset_roots=list_roots(values.get("dataset_root"), environ),
         allow_hub=values.get("allow_hub", False),
         references_dir=absolute(values.get("references_dir")),
         **chosen,
@@ -365,7 +365,7 @@ def _early_stop(given: bool | float | None) -> float | None:
     return EPS if given is True else float(given) if given else None
 
 
-def _dataset_roots(given: str | list[str] | None, environ: Mapping[str, str]) -> tuple[str, ...]:
+def list_roots(given: str | list[str] | None, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the given roots, followed by those of TensorRT-LLM's models root."""
     roots = _full_paths(given)
     if models := environ.get("LLM_MODELS_ROOT"):

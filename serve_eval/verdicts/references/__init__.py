@@ -23,7 +23,7 @@ from serve_eval.verdicts.references.deployed import (
     describe_taken,
     list_launched,
 )
-from serve_eval.verdicts.references.keys import METRICS, SPEC_KEYS, spec_text, value_key
+from serve_eval.verdicts.references.keys import IMPORTED, METRICS, SPEC_KEYS, spec_text, value_key
 from serve_eval.verdicts.references.lookup import check, explain_missing, find
 from serve_eval.verdicts.references.reference_file import (
     Entries,
@@ -35,6 +35,7 @@ from serve_eval.verdicts.references.reference_file import (
 
 __all__ = [
     "ACCEPTANCE_LENGTH",
+    "IMPORTED",
     "METRICS",
     "SPEC_KEYS",
     "AcceptanceLength",

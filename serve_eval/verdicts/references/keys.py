@@ -5,6 +5,8 @@ from __future__ import annotations
 from serve_eval.schema import AccuracySpec
 
 SPEC_KEYS = ("dtype", "quant_algo", "kv_cache_quant_algo", "spec_dec_algo", "extra_acc_spec")
+IMPORTED = "imported: "
+"""Beginning of the source of a reference that was imported from results of another tool."""
 METRICS = ("accuracy", "wer", "perplexity", "rouge1", "pass_at_1")
 
 

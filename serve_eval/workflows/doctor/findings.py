@@ -42,6 +42,7 @@ EXTRAS: Mapping[str, str] = {
     "rouge": "tasks that are scored by ROUGE",
     "media": "tasks with sound, video or translation",
     "longbench": "Chinese tasks of LongBench",
+    "instructions": "the checks of ifeval and ifbench",
     "holdout": "encrypted cases",
 }
 """The extras that are looked for, with what needs them."""

@@ -94,7 +94,7 @@ def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = (
     content = results(
         logged,
         model=model,
-        model_args={"model": model, "base_url": report.endpoint.base_url},
+        model_args=f"model={model},base_url={report.endpoint.base_url}",
         about=_about(report, started),
     )
     write_private(files[0], write_json(content, indent=2).encode())

@@ -57,7 +57,19 @@ def write_own(
         task=task.file_stem,
         version=task.version,
         num_fewshot=int(str(task.protocol.get("num_fewshot") or 0)),
-        config={"task": task.file_stem, **options, "metadata": {"version": task.version}},
+        config={
+            "task": task.file_stem,
+            **options,
+            "output_type": _name_requests(prepared),
+            "metric_list": [
+                {
+                    "metric": metric.name,
+                    "aggregation": result.aggregation,
+                    "higher_is_better": metric.higher_is_better,
+                }
+            ],
+            "metadata": {"version": task.version},
+        },
         values={(name, NO_FILTER): value for name, value in figures.items()},
         stderrs={(metric.name, NO_FILTER): mean_stderr(values) if plain else None},
         higher_is_better={metric.name: metric.higher_is_better},
@@ -65,6 +77,13 @@ def write_own(
         answered=len(values),
         rows_hash=rows_hash,
     )
+
+
+def _name_requests(prepared: PreparedTask) -> str:
+    """Return lm-eval's name for the kind of requests, by which its own scripts read the rows."""
+    if any(sample.choices for sample in prepared.dataset.samples):
+        return "multiple_choice"
+    return "loglikelihood_rolling" if prepared.task.prompt_logprobs else "generate_until"
 
 
 def _requests(

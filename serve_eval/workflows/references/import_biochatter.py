@@ -5,7 +5,6 @@ The rows of its CSV files are matched to cases by BioChatter's own hash of the c
 
 from __future__ import annotations
 
-import hashlib
 import math
 from array import array
 from collections import Counter, defaultdict
@@ -19,16 +18,15 @@ from serve_eval.cases.biochatter import AS_BIOCHATTER, RESULTS, SCORED_ELSEWHERE
 from serve_eval.cases.biochatter_rows import ResultRow, read
 from serve_eval.cases.question import Skipped
 from serve_eval.errors import DatasetError
-from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import AccuracySpec, DataRoots, Sample, Spec, Task
-from serve_eval.verdicts import reference_samples, references
-from serve_eval.verdicts.reference_samples import SampleScores
+from serve_eval.verdicts import references
 from serve_eval.workflows.references.entries import (
     build_taken_error,
     make_folder,
     write_entry,
 )
+from serve_eval.workflows.references.imported_runs import write_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,39 +246,10 @@ def _write(
         times = {row.iterations for row in mine if row.each}
         if len(times) == 1 and all(row.each for row in mine):
             runs = [array("d", (row.scores[i] for row in mine)) for i in range(times.pop())]
-        entry["runs"] = _runs(
+        entry["runs"] = write_runs(
             task, samples, model, runs or [array("d", (row.mean for row in mine))], references_dir
         )
     write_entry(_entries_of(task, references_dir), model, {}, entry, reason)
     return Written(
         task=task.name, model=model, value=value, cases=len(mine), of=len(samples), runs=len(runs)
     )
-
-
-def _runs(
-    task: Task,
-    samples: Sequence[Sample],
-    model: str,
-    runs: Sequence[array[float]],
-    references_dir: Path,
-) -> dict[str, Any]:
-    """Return the field `runs` of an entry, and write the scores to a file next to it."""
-    scale, n = task.metric.scale, len(samples)
-    means = [math.fsum(run) / n for run in runs]
-    variance = math.fsum(
-        (value - mean) ** 2 for run, mean in zip(runs, means, strict=True) for value in run
-    )
-    slug = "".join(c if c.isalnum() or c in "-." else "-" for c in model)[:60]
-    keys = b"".join(map(sample_key, samples))
-    scores = SampleScores(task=task.name, lo=0.0, hi=1.0, keys=keys, runs=tuple(runs))
-    own = hashlib.sha256(
-        b"".join([model.encode(), keys, *(run.tobytes() for run in runs)])
-    ).hexdigest()[:8]
-    place = Path("samples") / f"{task.reference_file}-{slug}-{own}-imported.json"
-    return {
-        "values": [round(scale * mean, 6) for mean in means],
-        "n": n,
-        "sigma": round(scale * math.sqrt(variance / (n * len(runs))), 3),
-        "samples": place.as_posix(),
-        "sha256": reference_samples.write(references_dir / place, scores),
-    }

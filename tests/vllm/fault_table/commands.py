@@ -83,7 +83,7 @@ def attribute(system: System, seed: int, folder: Path) -> Told:
     """Ask the servers of B's run separately."""
     if not system.may_ask_servers:
         return Told(USAGE, "", found=False)
-    how = ["--concurrency", IN_FLIGHT, "--seed", seed, "-v"]
+    how = ["--concurrency", IN_FLIGHT, "--set", f"workers.seed={seed}", "-v"]
     return _accuses(*_run("check", "workers", folder / "compared/b", *how, *system.workers))
 
 

@@ -422,8 +422,8 @@ def test_chat_is_also_rendered_here_where_a_template_is_given(
     flags = [
         "--limit",
         "10",
-        "--tokenizer",
-        str(tmp_path / "tokenizer"),
+        "--set",
+        f"invariants.tokenizer={tmp_path / 'tokenizer'}",
         "--set",
         "invariants.chunk_tokens=0",
     ]

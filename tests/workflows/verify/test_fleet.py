@@ -78,7 +78,16 @@ def test_a_budget_of_tokens_ends_the_command(tmp_path: Path) -> None:
     a, b = ModelServer(name="a"), ModelServer(name="b")
     with ExitStack() as stack:
         urls = [stack.enter_context(one.server.serve_in_thread()) for one in (a, b)]
-        few = ["--model", "m", "--floor", 0.08, "--budget-tokens", 5000, "-o", tmp_path]
+        few = [
+            "--model",
+            "m",
+            "--floor",
+            0.08,
+            "--set",
+            "verify.budget_tokens=5000",
+            "-o",
+            tmp_path,
+        ]
         ran = serve_eval("verify", *urls, *few)
     assert ran.returncode == 3, ran.stderr
     [side] = json.loads((tmp_path / "verification.json").read_text())["sides"]

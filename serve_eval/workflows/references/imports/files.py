@@ -1,0 +1,179 @@
+"""Read files of other tools within limits: each error names the file and the cause."""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from serve_eval.errors import ReferenceFileError
+
+MOST_BYTES = 512 << 20
+"""Maximum size of a document, and of the content of a part of an archive."""
+MOST_IN_LINE = 64 << 20
+"""Maximum size of a line of a file of JSON lines, of which one is held at a time."""
+MOST_IN_ARCHIVE = 16 << 30
+"""Maximum size of the content of an archive."""
+_POINTER = b"version https://git-lfs"
+_CUT = "The file may be cut: copy it again, whole."
+
+
+def read_bytes(file: Path) -> bytes:
+    """Return the content of a file. Raises ReferenceFileError for one that is too large."""
+    try:
+        with file.open("rb") as source:
+            raw = source.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ReferenceFileError(f"{file}: cannot be read: {error.strerror}") from error
+    if len(raw) > MOST_BYTES:
+        raise ReferenceFileError(
+            f"{file}: is larger than {MOST_BYTES >> 20} MiB",
+            hint="Name a file of results without single answers.",
+        )
+    _refuse_pointer(raw, file)
+    return raw
+
+
+def read_json(file: Path) -> Any:
+    """Return the document of a JSON file; NaN is allowed, since several tools write it."""
+    return parse_json(read_bytes(file), str(file))
+
+
+def read_lines(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a file of JSON lines with their line numbers, one at a time."""
+    try:
+        with file.open("rb") as source:
+            number = 0
+            while raw := source.readline(MOST_IN_LINE + 1):
+                number += 1
+                if number == 1:
+                    _refuse_pointer(raw, file)
+                if len(raw) > MOST_IN_LINE:
+                    raise ReferenceFileError(
+                        f"{file}:{number}: the line is longer than {MOST_IN_LINE >> 20} MiB"
+                    )
+                if raw.strip():
+                    yield number, as_object(parse_json(raw, f"{file}:{number}"), f"{file}:{number}")
+    except OSError as error:
+        raise ReferenceFileError(f"{file}: cannot be read: {error.strerror}") from error
+
+
+def parse_json(raw: bytes, name: str) -> Any:
+    """Return the value of a JSON text. Raises ReferenceFileError that names the place."""
+    try:
+        return json.loads(raw)
+    except json.JSONDecodeError as error:
+        where = f"{name}: no valid JSON: {error.msg}, line {error.lineno}, column {error.colno}"
+        raise ReferenceFileError(where, hint=_CUT) from error
+    except UnicodeDecodeError as error:
+        raise ReferenceFileError(f"{name}: is no UTF-8 text") from error
+    except RecursionError as error:
+        raise ReferenceFileError(f"{name}: its values are nested too deeply") from error
+    except ValueError as error:  # a number with too many digits
+        raise ReferenceFileError(f"{name}: {error}") from error
+
+
+class Archive:
+    """A zip archive whose parts are read one at a time, and never more than the limits allow."""
+
+    def __init__(self, file: Path) -> None:
+        """Open the archive. Raises ReferenceFileError if it is cut, no archive or too large."""
+        self.file = file
+        try:
+            self._zip = zipfile.ZipFile(file)
+        except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
+            raise ReferenceFileError(f"{file}: no readable zip archive: {error}", hint=_CUT) from (
+                error
+            )
+        if sum(part.file_size for part in self._zip.infolist()) > MOST_IN_ARCHIVE:
+            raise ReferenceFileError(
+                f"{file}: its content is larger than {MOST_IN_ARCHIVE >> 30} GiB"
+            )
+        self.names = self._zip.namelist()
+
+    def read(self, name: str) -> Any:
+        """Return the JSON document of a part. Raises ReferenceFileError that names the part."""
+        where = f"{self.file}: {name}"
+        try:
+            with self._zip.open(name) as part:
+                raw = part.read(MOST_BYTES + 1)
+        except KeyError as error:
+            raise ReferenceFileError(f"{where}: is missing in the archive", hint=_CUT) from error
+        except NotImplementedError as error:
+            raise ReferenceFileError(
+                f"{where}: is compressed by a method that this Python cannot read",
+                hint="Convert the log: inspect log convert --to json LOG --output-dir DIR",
+            ) from error
+        except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+            raise ReferenceFileError(f"{where}: cannot be read: {error}", hint=_CUT) from error
+        if len(raw) > MOST_BYTES:
+            raise ReferenceFileError(f"{where}: is larger than {MOST_BYTES >> 20} MiB")
+        return parse_json(raw, where)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._zip.close()
+
+
+def as_object(value: Any, where: str) -> dict[str, Any]:
+    """Return a value that must be a JSON object. Raises ReferenceFileError that names the place."""
+    if not isinstance(value, dict):
+        raise ReferenceFileError(f"{where}: must be an object, not {type(value).__name__}")
+    return value
+
+
+def find_object(value: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return the object at a path of names; an empty one if there is none."""
+    found: Any = value
+    for name in names:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return dict(found) if isinstance(found, Mapping) else {}
+
+
+def as_number(value: Any) -> float | None:
+    """Return a finite number, also of true, false and a text; None for anything else."""
+    if not isinstance(value, bool | int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def as_count(value: Any) -> int | None:
+    """Return a whole number above 0; None for anything else."""
+    number = None if isinstance(value, bool) else as_number(value)
+    return int(number) if number is not None and number >= 1 and number == int(number) else None
+
+
+def as_text(value: Any) -> str | None:
+    """Return a text that is not empty; None for anything else."""
+    return value if isinstance(value, str) and value else None
+
+
+def as_date(value: Any) -> str | None:
+    """Return the day of a time stamp, in seconds or as ISO text; None for anything else."""
+    if isinstance(value, str) and len(value) >= 10:
+        try:
+            return datetime.fromisoformat(value[:10]).date().isoformat()
+        except ValueError:
+            return None
+    number = None if isinstance(value, bool | str) else as_number(value)
+    try:
+        return None if number is None else datetime.fromtimestamp(number, UTC).date().isoformat()
+    except (OverflowError, OSError, ValueError):
+        return None
+
+
+def _refuse_pointer(raw: bytes, file: Path) -> None:
+    if raw.startswith(_POINTER):
+        raise ReferenceFileError(
+            f"{file}: is a pointer of Git LFS, not the file itself",
+            hint="Fetch it: git lfs pull",
+        )

@@ -1,0 +1,68 @@
+"""Read results of sgl-eval: metrics.json of a run, next to output-rs*.jsonl with its answers.
+
+The answers hold the question and not the prompt around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from serve_eval.errors import ReferenceFileError
+from serve_eval.workflows.references.imports.files import (
+    as_count,
+    as_date,
+    as_number,
+    as_text,
+    find_object,
+)
+from serve_eval.workflows.references.imports.found import FoundResult
+
+NAME = "sgl-eval"
+_MAIN = ("pass@1", "score")
+
+
+def is_metrics(content: Mapping[str, Any]) -> bool:
+    """Return True for the content of metrics.json."""
+    return isinstance(content.get("aggregate"), dict) and "n_repeats" in content
+
+
+def read_metrics(file: Path, content: Mapping[str, Any]) -> Iterator[FoundResult]:
+    """Yield the result of a run. Raises ReferenceFileError for one that was broken off."""
+    if content.get("partial"):
+        raise ReferenceFileError(f"{file}: the run was broken off, so it is no reference")
+    aggregate = find_object(content, "aggregate")
+    main = next((name for name in _MAIN if name in aggregate), None)
+    if main is None:
+        raise ReferenceFileError(f"{file}: aggregate has neither {' nor '.join(_MAIN)}")
+    value = as_number(aggregate[main])
+    if value is None:
+        raise ReferenceFileError(f"{file}: {main} is {aggregate[main]!r}, no finite number")
+    stamp = as_text(content.get("timestamp")) or ""
+    yield FoundResult(
+        family=NAME,
+        tool=f"{NAME} {as_text(content.get('sgl_eval_version')) or 'of unknown version'}",
+        file=file,
+        task=str(content.get("name")),
+        model=as_text(content.get("model")),
+        scores={main: value},
+        count=as_count(content.get("num_examples")),
+        date=as_date("-".join((stamp[:4], stamp[4:6], stamp[6:8]))),
+        told=_list_told(find_object(content, "gen")),
+        remarks=["its files hold no prompts, so no scores of single answers are kept"],
+    )
+
+
+def _list_told(gen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the protocol, by the names of our options."""
+    told: dict[str, Any] = {"apply_chat_template": True}
+    for name in ("temperature", "top_p"):
+        if (value := as_number(gen.get(name))) is not None:
+            told[name] = value
+    if (limit := as_count(gen.get("max_tokens"))) is not None:
+        told["max_tokens"] = limit
+    thinking = find_object(gen, "chat_template_kwargs").get("thinking")
+    if isinstance(thinking, bool):
+        told["thinking"] = thinking
+    return told

@@ -1,0 +1,202 @@
+"""Files of other tools that are cut, hostile or of other types: an error with the file, or less."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from serve_eval.errors import ReferenceFileError, ServeEvalError
+from serve_eval.workflows.references.imports import files
+from serve_eval.workflows.references.imports.found import FoundResult
+from serve_eval.workflows.references.imports.import_results import import_results
+from serve_eval.workflows.references.imports.recognise import read_source
+from tests.workflows.references import foreign_files as foreign
+
+ANSWERS = [("a", 1.0), ("b", 0.0)]
+RESULTS = foreign.lm_eval_results(ANSWERS, "0.4.13")
+LOG = foreign.inspect_log(ANSWERS)
+REPORT = {
+    "dataset_name": "gsm8k",
+    "model_name": "m",
+    "metrics": [{"name": "mean_acc", "num": 2, "score": 0.5}],
+}
+DOCUMENTS: list[Any] = [
+    RESULTS,
+    LOG,
+    REPORT,
+    foreign.nemo_results(0.5, 2),
+    {"benchmark": {"name": "gsm8k", "scores": {"s": {"value": 0.5}}}, "config": {"model": "m"}},
+    foreign.sgl_metrics(0.5),
+    foreign.srt_gsm8k(0.5),
+]
+
+
+def _changed(path: str, value: object, content: Any = RESULTS) -> bytes:
+    """Return the JSON of a document with another value at a path of keys."""
+    found = copied = copy.deepcopy(content)
+    *keys, last = path.split("/")
+    for key in keys:
+        found = found[int(key) if isinstance(found, list) else key]
+    found[last] = value
+    return json.dumps(copied).encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "raw", "told"),
+    [
+        ("a.json", b"", "a.json: no valid JSON: Expecting value, line 1, column 1"),
+        ("a.json", json.dumps(RESULTS).encode()[:300], "a.json: no valid JSON"),
+        ("a.json", b'{"a": 1}', "a.json: is no file of results of lm-eval, inspect, NeMo"),
+        ("a.json", b"[1, 2]", "a.json: is no file of results"),
+        ("a.json", b'{"a": "\xff"}', "a.json: is no UTF-8 text"),
+        ("a.json", b"[" * 200_000, "a.json: its values are nested too deeply"),
+        ("a.json", b'{"a": ' + b"1" * 5000 + b"}", "a.json: Exceeds the limit"),
+        ("a.json", b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of Git LFS"),
+        (
+            "a.json",
+            _changed("results/gsm8k/exact_match,strict-match", float("nan")),
+            "a.json: gsm8k: exact_match,strict-match is nan, no finite number",
+        ),
+        ("a.json", _changed("results/gsm8k", [1]), "results: gsm8k: must be an object, not list"),
+        ("a.json", _changed("results", {}), "a.json: nothing was imported"),
+        ("a.json", _changed("status", "error", LOG), "the run ended with status 'error'"),
+        ("a.json", _changed("results/scores", None, LOG), "a.json: its results have no score"),
+        ("a.json", _changed("metrics", [], REPORT), "a.json: metrics has no score"),
+        ("a.json", _changed("metrics", [1], REPORT), "a.json: metrics: must be an object, not int"),
+        ("a.json", _changed("accuracy", "x", foreign.srt_gsm8k(1)), "accuracy is 'x', no finite"),
+        ("a.json", _changed("aggregate", {}, foreign.sgl_metrics(1)), "has neither pass@1 nor"),
+        ("a.jsonl", b'{"doc_id": 0, "doc": {}, "arguments": {}}\n{"doc_id"', "a.jsonl:2: no valid"),
+        ("a.jsonl", b'{"doc_id": 0, "doc": {}, "arguments": {}}\n[1]\n', "a.jsonl:2: must be an"),
+        ("a.jsonl", b'{"doc_id": [], "doc": {}, "arguments": {}}\n', "doc_id must be a number"),
+        ("a.jsonl", b'{"doc_id": 0, "doc": {}, "arguments": {}}\n', "no line has a score that is"),
+        ("a.jsonl", b'{"other": 1}\n', "a.jsonl: is no file of results"),
+        ("a.yml", b"results: &a {tasks: *a}\n", "a.yml:1: anchors"),
+        ("a.yml", b"results: 1\n", "a.yml: is no file of results"),
+        ("a.yml", b"results:\n  tasks:\n    t: {}\n", "a.yml: t: has no score"),
+        ("a.eval", b"PK\x03\x04 cut", "a.eval: no readable zip archive"),
+    ],
+)
+def test_the_error_names_the_file_and_the_cause(
+    name: str, raw: bytes, told: str, tmp_path: Path
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(raw)
+    with pytest.raises(ReferenceFileError) as caught:
+        import_results(file, tmp_path / "refs", tasks={})
+    assert told in str(caught.value)
+    assert str(file) in str(caught.value)
+    assert caught.value.exit_code == 2
+    assert not (tmp_path / "refs").exists()
+
+
+def _bomb(file: Path, size: int) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("header.json", b" " * size)
+
+
+def test_an_archive_with_more_than_the_limits_is_not_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MOST_BYTES", 1 << 20)
+    _bomb(tmp_path / "a.eval", 2 << 20)
+    with pytest.raises(ReferenceFileError, match=r"a\.eval: header\.json: is larger than 1 MiB"):
+        read_source(tmp_path / "a.eval")
+    monkeypatch.setattr(files, "MOST_IN_ARCHIVE", 1 << 20)
+    with pytest.raises(ReferenceFileError, match="its content is larger than 0 GiB"):
+        read_source(tmp_path / "a.eval")
+
+
+def test_an_archive_that_lies_about_the_size_of_a_part_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.eval"
+    _bomb(file, 5000)
+    raw = bytearray(file.read_bytes())
+    place = raw.rindex(b"PK\x01\x02")
+    raw[place + 24 : place + 28] = (10).to_bytes(4, "little")
+    file.write_bytes(raw)
+    with pytest.raises(ReferenceFileError, match=r"a\.eval: header\.json"):
+        read_source(file)
+
+
+def test_an_unfinished_log_and_one_by_an_unknown_method_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.eval"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("_journal/start.json", "{}")
+    with pytest.raises(ReferenceFileError, match=r"has no header\.json: the run did not finish"):
+        read_source(file)
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("header.json", "{}")
+    raw = bytearray(file.read_bytes())
+    for mark, offset in ((b"PK\x01\x02", 10), (b"PK\x03\x04", 8)):
+        place = raw.rindex(mark) + offset
+        raw[place : place + 2] = (93).to_bytes(2, "little")
+    file.write_bytes(raw)
+    with pytest.raises(ReferenceFileError, match="compressed by a method") as caught:
+        read_source(file)
+    assert "inspect log convert --to json" in caught.value.hint
+
+
+def test_a_line_and_a_document_beyond_the_limits_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"doc_id": 0, "doc": {}, "arguments": {}}, {"doc_id": "x" * 5000}]
+    foreign.write_jsonl(tmp_path / "a.jsonl", rows)
+    monkeypatch.setattr(files, "MOST_IN_LINE", 1000)
+    with pytest.raises(ReferenceFileError, match=r"a\.jsonl:2: the line is longer than"):
+        read_source(tmp_path / "a.jsonl")
+    foreign.write_json(tmp_path / "a.json", {"other": "x" * 5000})
+    monkeypatch.setattr(files, "MOST_BYTES", 1000)
+    with pytest.raises(ReferenceFileError, match=r"a\.json: is larger than"):
+        read_source(tmp_path / "a.json")
+
+
+def test_a_result_survives_samples_that_cannot_be_read(tmp_path: Path) -> None:
+    file = foreign.write_lm_eval(tmp_path, ANSWERS, "0.4.13")
+    [samples] = tmp_path.glob("samples_*")
+    samples.write_text("version https://git-lfs.github.com/spec/v1\n")
+    [one] = import_results(file, tmp_path / "refs", tasks={}).written
+    assert one.value == 50.0
+    assert "is a pointer of Git LFS" in one.remarks[0]
+
+
+_JUNK = st.sampled_from(
+    [None, True, -1, 0, 1e308, float("nan"), "", "text", "1e999", [], [[]], {}, {"a": {}}, 10**30]
+)
+
+
+def _replace_one(value: Any, junk: object, rng: random.Random) -> Any:
+    """Return a copy of a document in which one value, at any depth, is another."""
+    if isinstance(value, dict | list) and value and rng.random() < 0.85:
+        key = rng.choice(list(value) if isinstance(value, dict) else range(len(value)))
+        copied: Any = copy.copy(value)
+        copied[key] = _replace_one(value[key], junk, rng)
+        return copied
+    return junk
+
+
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(document=st.sampled_from(DOCUMENTS), junk=_JUNK, seed=st.integers(0, 10**6))
+def test_a_value_of_any_other_type_is_read_or_refused(
+    document: Any, junk: object, seed: int, tmp_path: Path
+) -> None:
+    rng = random.Random(seed)
+    for _ in range(rng.choice((1, 1, 2))):
+        document = _replace_one(document, junk, rng)
+    file = foreign.write_json(tmp_path / "a.json", document)
+    found: list[FoundResult] = []
+    told = str(file)
+    try:
+        found, _ = read_source(file)
+    except ServeEvalError as error:
+        told = str(error)
+    assert str(file) in told
+    assert all(one.scores for one in found)
