@@ -168,8 +168,8 @@ detectors: $(VENV)/.dev
 	@$(BIN)/python -m tests.detectors
 
 # Our figures compared with lm-eval's and other implementations', in a separate environment: docs/testing.md.
-# ARGS="lm_eval_tasks" runs one part. BIOCHATTER=DIR, LONGBENCH=DIR, TRTLLM=DIR and IFBENCH=DIR name checkouts
-# for their parts, NLTK=DIR a folder of NLTK's data.
+# ARGS="lm_eval_tasks" runs one part. BIOCHATTER=DIR, LONGBENCH=DIR, TRTLLM=DIR, IFBENCH=DIR and BFCL=DIR name
+# checkouts for their parts, NLTK=DIR a folder of NLTK's data.
 oracle:
 	@$(MAKE) --no-print-directory VENV=.venv-oracle .venv-oracle/.oracle
 	@.venv-oracle/bin/python -m tests.oracle $(ARGS)

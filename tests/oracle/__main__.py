@@ -27,6 +27,7 @@ PARTS: tuple[str, ...] = (
     "aime",
     "gpqa",
     "instructions",
+    "bfcl",
     "repeats",
 )
 """Modules of this folder, in the order in which they run."""

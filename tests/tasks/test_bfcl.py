@@ -15,7 +15,8 @@ from serve_eval.tasks._bfcl.checking import CallError, MadeCall, check_call, che
 from serve_eval.tasks._bfcl.expected import ExpectedCall
 from serve_eval.tasks._bfcl.literals import read_java, read_javascript
 from serve_eval.tasks._bfcl.reading import UnreadableError, read_text
-from serve_eval.tasks.bfcl import SOURCE, Mode, task
+from serve_eval.tasks._bfcl.scoring import Mode
+from serve_eval.tasks.bfcl import SOURCE, task
 from tests.tasks.made_bfcl import write_bfcl
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "bfcl"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +14,8 @@ Wanted = Literal["calls", "no call", "any call"]
 
 NON_LIVE, LIVE, IRRELEVANCE = "non-live", "live", "irrelevance"
 """The parts of the leaderboard's overall score that have one turn, each with the same weight."""
+CATEGORY = "category"
+"""Key of the metadata of a sample."""
 WEIGHT, CORRECT = "weight", "weighted correct"
 """Parts of a score; the first is also a key of the metadata of a sample."""
 
@@ -79,12 +81,32 @@ def _share(part: str | None, counts: Mapping[str, int]) -> Mapping[str, float]:
     return {name: 1 / len(kinds) / kinds[CATEGORIES[name].kind or name] for name in counts}
 
 
-def mean_of_part(part: str, means: Mapping[str, tuple[float, int]]) -> Mapping[str, object]:
+def _mean_of_part(part: str, means: Mapping[str, tuple[float, int]]) -> Mapping[str, object]:
     """Return the value of a part from the mean and the number of scored samples by category."""
     counts = {name: count for name, (_, count) in means.items()}
     shares = _share(part, counts)
     value = sum(shares[name] * mean for name, (mean, _) in means.items())
     return {"value": value, "scored": sum(counts.values())}
+
+
+def break_down(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
+    """Return the accuracy in percent by category, and that of the parts that make the value."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for sample, value in scored:
+        found[sample.metadata[CATEGORY]].append(value)
+    names = [name for name in CATEGORIES if name in found]
+    means = {name: 100.0 * sum(found[name]) / len(found[name]) for name in names}
+    parts: dict[str, object] = {}
+    for part in (NON_LIVE, LIVE, IRRELEVANCE):
+        inside = [name for name in names if CATEGORIES[name].part == part]
+        if inside:
+            parts[part] = _mean_of_part(
+                part, {name: (means[name], len(found[name])) for name in inside}
+            )
+    return {
+        "part": parts,
+        CATEGORY: {name: {"value": means[name], "scored": len(found[name])} for name in names},
+    }
 
 
 def _value(sums: Sequence[float]) -> float:

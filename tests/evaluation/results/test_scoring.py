@@ -342,7 +342,7 @@ def test_every_task_of_ours_says_where_it_is_scored() -> None:
     }
     apart = {name for name, task in built.items() if task.scoring != "inline"}
     assert apart == {
-        *("cnn_dailymail", "covost2", "ifbench", "ifeval"),
+        *("bfcl", "cnn_dailymail", "covost2", "ifbench", "ifeval"),
         *("json_mode_eval", "longbench_v1", "math_500"),
         *("voxpopuli", "zero_scrolls"),
     }
