@@ -78,8 +78,8 @@ def task(
     mode: Annotated[
         Mode,
         Setting(
-            "With fc, the request offers tools and the server parses the calls. With prompt, a system"
-            " prompt lists the functions, and the calls are read from the text."
+            "With fc, the request offers tools and the server parses the calls. With prompt, a"
+            " system prompt lists the functions, and the calls are read from the text."
         ),
     ] = "fc",
     categories: Annotated[
