@@ -46,6 +46,7 @@ EXTRAS: Mapping[str, str] = {
     "ruler": "long_context",
     "math": "answers that are formulas",
     "holdout": "encrypted cases",
+    "inspect": "recent logs of inspect",
 }
 """The extras that are looked for, with what needs them."""
 _REQUIRED = re.compile(r"\s*([\w.-]+).*;\s*extra\s*==\s*['\"]([\w-]+)['\"]")

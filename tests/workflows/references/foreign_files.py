@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+import zstandard
 
 Answers = Sequence[tuple[str, float]]
 """The user's turn, or the text, of each prompt with its score."""
@@ -150,6 +153,25 @@ def write_eval(file: Path, log: Mapping[str, Any]) -> Path:
         for one in log["samples"]:
             archive.writestr(f"samples/{one['id']}_epoch_{one['epoch']}.json", json.dumps(one))
         archive.writestr("header.json", json.dumps(header))
+    return file
+
+
+def compress_again(file: Path) -> Path:
+    """Compress the parts of an archive by zstandard, as inspect does since 2026."""
+    with zipfile.ZipFile(file) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in parts.items():
+            archive.writestr(name, zstandard.ZstdCompressor().compress(content))
+        places = {info.filename: info.header_offset for info in archive.infolist()}
+    raw = bytearray(file.read_bytes())
+    for name, content in parts.items():
+        central = raw.rindex(b"PK\x01\x02", 0, raw.rindex(name.encode()))
+        for start, method, size in ((places[name], 8, 14), (central, 10, 16)):
+            struct.pack_into("<H", raw, start + method, 93)
+            struct.pack_into("<I", raw, start + size, zlib.crc32(content))
+            struct.pack_into("<I", raw, start + size + 8, len(content))
+    file.write_bytes(raw)
     return file
 
 

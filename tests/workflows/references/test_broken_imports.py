@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -136,11 +137,26 @@ def test_an_unfinished_log_and_one_by_an_unknown_method_are_refused(tmp_path: Pa
     raw = bytearray(file.read_bytes())
     for mark, offset in ((b"PK\x01\x02", 10), (b"PK\x03\x04", 8)):
         place = raw.rindex(mark) + offset
-        raw[place : place + 2] = (93).to_bytes(2, "little")
+        raw[place : place + 2] = (98).to_bytes(2, "little")
     file.write_bytes(raw)
     with pytest.raises(ReferenceFileError, match="compressed by a method") as caught:
         read_source(file)
     assert "inspect log convert --to json" in caught.value.hint
+
+
+def test_a_log_by_zstandard_that_is_cut_or_cannot_be_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = foreign.compress_again(foreign.write_eval(tmp_path / "a.eval", {"samples": []}))
+    raw = bytearray(file.read_bytes())
+    raw[raw.index(b"header.json") + len("header.json")] ^= 255
+    file.write_bytes(raw)
+    with pytest.raises(ReferenceFileError, match=r"header\.json: cannot be read: zstd"):
+        read_source(file)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(ReferenceFileError, match="is compressed by zstandard") as caught:
+        read_source(file)
+    assert "optional extra inspect" in caught.value.hint
 
 
 def test_a_line_and_a_document_beyond_the_limits_are_refused(

@@ -166,17 +166,19 @@ def test_a_client_by_chat_sent_each_text_as_a_turn(data_root: Path, tmp_path: Pa
     assert (one.paired, one.protocol["apply_chat_template"]) == (True, True)
 
 
-@pytest.mark.parametrize("archive", [True, False])
+@pytest.mark.parametrize("form", ["archive", "archive by zstandard", "json"])
 def test_a_log_of_inspect_has_a_run_for_each_epoch(
-    archive: bool, answers: foreign.Answers, data_root: Path, tmp_path: Path
+    form: str, answers: foreign.Answers, data_root: Path, tmp_path: Path
 ) -> None:
     log = foreign.inspect_log(answers, epochs=2)
     del log["eval"]["task_args"]  # The number of shots follows from the prompts.
     file = (
         foreign.write_eval(tmp_path / "log/a.eval", log)
-        if archive
+        if form != "json"
         else foreign.write_json(tmp_path / "log/a.json", log)
     )
+    if form.endswith("zstandard"):
+        foreign.compress_again(file)
     [one] = _import(file, data_root).written
     assert (one.model, one.value, one.paired, one.count) == ("org-m", 75.0, True, ASKED)
     assert one.source == f"inspect 0.3.154, gsm8k, {file.name}"

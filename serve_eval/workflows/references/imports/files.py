@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -11,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from serve_eval.errors import ReferenceFileError
+from serve_eval.errors import ReferenceFileError, install_hint
 
 MOST_BYTES = 512 << 20
 """Maximum size of a document, and of the content of a part of an archive."""
@@ -19,6 +21,10 @@ MOST_IN_LINE = 64 << 20
 """Maximum size of a line of a file of JSON lines, of which one is held at a time."""
 MOST_IN_ARCHIVE = 16 << 30
 """Maximum size of the content of an archive."""
+_ZSTANDARD = 93
+"""The method of compression of recent logs of inspect, which Python reads from 3.14 on."""
+_LOCAL_HEADER = struct.Struct("<26xHH")
+"""The header of a part: it ends with the lengths of the name and of the extra field behind it."""
 _POINTER = b"version https://git-lfs"
 _CUT = "The file may be cut: copy it again, whole."
 
@@ -100,8 +106,7 @@ class Archive:
         """Return the JSON document of a part. Raises ReferenceFileError that names the part."""
         where = f"{self.file}: {name}"
         try:
-            with self._zip.open(name) as part:
-                raw = part.read(MOST_BYTES + 1)
+            raw = self._read_raw(name, where)
         except KeyError as error:
             raise ReferenceFileError(f"{where}: is missing in the archive", hint=_CUT) from error
         except NotImplementedError as error:
@@ -115,9 +120,45 @@ class Archive:
             raise ReferenceFileError(f"{where}: is larger than {MOST_BYTES >> 20} MiB")
         return parse_json(raw, where)
 
+    def _read_raw(self, name: str, where: str) -> bytes:
+        """Return the content of a part, at most a byte more than the limit."""
+        info = self._zip.getinfo(name)
+        if info.compress_type != _ZSTANDARD:
+            with self._zip.open(info) as part:
+                return part.read(MOST_BYTES + 1)
+        raw = _decompress(self._read_compressed(info), where)
+        if len(raw) <= MOST_BYTES and zlib.crc32(raw) != info.CRC:
+            raise zipfile.BadZipFile("bad checksum")
+        return raw
+
+    def _read_compressed(self, info: zipfile.ZipInfo) -> bytes:
+        """Return the bytes of a part as they are in the file, behind its local header."""
+        with self.file.open("rb") as source:
+            source.seek(info.header_offset)
+            head = source.read(_LOCAL_HEADER.size)
+            if len(head) < _LOCAL_HEADER.size or info.compress_size > MOST_BYTES:
+                raise EOFError("its header is cut, or it is too large")
+            source.seek(sum(_LOCAL_HEADER.unpack(head)), 1)
+            return source.read(info.compress_size)
+
     def close(self) -> None:
         """Close the file."""
         self._zip.close()
+
+
+def _decompress(raw: bytes, where: str) -> bytes:
+    """Return the content of a part. Raises ReferenceFileError if the package is missing."""
+    try:
+        import zstandard
+    except ImportError as error:
+        raise ReferenceFileError(
+            f"{where}: is compressed by zstandard", hint=install_hint("inspect")
+        ) from error
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(raw)) as content:
+            return content.read(MOST_BYTES + 1)
+    except zstandard.ZstdError as error:
+        raise zipfile.BadZipFile(str(error)) from error
 
 
 def as_object(value: Any, where: str) -> dict[str, Any]:
