@@ -64,3 +64,30 @@ def test_gold_answers_score_full_marks_and_wrong_ones_nothing(way: str, data_roo
         assert one.rows == (), f"{one.task}: {len(one.rows)} rows, the first {one.rows[:3]}"
         assert one.samples > 0, f"{one.task}: no sample was checked"
         assert one.values == pytest.approx(OTHER_VALUES.get(one.task, (100.0, 0.0))), one
+
+
+@pytest.mark.parametrize(
+    ("gold", "zero", "no_gold", "passed"),
+    [
+        (20, 20, "", True),
+        (19, 20, "", False),
+        (20, 19, "", False),
+        (18, 20, "it has none", True),
+        (17, 20, "it has none", False),
+        (20, 19, "it has none", False),
+    ],
+)
+def test_of_made_up_answers_some_may_be_wrong(
+    gold: int, zero: int, no_gold: str, passed: bool
+) -> None:
+    found = GoldCheck(
+        task="t",
+        samples=20,
+        gold=gold,
+        zero=zero,
+        shared=0,
+        rows=(),
+        no_gold=no_gold,
+        relative=False,
+    )
+    assert found.passed is passed

@@ -49,6 +49,10 @@ class GoldRow:
     cut: bool = False
 
 
+MADE_UP = 0.9
+"""Share of the made-up answers that must have full marks, where the data has no gold answers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldCheck:
     """The check of one task.
@@ -75,8 +79,12 @@ class GoldCheck:
 
     @property
     def passed(self) -> bool:
-        """True if every gold answer has full marks, and no wrong one has any."""
-        return not self.rows and self.samples > 0
+        """True if every gold answer has full marks, and no wrong one has any.
+
+        Of answers that are made up, MADE_UP of all suffice: some samples have none that is right.
+        """
+        wanted = MADE_UP * self.samples if self.no_gold else self.samples
+        return self.samples > 0 and self.zero == self.samples and self.gold >= wanted
 
 
 async def check_gold(plan: Plan, environ: Mapping[str, str]) -> list[GoldCheck]:
