@@ -69,24 +69,24 @@ def finished(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_three_runs_become_a_reference_that_judges_the_next(plan: Plan, tmp_path: Path) -> None:
-    values = [_run(plan, tmp_path / str(i), i).tasks[0].result.value for i in range(4)]
+    values = [_run(plan, tmp_path / str(i), i).tasks[0].result.value for i in range(3)]
     (registered,) = register(
-        [tmp_path / str(i) for i in (0, 1, 2, 3)], tmp_path / "refs", hardware="8x H200"
+        [tmp_path / str(i) for i in range(3)], tmp_path / "refs", hardware="8x H200"
     )
-    first_three = [value for value in values[:3] if value is not None]
+    of_runs = [value for value in values if value is not None]
     assert registered.runs == 3
-    assert registered.value == pytest.approx(sum(first_three) / 3)
+    assert registered.value == pytest.approx(sum(of_runs) / 3)
     found = references.find("gsm8k", MODEL, FP8, [tmp_path / "refs"])
     assert found is not None
     assert found.runs is not None
     assert found.value == pytest.approx(registered.value, abs=1e-6)
-    assert found.runs.values == pytest.approx(first_three, abs=1e-6)
+    assert found.runs.values == pytest.approx(of_runs, abs=1e-6)
     assert (found.runs.n, found.runs.hardware, found.runs.endpoint) == (120, "8x H200", "simulator")
     assert 30 < found.runs.sigma < 50
     assert found.protocol is not None
     assert found.protocol["num_fewshot"] == 5
     stored = reference_samples.read(tmp_path / "refs" / found.runs.samples, found.runs.sha256)
-    assert [100 * sum(run) / 120 for run in stored.runs] == pytest.approx(first_three, abs=0.01)
+    assert [100 * sum(run) / 120 for run in stored.runs] == pytest.approx(of_runs, abs=0.01)
     judged = replace(plan, no_reference=False, references_dir=str(tmp_path / "refs"))
     assert _run(judged, tmp_path / "next", 7).tasks[0].verdict.outcome is VerdictOutcome.PASS
     assert (
