@@ -5,8 +5,8 @@ serve_eval. The last lines of the program call `take`. The checks, in a process 
 call `run_test` with the input of each test; outputs never get here.
 
 Source of the behaviour: LiveCodeBench/LiveCodeBench, lcb_runner/evaluation/testing_util.py (MIT).
-Where it is odd, so is this: `for line in sys.stdin` fails, and so does a program for standard input
-that has the text "class Solution".
+It keeps two oddities of the upstream: `for line in sys.stdin` fails, and so does a program for
+standard input that has the text "class Solution".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Make texts that follow instructions: an example for every kind, and examples joined.
+"""Make texts that follow instructions: one example of each kind, and several joined.
 
 They are for the simulated endpoint and for tests, because the data have no answers. They say
 nothing sensible.

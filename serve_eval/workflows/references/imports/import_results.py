@@ -188,7 +188,7 @@ def _compare(
 ) -> tuple[ImportedTask, ComparedPrompts]:
     """Return our task under the protocol of a result, with the comparison of the prompts.
 
-    Where the files do not say the number of shots, equal prompts without shots show that it is 0.
+    If the files lack the number of shots, it is 0 if the prompts equal ours without shots.
     """
     made = build_imported(result, known)
     compared = compare_prompts(result, made, roots)
