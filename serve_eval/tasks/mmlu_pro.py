@@ -246,7 +246,7 @@ def find_letter(text: str) -> str | None:
     if headed := _HEADED.search(text):
         ends = text.find("\n", headed.start())
         line = (headed.start(), ends if ends >= 0 else len(text))
-        # A letter may stand on the line after "Answer:", so the search goes past the end of the line.
+        # The letter may stand on the line after "Answer:", so the search goes past that line.
         *_, last = (f for f in _HEADED.finditer(text, line[0]) if f.start() < line[1])
         return last[1]
     alone = _ALONE.findall(text)
