@@ -35,7 +35,7 @@ STAGES = {
 """The stages of a run, each by its frames; everything else is asking."""
 INNER: Mapping[str, Mapping[str, str]] = {
     PAGE: {
-        "read journal, scores and prompts": r"evaluation/storage/|report/samples/",
+        "read journal, scores and prompts": r"storage/|report/samples/",
         "columns, JSON, compression, HTML": r"report/page/",
         "pictures, without their process": r"report/pictures/|report/drawing",
     },
@@ -46,7 +46,7 @@ INNER: Mapping[str, Mapping[str, str]] = {
         "scoring": r"/scorers/|/tasks/|results/scoring",
         "accumulator": r"evaluation/results/(accumulator|sample_table|answer|unlisted|_scorer)",
         "alarm": r"results/degradation|stats/",
-        "journal and scores": r"evaluation/storage/",
+        "journal and scores": r"storage/",
         "engine": r"evaluation/engine/|evaluation/",
         "masking": r"masking\.py|secret_",
         "progress": r"serve_eval/cli/|rich/",

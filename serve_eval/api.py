@@ -14,8 +14,8 @@ from typing import Literal
 
 from serve_eval.checks.run import choose_checks
 from serve_eval.evaluation.evaluate import evaluate as run_plan
-from serve_eval.evaluation.plan.resolve import resolve_address
 from serve_eval.evaluation.trust import to_read
+from serve_eval.plan.resolve import resolve_address
 from serve_eval.report.telling import TellingReport
 from serve_eval.schema import Comparison, Event, Plan, Progress, Report, Spec, Verification
 from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, CompareRules, CompareSide

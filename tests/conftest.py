@@ -78,7 +78,7 @@ def _short_pauses() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retry, "BASE_S", SHORT_PAUSE_S)
-        patch.setattr("serve_eval.evaluation.probes.asking.PAUSE_S", SHORT_PAUSE_S)
+        patch.setattr("serve_eval.evaluation.probe_server.PAUSE_S", SHORT_PAUSE_S)
         yield
 
 

@@ -264,7 +264,7 @@ SCORER_AND_RULE_TESTS = [
     *("tests/scorers/test_offered.py", "tests/scorers/test_page.py", "tests/cli/test_schema.py"),
     *("tests/verdicts/test_every_rule.py", "tests/plugins/test_values.py", "tests/prose"),
     *("tests/cases/test_scorer_versions.py", "tests/cli/test_completion.py"),
-    *("tests/evaluation/plan/test_resolve.py", "tests/test_architecture.py"),
+    *("tests/plan/test_resolve.py", "tests/test_architecture.py"),
 ]
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from serve_eval.datasets.declared import find_sources
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.plan.options import IN_A_PLAN, ProtocolOptions
-from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.plan.options import IN_A_PLAN, ProtocolOptions
+from serve_eval.plan.resolve import resolve
 from serve_eval.plugins import registry
 from serve_eval.plugins.setting import list_declared
 from serve_eval.protocol.shared import usual_task

@@ -22,18 +22,18 @@ IN_PLACE = {
     # Journals and logs only grow, and their readers skip an incomplete last line.
     "launchers/_kubernetes/logs.py": {"os.open": 1},
     "launchers/_process/server_process.py": {"os.open": 1},
-    "serve_eval/evaluation/storage/journal.py": {"os.open": 1, "ftruncate": 2},
-    "serve_eval/evaluation/storage/records/executions.py": {"os.open": 1, "ftruncate": 1},
-    "serve_eval/evaluation/storage/records/reply_proofs.py": {"os.open": 1},
-    "serve_eval/evaluation/storage/records/traces.py": {"os.open": 1},
-    "serve_eval/evaluation/storage/reports/canary_files.py": {"os.open": 1, "truncate": 1},
+    "serve_eval/storage/journal.py": {"os.open": 1, "ftruncate": 2},
+    "serve_eval/storage/records/executions.py": {"os.open": 1, "ftruncate": 1},
+    "serve_eval/storage/records/reply_proofs.py": {"os.open": 1},
+    "serve_eval/storage/records/traces.py": {"os.open": 1},
+    "serve_eval/storage/reports/canary_files.py": {"os.open": 1, "truncate": 1},
     "serve_eval/report/ci/place.py": {"open(ab)": 1},  # the summary of a job of GitHub
-    "serve_eval/evaluation/storage/run_log.py": {"os.open": 1},
+    "serve_eval/storage/run_log.py": {"os.open": 1},
     "serve_eval/workflows/servers/daemon.py": {"os.open": 1},  # the log of a new process
     "serve_eval/workflows/watch/record.py": {"os.open": 1, "open(r+b)": 1, "truncate": 1},
     # A lock holds the number of a process, which only messages show.
     "launchers/_machine/lock_files.py": {"os.open": 2, "truncate": 1},
-    "serve_eval/evaluation/storage/folder_lock.py": {"os.open": 1},
+    "serve_eval/storage/folder_lock.py": {"os.open": 1},
     "serve_eval/file_system.py": {"ftruncate": 1},
     "serve_eval/workflows/servers/held_servers.py": {"os.open": 1},
     # A file that must be new, or that gets its name, or that of its folder, when it is whole.
@@ -41,10 +41,10 @@ IN_PLACE = {
     "launchers/_trtllm/known_flags.py": {"NamedTemporaryFile": 1},
     "serve_eval/datasets/frames.py": {"write_bytes": 1},
     "serve_eval/datasets/vault.py": {"open(wb)": 1},
-    "serve_eval/evaluation/storage/ownership.py": {"os.open": 1},
+    "serve_eval/storage/ownership.py": {"os.open": 1},
     # Stars replace a secret of the same length where a server may still append.
     "launchers/_trtllm/shared_key.py": {"open(r+b)": 1},
-    "serve_eval/evaluation/storage/server_logs.py": {"open(r+b)": 1},
+    "serve_eval/storage/server_logs.py": {"open(r+b)": 1},
     # What trtllm-serve writes, the stand-in writes as well.
     "launchers/_standin/metrics.py": {"open(a)": 1},
     "launchers/_standin/serving.py": {"open(a)": 1, "write_text": 1},

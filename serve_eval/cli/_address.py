@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from serve_eval.cli._options import settings_of
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.plan.options import ConnectionOptions
+from serve_eval.plan.options import ConnectionOptions
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Connection
 

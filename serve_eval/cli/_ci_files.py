@@ -33,11 +33,11 @@ def save_ci_files(
     written there.
     """
     from serve_eval.client.secret_mask import SecretMask
-    from serve_eval.evaluation.storage.file_names import JUNIT_FILE, SUMMARY_FILE
-    from serve_eval.evaluation.storage.private_files import write_private
     from serve_eval.report.ci import list_annotations, place_result, write_junit, write_markdown
     from serve_eval.report.ci.place import add_to_job_summary, find_place, is_github
     from serve_eval.schema import Connection
+    from serve_eval.storage.file_names import JUNIT_FILE, SUMMARY_FILE
+    from serve_eval.storage.private_files import write_private
 
     step_summary, in_github = environ.get("GITHUB_STEP_SUMMARY"), is_github(environ)
     if not (folder or junit or notify_text or step_summary or in_github):
@@ -125,14 +125,14 @@ def check_asked(
 
 def _has_begun(folder: Path | None) -> bool:
     """Return True if a folder holds the plan of a command."""
-    from serve_eval.evaluation.storage.story_files import STORIES
+    from serve_eval.storage.story_files import STORIES
 
     return folder is not None and any(one.plan and one.has_plan(folder) for one in STORIES)
 
 
 def _has_ended(folder: Path | None) -> bool:
     """Return True if a folder holds the result of a command."""
-    from serve_eval.evaluation.storage.story_files import STORIES
+    from serve_eval.storage.story_files import STORIES
 
     return folder is not None and any(
         one.result and (folder / one.result).is_file() for one in STORIES

@@ -52,8 +52,8 @@ def end(
     standard output gets nothing.
     """
     from serve_eval.cli._ci_files import save_ci_files
-    from serve_eval.evaluation.storage.file_names import PAGE_FILE
     from serve_eval.report.document import make_ci_result
+    from serve_eval.storage.file_names import PAGE_FILE
 
     if printed:
         print_result(document, faces, figures)
@@ -88,7 +88,7 @@ def print_result(document: Document, faces: ScreenOptions, figures: bytes = b"")
             conclusion=first,
         )
         return
-    from serve_eval.evaluation.storage.private_files import read_written_text
+    from serve_eval.storage.private_files import read_written_text
 
     if not figures and document.result is not None:
         figures = read_written_text(document.result).encode()

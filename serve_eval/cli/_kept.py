@@ -18,7 +18,7 @@ def explain_kept(folder: Path, again: str) -> str:
 
     It says that answers are kept only if the folder holds some.
     """
-    from serve_eval.evaluation.storage.run_folder import holds_answer
+    from serve_eval.storage.run_folder import holds_answer
 
     return (
         f"Finished answers are kept. Resume with: {again}"
@@ -56,7 +56,7 @@ def can_resume(ending: Interrupted | ServeEvalError, folder: Path) -> bool:
     One that named an unknown model has to be changed, if it received no answer before.
     """
     from serve_eval.errors import UnknownModelError
-    from serve_eval.evaluation.storage.run_folder import holds_answer
+    from serve_eval.storage.run_folder import holds_answer
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE
 
     if isinstance(ending, UnknownModelError):

@@ -10,7 +10,7 @@ import msgspec
 
 from serve_eval.evaluation.endpoint.inherited_settings import check_inherited
 from serve_eval.evaluation.endpoint.launch import job_size
-from serve_eval.evaluation.plan.serialise import to_file
+from serve_eval.plan.serialise import to_file
 from serve_eval.plugins.values import load_launcher
 from serve_eval.report.summary.figures import count
 from serve_eval.schema import LaunchContext, Plan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.schema import MEAN, Plan
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS

@@ -9,7 +9,7 @@ from pathlib import Path
 from serve_eval.cli._launch_preview import describe_size
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.endpoint.launch import check_launcher
-from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.plan.resolve import resolve
 from serve_eval.report.document import Document
 from serve_eval.workflows.init import starter_plan
 from serve_eval.workflows.init.document import RecipePlan, make_recipe_document

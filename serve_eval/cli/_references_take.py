@@ -14,10 +14,10 @@ from serve_eval.cli._ci_files import check_asked
 from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command, list_given_flags, settings_of
 from serve_eval.cli._sides import SendingOptions, find_endpoint_plan, is_endpoint, with_plan
-from serve_eval.evaluation.plan import shared_options as shared
-from serve_eval.evaluation.plan.address import NO_ADDRESS
-from serve_eval.evaluation.plan.command_line import TRUSTED
-from serve_eval.evaluation.plan.options import ProtocolOptions, ReferenceKeyOptions
+from serve_eval.plan import shared_options as shared
+from serve_eval.plan.address import NO_ADDRESS
+from serve_eval.plan.command_line import TRUSTED
+from serve_eval.plan.options import ProtocolOptions, ReferenceKeyOptions
 from serve_eval.plugins.setting import Setting
 from serve_eval.shell_words import join_words
 
@@ -170,7 +170,7 @@ def take(
 
     Exit codes: 0 registered, 2 usage, 4 endpoint or infrastructure, 130 interrupted.
     """
-    from serve_eval.evaluation.storage.default_folder import claim_default_folder
+    from serve_eval.storage.default_folder import claim_default_folder
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     settings = settings_of(prompts, keys, sending)
@@ -193,7 +193,7 @@ def _find_plan(
     OPENAI_BASE_URL stands for an address that nothing else gives.
     """
     from serve_eval.errors import PlanError
-    from serve_eval.evaluation.plan.set_options import list_keys
+    from serve_eval.plan.set_options import list_keys
 
     keys = list_keys(texts)
     if keys & {"limit", "samples", "shard"}:
@@ -248,7 +248,7 @@ def _execute(
     from serve_eval.cli._ending import ask_in_folder, end
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import say
-    from serve_eval.evaluation.storage.story_files import TAKE
+    from serve_eval.storage.story_files import TAKE
     from serve_eval.workflows.references.document import make_document
     from serve_eval.workflows.references.figures import write_figures
     from serve_eval.workflows.references.take import take_reference
@@ -283,7 +283,7 @@ def _execute(
 
 def _write_use(plan: Plan, references_dir: Path, file: str | None) -> str:
     """Return the command that judges by the references, with the plan `file` if it was given."""
-    from serve_eval.evaluation.plan.command_line import write_run_command
+    from serve_eval.plan.command_line import write_run_command
 
     if file is None:
         return write_run_command(plan, str(references_dir))

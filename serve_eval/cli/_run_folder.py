@@ -40,7 +40,7 @@ def _find_and_tell(context: typer.Context, folder: Path) -> Path:
 
 def find_told(folder: Path) -> Path:
     """Return the folder that this is, as `name_run` does, and tell it on standard error."""
-    from serve_eval.evaluation.storage.latest import find_last_below
+    from serve_eval.storage.latest import find_last_below
 
     found = find_run(folder)
     assert found is not None
@@ -61,8 +61,8 @@ def _tell(given: Path, found: Path | None) -> Path:
 def _tell_rehearsal(folder: Path) -> None:
     """Say on standard error that the stand-in answered, whatever the command prints of it."""
     from serve_eval.cli._streams import say
-    from serve_eval.evaluation.storage.reports.folder_results import is_of_stand_in
     from serve_eval.schema import REHEARSED
+    from serve_eval.storage.reports.folder_results import is_of_stand_in
 
     if is_of_stand_in(folder):
         say(REHEARSED)
@@ -76,6 +76,6 @@ def find_run(folder: Path | None) -> Path | None:
     """
     if folder != LATEST or folder.exists():
         return folder
-    from serve_eval.evaluation.storage.latest import find_latest
+    from serve_eval.storage.latest import find_latest
 
     return find_latest()

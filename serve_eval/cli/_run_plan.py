@@ -14,8 +14,8 @@ from serve_eval.cli._options import settings_of
 FORM_OF_PLAN = "Its first lines are, for example, model: my-org/my-model and tasks: [gsm8k]."
 
 if TYPE_CHECKING:
-    from serve_eval.evaluation.plan.options import ProtocolOptions
-    from serve_eval.evaluation.plan.resolve import Resolved
+    from serve_eval.plan.options import ProtocolOptions
+    from serve_eval.plan.resolve import Resolved
     from serve_eval.schema import Plan
 
 
@@ -51,10 +51,10 @@ def resolve_plan(
     from dataclasses import replace
 
     from serve_eval.errors import PlanError
-    from serve_eval.evaluation.plan.resolve import resolve
-    from serve_eval.evaluation.plan.serialise import to_file
-    from serve_eval.evaluation.plan.user_defaults import read_defaults
     from serve_eval.evaluation.trust import to_follow, to_read
+    from serve_eval.plan.resolve import resolve
+    from serve_eval.plan.serialise import to_file
+    from serve_eval.plan.user_defaults import read_defaults
     from serve_eval.yaml_source import read
 
     if resume is not None and (plan is not None or "output_dir" in settings):
@@ -117,8 +117,8 @@ def describe_origins(
     `values` are those of --set, from the flag or from SERVE_EVAL_SET.
     """
     from serve_eval.errors import PlanError
-    from serve_eval.evaluation.plan.set_options import list_keys
-    from serve_eval.evaluation.plan.user_defaults import list_origins, read_defaults
+    from serve_eval.plan.set_options import list_keys
+    from serve_eval.plan.user_defaults import list_origins, read_defaults
     from serve_eval.yaml_source import read
 
     set_keys = list_keys(values) if "settings" in flags else ()
@@ -156,7 +156,7 @@ def continue_unfinished(plan: Plan) -> Path | None:
 
 
 def new_folder(plan: Plan) -> Path:
-    from serve_eval.evaluation.storage.default_folder import claim_default_folder
+    from serve_eval.storage.default_folder import claim_default_folder
 
     name = "".join(
         c if c.isalnum() or c in "-._" else "-"

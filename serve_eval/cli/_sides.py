@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from serve_eval.cli._options import settings_of
-from serve_eval.evaluation.plan import shared_options as shared
+from serve_eval.plan import shared_options as shared
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
-    from serve_eval.evaluation.plan.resolve import Resolved
+    from serve_eval.plan.resolve import Resolved
     from serve_eval.schema import Plan
 
 
@@ -116,7 +116,7 @@ def settings_with(protocol: SideProtocolOptions, *sections: object) -> dict[str,
 
 def new_folder(command: str) -> Path:
     """Return the default folder of a command, named by the time."""
-    from serve_eval.evaluation.storage.default_folder import claim_default_folder
+    from serve_eval.storage.default_folder import claim_default_folder
 
     return claim_default_folder(command)
 
@@ -144,8 +144,8 @@ def resolve_side(text: str, settings: dict[str, Any], **how: Any) -> tuple[Resol
     The plan of a file is resolved as `with_plan` does.
     """
     from serve_eval.errors import PlanError
-    from serve_eval.evaluation.plan.serialise import to_file
     from serve_eval.evaluation.trust import to_read
+    from serve_eval.plan.serialise import to_file
     from serve_eval.yaml_source import read
 
     path = Path(text)
@@ -174,7 +174,7 @@ def resolve_side(text: str, settings: dict[str, Any], **how: Any) -> tuple[Resol
 
 def _read_defaults(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a plan file with the user's defaults for what it leaves out."""
-    from serve_eval.evaluation.plan.user_defaults import read_defaults
+    from serve_eval.plan.user_defaults import read_defaults
 
     return read_defaults().put_below(content)
 
@@ -193,7 +193,7 @@ def with_plan(
     Variables that name an endpoint, or ask for less, are ignored: they would apply to both sides.
     A command with one side gives the `address` of a plan that names none.
     """
-    from serve_eval.evaluation.plan.resolve import resolve
+    from serve_eval.plan.resolve import resolve
 
     if address and document.get("base_url") is None and document.get("launcher") is None:
         document = {**document, "base_url": address}

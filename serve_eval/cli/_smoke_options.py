@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from serve_eval.evaluation.plan import shared_options as shared
+from serve_eval.plan import shared_options as shared
 from serve_eval.plugins.setting import Setting
 
 

@@ -11,10 +11,10 @@ from serve_eval.cli._launch_preview import lines as launch_lines
 from serve_eval.cli._launch_preview import preview
 from serve_eval.cli._streams import emit, say
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.storage.file_names import LOGS, SERVERS
-from serve_eval.evaluation.storage.private_files import pretty_json
 from serve_eval.report.text import clean
 from serve_eval.schema import Suite, SuiteRun
+from serve_eval.storage.file_names import LOGS, SERVERS
+from serve_eval.storage.private_files import pretty_json
 from serve_eval.verdicts.exit_code import worst
 from serve_eval.verdicts.references import spec_text
 from serve_eval.workflows.suite.checked_runs import (

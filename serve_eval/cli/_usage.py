@@ -88,7 +88,7 @@ def describe_usage(error: Any) -> tuple[str, str]:
 
 def _find_task_option(ctx: Any, name: str) -> str:
     """Return the option of tasks that a flag of `run` means; "" if the command cannot set it."""
-    from serve_eval.evaluation.plan.options import SAMPLING_SEED, list_protocol_fields
+    from serve_eval.plan.options import SAMPLING_SEED, list_protocol_fields
 
     known = [flag for one in getattr(ctx.command, "params", ()) for flag in one.opts]
     option = name.lstrip("-").replace("-", "_")

@@ -21,12 +21,10 @@ def write_result(
     Return `addresses`, those with which a further command reaches the servers, by name: of servers
     that a night stops, the plan is what starts them again.
     """
-    from serve_eval.evaluation.storage.file_names import (
-        VERIFICATION_REFERENCE,
-    )
-    from serve_eval.evaluation.storage.reports.served import find_served_plans, shorten_url
-    from serve_eval.evaluation.storage.reports.verification_files import write_reference
-    from serve_eval.evaluation.storage.story_files import VERIFY
+    from serve_eval.storage.file_names import VERIFICATION_REFERENCE
+    from serve_eval.storage.reports.served import find_served_plans, shorten_url
+    from serve_eval.storage.reports.verification_files import write_reference
+    from serve_eval.storage.story_files import VERIFY
     from serve_eval.workflows.verify.advice import lacks_floor
 
     VERIFY.write(out_dir, found)

@@ -182,8 +182,8 @@ def _file(path: Path) -> Path:
 def _show(found: Configurations, *, as_json: bool) -> None:
     """Print the differences, the first steps and the expected number of starts."""
     from serve_eval.cli._streams import emit
-    from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.report.text import clean
+    from serve_eval.storage.private_files import pretty_json
     from serve_eval.workflows.bisect.preview import preview
 
     shown = preview(found)
@@ -203,7 +203,7 @@ def _execute(found: Configurations, rules: BisectRules, out_dir: Path, faces: Fa
     from serve_eval.cli._ending import ask_in_folder, end
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import say
-    from serve_eval.evaluation.storage.story_files import BISECT
+    from serve_eval.storage.story_files import BISECT
     from serve_eval.workflows.bisect.bisect import bisect as search
     from serve_eval.workflows.bisect.document import make_document
 

@@ -183,7 +183,7 @@ def _check_canary_options(
 
 def _execute_canaries(a: str, settings: dict[str, Any], out_dir: Path, faces: FaceOptions) -> int:
     """Send canaries, with progress on stderr and the result on stdout. Return the exit code."""
-    from serve_eval.evaluation.storage.story_files import CANARIES
+    from serve_eval.storage.story_files import CANARIES
     from serve_eval.workflows.invariants.canaries.document import make_document
     from serve_eval.workflows.invariants.canaries.story import check_canaries
 
@@ -199,7 +199,7 @@ def _execute(
     a: str, settings: dict[str, Any], out_dir: Path, more: dict[str, Any], faces: FaceOptions
 ) -> int:
     """Check an endpoint, with progress on stderr and the result on stdout. Return the exit code."""
-    from serve_eval.evaluation.storage.story_files import INVARIANTS
+    from serve_eval.storage.story_files import INVARIANTS
     from serve_eval.workflows.invariants.check import check
     from serve_eval.workflows.invariants.document import make_document
 

@@ -124,7 +124,7 @@ def _execute(
     from serve_eval.cli._ending import ask_in_folder, end
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import say
-    from serve_eval.evaluation.storage.story_files import LOAD
+    from serve_eval.storage.story_files import LOAD
     from serve_eval.workflows.load.document import make_document
     from serve_eval.workflows.load.story import measure_load
 

@@ -13,8 +13,8 @@ from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._loads import parse_loads
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._sides import find_endpoint_plan, new_folder
-from serve_eval.evaluation.plan import shared_options as shared
-from serve_eval.evaluation.plan.flag_values import names_of
+from serve_eval.plan import shared_options as shared
+from serve_eval.plan.flag_values import names_of
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def _execute(
     from serve_eval.cli._ending import ask_in_folder, end
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import say
-    from serve_eval.evaluation.storage.story_files import TOOLS
+    from serve_eval.storage.story_files import TOOLS
     from serve_eval.workflows.tools.document import make_document
     from serve_eval.workflows.tools.story import check_tools
 

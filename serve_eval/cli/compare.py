@@ -22,8 +22,8 @@ from serve_eval.cli._sides import (
     settings_with,
     with_plan,
 )
-from serve_eval.evaluation.plan import shared_options as shared
-from serve_eval.evaluation.plan.flag_values import margin_of_verdict, number_or_word
+from serve_eval.plan import shared_options as shared
+from serve_eval.plan.flag_values import margin_of_verdict, number_or_word
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -287,8 +287,8 @@ def _sides(
     An endpoint is asked the prompts of the other side, if that is a plan or a run. If the run
     belongs to another user, its plan must be trusted to reach other endpoints.
     """
-    from serve_eval.evaluation.plan.serialise import to_file
     from serve_eval.evaluation.trust import to_follow
+    from serve_eval.plan.serialise import to_file
     from serve_eval.workflows.compare.compare import CompareSide
 
     own = {"A": settings, "B": settings if model_b is None else {**settings, "model": model_b}}
@@ -327,7 +327,7 @@ def _execute(
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._red_results import RedResult, fail_undecided
     from serve_eval.cli._streams import say
-    from serve_eval.evaluation.storage.story_files import COMPARE
+    from serve_eval.storage.story_files import COMPARE
     from serve_eval.workflows.compare.compare import SHOW_FLIPS
     from serve_eval.workflows.compare.compare import compare as compare_both
 

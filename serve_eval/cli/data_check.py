@@ -11,7 +11,7 @@ import typer
 from serve_eval.cli._common_options import ListOptions
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli.data import Root
-from serve_eval.evaluation.plan import shared_options as shared
+from serve_eval.plan import shared_options as shared
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -61,9 +61,9 @@ def check(
     from serve_eval.datasets import vault
     from serve_eval.datasets.declared import find_sources
     from serve_eval.errors import DatasetError
-    from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.plugins import extensions
     from serve_eval.report.document.listing import ListEntry, Listing
+    from serve_eval.storage.private_files import pretty_json
     from serve_eval.verdicts.exit_code import FAIL
     from serve_eval.workflows.gold.entries import make_entry
 
@@ -145,7 +145,7 @@ def _list_plans(tasks: Sequence[str], settings: Mapping[str, Any], root: Path) -
     from dataclasses import replace
 
     from serve_eval.cli._sides import with_plan
-    from serve_eval.evaluation.plan.user_defaults import read_defaults
+    from serve_eval.plan.user_defaults import read_defaults
     from serve_eval.workflows.gold.check import use_server
 
     given = {**settings, "tasks": list(tasks), "dataset_root": str(root), "no_reference": True}

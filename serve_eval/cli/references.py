@@ -15,7 +15,7 @@ from serve_eval.cli._common_options import FaceOptions, PageFaceOptions
 from serve_eval.cli._include import IncludePath, folders_of
 from serve_eval.cli._options import command
 from serve_eval.cli._references_take import OWN
-from serve_eval.evaluation.plan import shared_options as shared
+from serve_eval.plan import shared_options as shared
 from serve_eval.plugins.setting import Setting
 from serve_eval.shell_words import quote_path
 
@@ -33,7 +33,7 @@ class ImportedDataOptions:
 
     def list_roots(self) -> tuple[str, ...]:
         """Return the folders with data sets."""
-        from serve_eval.evaluation.plan.resolve import list_roots
+        from serve_eval.plan.resolve import list_roots
 
         return list_roots(self.dataset_root, os.environ)
 
@@ -138,8 +138,8 @@ def register(
 
     The score of every sample is stored with it.
     """
-    from serve_eval.evaluation.plan.command_line import write_run_command
-    from serve_eval.evaluation.storage.run_folder import read_plan
+    from serve_eval.plan.command_line import write_run_command
+    from serve_eval.storage.run_folder import read_plan
     from serve_eval.workflows.references.document import make_document
     from serve_eval.workflows.references.register import register as register_runs
 

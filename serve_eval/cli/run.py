@@ -31,9 +31,9 @@ from serve_eval.cli._run_plan import (
     take_auto_limit,
 )
 from serve_eval.cli._write_job import JobOptions, check_job, list_kept_flags, write_run
-from serve_eval.evaluation.plan.again import write_resume_command
-from serve_eval.evaluation.plan.limits_options import LimitsOptions
-from serve_eval.evaluation.plan.options import (
+from serve_eval.plan.again import write_resume_command
+from serve_eval.plan.limits_options import LimitsOptions
+from serve_eval.plan.options import (
     AddressOptions,
     AskedOptions,
     ConnectionOptions,
@@ -45,9 +45,9 @@ from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.endpoint.launch import Launching
-    from serve_eval.evaluation.plan.prepared_task import PreparedTask
-    from serve_eval.evaluation.plan.resolve import Resolved
     from serve_eval.evaluation.rerun import Rerun
+    from serve_eval.plan.prepared_task import PreparedTask
+    from serve_eval.plan.resolve import Resolved
     from serve_eval.schema import Plan
 
 USUAL = (
@@ -362,9 +362,9 @@ def execute(
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import say
     from serve_eval.errors import ServeEvalError
-    from serve_eval.evaluation.storage.run_folder import holds_run, plan_and_owner
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.report.drawing_process import drawing_ahead
+    from serve_eval.storage.run_folder import holds_run, plan_and_owner
     from serve_eval.verdicts.exit_code import INTERRUPTED
 
     faces = faces or FaceOptions()

@@ -12,7 +12,7 @@ import typer
 from serve_eval.cli._common_options import FaceOptions, Strict
 from serve_eval.cli._include import folders_of
 from serve_eval.cli._options import command, settings_of
-from serve_eval.evaluation.plan.shared_options import (
+from serve_eval.plan.shared_options import (
     AllowCodeExecution,
     DatasetRoot,
     IncludePath,
@@ -82,9 +82,9 @@ def runs_merge(
     from serve_eval.cli._red_results import RedResult, fail_undecided
     from serve_eval.cli._run_plan import new_folder
     from serve_eval.cli._streams import say
-    from serve_eval.evaluation.plan.resolve import resolve
-    from serve_eval.evaluation.plan.serialise import to_file
     from serve_eval.evaluation.trust import adopt_code
+    from serve_eval.plan.resolve import resolve
+    from serve_eval.plan.serialise import to_file
     from serve_eval.report.run.document import make_run_document
     from serve_eval.workflows.merge.merge import merge as merged
     from serve_eval.workflows.merge.merge import plan_of_whole

@@ -12,8 +12,8 @@ import typer
 from serve_eval.cli._address import ADDRESS_HELP, SetOptions, address_of
 from serve_eval.cli._common_options import ScreenOptions
 from serve_eval.cli._options import command
-from serve_eval.evaluation.plan.options import ConnectionOptions
-from serve_eval.evaluation.plan.shared_options import Model
+from serve_eval.plan.options import ConnectionOptions
+from serve_eval.plan.shared_options import Model
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def setup_init(
         )
         print_result(written, faces)
         return
-    from serve_eval.evaluation.plan.resolve import resolve_address
+    from serve_eval.plan.resolve import resolve_address
     from serve_eval.workflows.init import starter_plan
     from serve_eval.workflows.init.document import make_document
 

@@ -36,7 +36,7 @@ from serve_eval.cli._verify_servers import (
 )
 
 if TYPE_CHECKING:
-    from serve_eval.evaluation.prompt_audit.reading import PromptSide
+    from serve_eval.evidence.prompt_audit.reading import PromptSide
     from serve_eval.schema import Verification, VerificationReference
     from serve_eval.workflows.verify.servers import VerifyRules
 
@@ -104,7 +104,7 @@ def verify(
     from serve_eval.cli._async import Interrupted
     from serve_eval.cli._ci_files import check_asked
     from serve_eval.cli._streams import say
-    from serve_eval.evaluation.prompt_audit.local import open_local
+    from serve_eval.evidence.prompt_audit.local import open_local
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.verify.servers import PROBES, VerifyRules
 
@@ -161,7 +161,7 @@ class _Asked:
 def _check(reference: ReferenceOptions, probes: ProbeOptions) -> None:
     """Raise PlanError for options that do not fit together."""
     from serve_eval.errors import PlanError
-    from serve_eval.evaluation.probes.floor import LARGEST_FLOOR
+    from serve_eval.evidence.probes.floor import LARGEST_FLOOR
 
     if reference.register is not None and reference.reference is not None:
         raise PlanError("--register makes a reference and --reference uses one: give one of them")
@@ -203,10 +203,7 @@ def _execute(asked: _Asked, faces: FaceOptions) -> int:
     from serve_eval.cli._async import run_async
     from serve_eval.cli._ending import end
     from serve_eval.cli._verified import write_result
-    from serve_eval.evaluation.storage.reports.verification_files import (
-        read_reference,
-        write_reference,
-    )
+    from serve_eval.storage.reports.verification_files import read_reference, write_reference
     from serve_eval.workflows.verify.document import make_document, make_registered
 
     file, model = asked.reference.register, str(asked.settings.get("model") or "")
@@ -259,8 +256,8 @@ async def _verify(
     The folder stays locked until the stack ends.
     """
     from serve_eval.cli._streams import say
-    from serve_eval.evaluation.storage.folder_lock import occupy
-    from serve_eval.evaluation.storage.story_files import VERIFY
+    from serve_eval.storage.folder_lock import occupy
+    from serve_eval.storage.story_files import VERIFY
     from serve_eval.workflows.verify.legs import parse_worker
     from serve_eval.workflows.verify.verify import verify, verify_fleet
 

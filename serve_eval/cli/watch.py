@@ -22,8 +22,8 @@ from serve_eval.cli._watch_options import (
     WatchProbeOptions,
     WatchPromptOptions,
 )
-from serve_eval.evaluation.plan.flag_values import names_of
-from serve_eval.evaluation.plan.options import ConnectionOptions
+from serve_eval.plan.flag_values import names_of
+from serve_eval.plan.options import ConnectionOptions
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
@@ -105,7 +105,7 @@ def watch(
 
 def _plan(address: dict[str, Any], asked: dict[str, Any]) -> Plan:
     from serve_eval.errors import PlanError
-    from serve_eval.evaluation.plan.resolve import resolve, resolve_address
+    from serve_eval.plan.resolve import resolve, resolve_address
 
     if "tasks" in asked or "cases" in asked:
         replaced = ("INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")

@@ -1,8 +1,6 @@
 """Evaluate an endpoint. Start reading at `evaluate`, which runs all steps."""
 
 __all__ = [
-    "agreement",
-    "attribution",
     "build_report",
     "capabilities",
     "early_stop",
@@ -12,16 +10,13 @@ __all__ = [
     "first_token",
     "judges",
     "passes",
-    "plan",
     "prepare",
-    "probes",
     "reach",
     "rerun",
     "run_session",
     "shared_server",
     "steps",
     "stopwatch",
-    "storage",
     "task_report",
     "task_run",
     "trust",

@@ -12,17 +12,14 @@ from pathlib import Path
 import serve_eval
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.capabilities.sampling import compare_with_reference, warn_of_defaults
-from serve_eval.evaluation.endpoint import engine_counters
-from serve_eval.evaluation.path_proof import apply_path, prove_path
-from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE, write_take_command
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.prove_path import prove_path
 from serve_eval.evaluation.rerun import describe_archived
 from serve_eval.evaluation.run_session import RunSession
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.records.traces import read_traces
-from serve_eval.evaluation.storage.reports.report_file import REPORT_SCHEMA
-from serve_eval.evaluation.storage.sessions import SessionRecord
 from serve_eval.evaluation.task_run import TaskRun
+from serve_eval.evidence import engine_counters
+from serve_eval.evidence.path_proof import apply_path
+from serve_eval.plan.command_line import HOW_TO_TAKE, write_take_command
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.extensions import KINDS, list_loaded
 from serve_eval.plugins.values import LAUNCHERS, VERDICTS, load_verdict_rule
 from serve_eval.protocol.shared import TASKS
@@ -35,6 +32,10 @@ from serve_eval.schema import (
     SamplingDefaults,
     is_rehearsal,
 )
+from serve_eval.storage import run_folder
+from serve_eval.storage.records.traces import read_traces
+from serve_eval.storage.reports.report_file import REPORT_SCHEMA
+from serve_eval.storage.sessions import SessionRecord
 from serve_eval.verdicts import references
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from serve_eval.evaluation.build_report import check_pairs
-from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.launch import (
     Launching,
     check_launcher,
@@ -17,8 +16,6 @@ from serve_eval.evaluation.endpoint.launch import (
 )
 from serve_eval.evaluation.engine.concurrency import MOST
 from serve_eval.evaluation.engine.lockstep import Participant
-from serve_eval.evaluation.plan.expect import check_expected
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.provable_margin import check_margins
 from serve_eval.evaluation.rerun import Rerun
@@ -41,13 +38,16 @@ from serve_eval.evaluation.steps.use_endpoint import (
     probe_endpoint,
 )
 from serve_eval.evaluation.stopwatch import Stopwatch
-from serve_eval.evaluation.storage import order_seed, run_folder
+from serve_eval.evidence.companions import Companions
+from serve_eval.plan.expect import check_expected
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
 from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.processes.descriptors import ensure_descriptors
 from serve_eval.processes.rare_collections import rare_collections
 from serve_eval.schema import Plan, Progress, Report
+from serve_eval.storage import order_seed, run_folder
 
 
 @with_scope

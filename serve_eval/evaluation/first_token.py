@@ -31,15 +31,15 @@ from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, hide_in_errors
 from serve_eval.errors import RunFolderError, ServeEvalError
 from serve_eval.evaluation.capabilities import PREFIX, first_token, is_one_token, prompt_logprobs
-from serve_eval.evaluation.plan.data_roots import find_roots
-from serve_eval.evaluation.plan.prepared_task import PreparedTask, lacks_context
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.sessions import SessionRecord
+from serve_eval.plan.data_roots import find_roots
+from serve_eval.plan.prepared_task import PreparedTask, lacks_context
 from serve_eval.plugins import registry
 from serve_eval.plugins.values import load_launcher
 from serve_eval.protocol import special_tokens
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Ability, LaunchContext, Need, Plan, Sample, Spec, Task
+from serve_eval.storage import run_folder
+from serve_eval.storage.sessions import SessionRecord
 
 TOKENIZER = "tokenizer"
 

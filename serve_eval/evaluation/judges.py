@@ -20,8 +20,6 @@ from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.engine.runner import ask as ask_lanes
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.evaluation.storage.journal import Journal, withdrawals
-from serve_eval.evaluation.storage.records.reply_proofs import Proofs, judges_proofs
 from serve_eval.processes.descriptors import ensure_descriptors
 from serve_eval.schema import (
     Dataset,
@@ -41,6 +39,8 @@ from serve_eval.schema import (
     Score,
     Task,
 )
+from serve_eval.storage.journal import Journal, withdrawals
+from serve_eval.storage.records.reply_proofs import Proofs, judges_proofs
 
 LEAST_RETRY_BUDGET = 100
 """Minimum number of retries of a judge, even if there are few questions."""

@@ -19,26 +19,21 @@ from serve_eval.errors import (
     SandboxError,
     ServeEvalError,
 )
-from serve_eval.evaluation.plan.applicable_reference import (
+from serve_eval.plan.applicable_reference import (
     ApplicableReference,
     explain_refusal,
     find_applicable,
     reference_directories,
 )
-from serve_eval.evaluation.plan.chosen_samples import SampleChoice
-from serve_eval.evaluation.plan.data_roots import DATASET, find_roots
-from serve_eval.evaluation.plan.lacking_reference import (
-    LackingReference,
-    find_lacking,
-    is_replaced,
-    may_lack,
-)
-from serve_eval.evaluation.plan.meaningless import refuse_meaningless
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.plan.request_size import check_sizes
-from serve_eval.evaluation.plan.shard import ShardPart, list_places, shard_fingerprint
-from serve_eval.evaluation.plan.shared_texts import warn_of_shared_texts
-from serve_eval.evaluation.plan.task_rule import choose_rule
+from serve_eval.plan.chosen_samples import SampleChoice
+from serve_eval.plan.data_roots import DATASET, find_roots
+from serve_eval.plan.lacking_reference import LackingReference, find_lacking, is_replaced, may_lack
+from serve_eval.plan.meaningless import refuse_meaningless
+from serve_eval.plan.prepared_task import PreparedTask
+from serve_eval.plan.request_size import check_sizes
+from serve_eval.plan.shard import ShardPart, list_places, shard_fingerprint
+from serve_eval.plan.shared_texts import warn_of_shared_texts
+from serve_eval.plan.task_rule import choose_rule
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, SERVER_ADDS, fingerprint
 from serve_eval.protocol.shared import build_task, usual_task

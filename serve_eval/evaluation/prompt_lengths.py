@@ -25,13 +25,13 @@ from serve_eval.client.connection import connect, hide_in_errors
 from serve_eval.errors import EndpointError, PlanError, RunFolderError
 from serve_eval.evaluation.capabilities.context_length import read_context
 from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
-from serve_eval.evaluation.plan.data_roots import find_roots
-from serve_eval.evaluation.prompt_audit.local import TOKENIZER_FILE, open_local
-from serve_eval.evaluation.prompt_audit.read import PromptReader, reader_of
-from serve_eval.evaluation.storage import run_folder
+from serve_eval.evidence.prompt_audit.local import TOKENIZER_FILE, open_local
+from serve_eval.evidence.prompt_audit.read import PromptReader, reader_of
+from serve_eval.plan.data_roots import find_roots
 from serve_eval.plugins.values import Launcher, load_launcher
 from serve_eval.schema import DataRoots, Failure, LaunchContext, Plan, Prompt, Spec, Task
 from serve_eval.schema.task import FITTED, CountTokens
+from serve_eval.storage import run_folder
 
 TOO_MANY = 2**40
 """The count of a prompt that the endpoint refuses as longer than its context."""

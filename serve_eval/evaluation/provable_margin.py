@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.schema import MEAN, Plan, Spec
 from serve_eval.stats.clusters import cluster_keys

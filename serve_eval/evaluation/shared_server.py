@@ -12,11 +12,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from serve_eval.errors import EndpointError, LaunchError, ServeEvalError
-from serve_eval.evaluation.endpoint.companions import Companions
 from serve_eval.evaluation.endpoint.keeper import while_kept
 from serve_eval.evaluation.endpoint.launch import Launching, launch
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evidence.companions import Companions
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import Endpoint, Plan, RunError
 

@@ -9,21 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serve_eval.errors import ExternalCodeError
-from serve_eval.evaluation.attribution import latency
-from serve_eval.evaluation.attribution.from_run import attribute_task
-from serve_eval.evaluation.attribution.prompt_kinds import kinds_of
 from serve_eval.evaluation.capabilities import reason
 from serve_eval.evaluation.capabilities.sampling import put_kept
 from serve_eval.evaluation.judge_cuts import add_cut_effect
 from serve_eval.evaluation.judges import remarks as judge_remarks
-from serve_eval.evaluation.plan.again import permissions
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.degradation import degradations
 from serve_eval.evaluation.results.degradation import describe as told_of
 from serve_eval.evaluation.results.examples import break_down_reference, pick_example
-from serve_eval.evaluation.storage.order_seed import OrderSeeds
-from serve_eval.evaluation.storage.records.traces import Served
 from serve_eval.evaluation.task_run import TaskRun, random_order
+from serve_eval.evidence.attribution import latency
+from serve_eval.evidence.attribution.from_run import attribute_task
+from serve_eval.evidence.attribution.prompt_kinds import kinds_of
+from serve_eval.plan.again import permissions
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.schema import (
     Ability,
@@ -42,6 +40,8 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.shell_words import quote_path
+from serve_eval.storage.order_seed import OrderSeeds
+from serve_eval.storage.records.traces import Served
 from serve_eval.verdicts import cut_answers, one_draw, pairing, repaired, two_rules
 from serve_eval.verdicts.rules import _acceptance, _early
 from serve_eval.verdicts.rules._classic import NO_PAIRS

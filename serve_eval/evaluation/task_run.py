@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from serve_eval.evaluation.engine.order import arrange, list_group_keys, task_seed
-from serve_eval.evaluation.plan.data_roots import find_roots
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.scoring import Recipe, ScoringProcesses, recipe_for
-from serve_eval.evaluation.storage.journal import Journal
-from serve_eval.evaluation.storage.order_seed import OrderSeeds
-from serve_eval.evaluation.storage.records.executions import Executions
-from serve_eval.evaluation.storage.records.judgements import Judgements
-from serve_eval.evaluation.storage.records.scores import ScoreFile
+from serve_eval.plan.data_roots import find_roots
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import Limits, Plan, Program, Question, Spec
+from serve_eval.storage.journal import Journal
+from serve_eval.storage.order_seed import OrderSeeds
+from serve_eval.storage.records.executions import Executions
+from serve_eval.storage.records.judgements import Judgements
+from serve_eval.storage.records.scores import ScoreFile
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.early_stop import EarlyStopping

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.latest import OUTPUTS
-from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
 from serve_eval.schema import Cut, Plan, Report, Spec, TaskReport
 from serve_eval.schema.cut import FEW_TOKENS, raise_limit, read_limit
+from serve_eval.storage.latest import OUTPUTS
+from serve_eval.storage.reports.report_file import has_report, read_report
 
 AUTO = "auto"
 """The word for a limit that an earlier run decides."""

@@ -17,11 +17,11 @@ import msgspec
 
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.reach import CONNECTION, list_reached
-from serve_eval.evaluation.storage import ownership, run_folder, sessions
-from serve_eval.evaluation.storage.records.traces import read_traces
 from serve_eval.plugins import extensions, registry, withheld
 from serve_eval.plugins.values import LAUNCHERS, VERDICTS
 from serve_eval.schema import Plan
+from serve_eval.storage import ownership, run_folder, sessions
+from serve_eval.storage.records.traces import read_traces
 
 SHOWN = 2000
 """Maximum characters of a value in a refusal; the rest can be read in the folder."""

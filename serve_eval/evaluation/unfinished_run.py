@@ -9,12 +9,12 @@ from pathlib import Path
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.settle import settle
-from serve_eval.evaluation.storage.file_names import PLAN_FILE
-from serve_eval.evaluation.storage.reports.report_file import has_report
-from serve_eval.evaluation.storage.run_folder import list_differences, plan_and_owner
-from serve_eval.evaluation.storage.unfinished import list_unfinished
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Plan
+from serve_eval.storage.file_names import PLAN_FILE
+from serve_eval.storage.reports.report_file import has_report
+from serve_eval.storage.run_folder import list_differences, plan_and_owner
+from serve_eval.storage.unfinished import list_unfinished
 
 
 @with_scope

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.endpoint.launch import Launching
-    from serve_eval.evaluation.plan.prepared_task import PreparedTask
     from serve_eval.evaluation.shared_server import SharedServer
+    from serve_eval.plan.prepared_task import PreparedTask
     from serve_eval.schema import Endpoint, Plan, RunError
 
 Key = tuple[str, float]

@@ -120,7 +120,7 @@ def _write_python(text: str) -> str:
 
 def _list_places() -> Mapping[str, tuple[str, bool]]:
     """Return what tests call each key of a plan, such as limits.order, and if it is a list."""
-    from serve_eval.evaluation.plan.options import ProtocolOptions, keys_in_file
+    from serve_eval.plan.options import ProtocolOptions, keys_in_file
     from serve_eval.plugins.setting import list_declared
 
     options = (*list_declared(ProtocolOptions), *(one for _, one in keys_in_file()))
@@ -135,7 +135,7 @@ def _list_flags() -> Iterator[tuple[str, tuple[str, type]]]:
     """Yield each flag with a keyword in tests: the keyword, and if it is a switch or a list."""
     import typing
 
-    from serve_eval.evaluation.plan.options import ProtocolOptions, keys_in_file
+    from serve_eval.plan.options import ProtocolOptions, keys_in_file
     from serve_eval.plugins.setting import list_declared
 
     for option in (*list_declared(ProtocolOptions), *(one for _, one in keys_in_file())):

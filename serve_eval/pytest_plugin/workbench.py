@@ -197,7 +197,7 @@ def _read_launcher(
 ) -> Plan:
     """Return a plan without tasks for a server that can be kept. Raises PlanError."""
     from serve_eval.errors import PlanError
-    from serve_eval.evaluation.plan.resolve import resolve_launcher
+    from serve_eval.plan.resolve import resolve_launcher
     from serve_eval.workflows.servers.identity import check
 
     file = dict(read_base(None if plan is None else Path(plan)))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.table import Table
 from rich.text import Text
 
-from serve_eval.evaluation.attribution.latency import describe_slow
+from serve_eval.evidence.attribution.latency import describe_slow
 from serve_eval.report.text import clean
 from serve_eval.schema import Attribution, WorkerFigures, WorkerShare
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage import journal
-from serve_eval.evaluation.storage.file_names import samples_file
-from serve_eval.evaluation.storage.run_folder import read_fingerprints
+from serve_eval.storage import journal
+from serve_eval.storage.file_names import samples_file
+from serve_eval.storage.run_folder import read_fingerprints
 
 
 def count_answers(run: Path) -> list[tuple[str, int, int | None]]:

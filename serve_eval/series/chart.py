@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 
-from serve_eval.evaluation.storage.records.scores import has_scores, read_values
 from serve_eval.series.history import Night, Series
 from serve_eval.series.noise import STARTING_RUNS, Noise, measure_noise
 from serve_eval.stats.drift import LIMIT, SLACK, DriftPoint, drift
 from serve_eval.stats.false_alarms import false_alarm_chance, limit_for
 from serve_eval.stats.waves import NEEDED, find_start, leave_waves
+from serve_eval.storage.records.scores import has_scores, read_values
 
 ALIKE = 3
 """Consecutive runs without a flip from which serving counts as deterministic."""

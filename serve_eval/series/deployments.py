@@ -8,9 +8,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Protocol
 
-from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.report.results_table.content import BEGAN, RUN
 from serve_eval.schema import Endpoint, Plan, Report, TaskReport, file_stem
+from serve_eval.storage.file_names import SUITE_RUNS
 from serve_eval.verdicts.references import SPEC_KEYS
 from serve_eval.verdicts.references.deployed import (
     LAUNCHER,

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serve_eval.errors import PlanError, ServeEvalError
-from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, read_task
-from serve_eval.evaluation.agreement.common_prompts import keep_common, list_mismatches
-from serve_eval.evaluation.agreement.score_pairs import score_pairs
-from serve_eval.evaluation.storage.reports.report_file import read_report
+from serve_eval.evidence.agreement.answer_pairs import TaskAnswers, read_task
+from serve_eval.evidence.agreement.common_prompts import keep_common, list_mismatches
+from serve_eval.evidence.agreement.score_pairs import score_pairs
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
 from serve_eval.report.results_table.cell import describe_run_effect
 from serve_eval.report.results_table.content import RUN
@@ -21,6 +20,7 @@ from serve_eval.series.draws import MatchedDraws, match_draws, pool
 from serve_eval.series.efforts import drop_settings
 from serve_eval.series.pooled_seeds import find_worst, join_runs
 from serve_eval.series.stars import add_stars
+from serve_eval.storage.reports.report_file import read_report
 
 if TYPE_CHECKING:
     from serve_eval.stats.pairs import Pairs

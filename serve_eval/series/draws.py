@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
+from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
 from serve_eval.report.results_table.cell import ResultCell, name_seeds
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.evaluation.agreement.answer_pairs import read_task
-from serve_eval.evaluation.storage.reports.report_file import read_report
+from serve_eval.evidence.agreement.answer_pairs import read_task
 from serve_eval.report.results_table import DeploymentRow, ResultCell, TaskColumn
 from serve_eval.report.results_table.cell import name_seeds
+from serve_eval.storage.reports.report_file import read_report
 
 
 def explain_equal_seeds(

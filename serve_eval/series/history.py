@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from serve_eval.evaluation.storage.story_files import name_command
 from serve_eval.schema import MEAN, Metric, Reference, Report, TaskReport
 from serve_eval.series.keys import SeriesKey, describe_asked, find_apart, key_of, stands_alone
 from serve_eval.series.read_runs import FinishedRun, read_runs
+from serve_eval.storage.story_files import name_command
 from serve_eval.verdicts.validity import MAX_MISSING
 
 

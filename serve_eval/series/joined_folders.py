@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.report.results_table.content import RUN
 from serve_eval.series.asked_alike import Key, key_of_column
 from serve_eval.series.deployments import ENDPOINT
+from serve_eval.storage.file_names import SUITE_RUNS
 from serve_eval.verdicts.references import SPEC_KEYS
 from serve_eval.verdicts.references.deployed import LAUNCHER
 

@@ -10,16 +10,6 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.file_names import SUITE_RUNS
-from serve_eval.evaluation.storage.reports.comparison_files import (
-    describe_comparison,
-    locate_runs,
-)
-from serve_eval.evaluation.storage.reports.suite_files import (
-    find_suite_report,
-    read_suite,
-)
-from serve_eval.evaluation.storage.story_files import COMPARE, SUITE
 from serve_eval.report.results_table.content import BEGAN, RUN, SAMPLING_SEED
 from serve_eval.schema import Report, Suite, SuiteReport, SuiteRow
 from serve_eval.series.answer_numbers import count_answers, say_answers
@@ -37,6 +27,10 @@ from serve_eval.series.joined_folders import join_folders
 from serve_eval.series.planned_tasks import PlannedTask, list_planned
 from serve_eval.series.read_runs import UNFINISHED, FinishedRun, explain_no_run, search_runs
 from serve_eval.shell_words import quote_path
+from serve_eval.storage.file_names import SUITE_RUNS
+from serve_eval.storage.reports.comparison_files import describe_comparison, locate_runs
+from serve_eval.storage.reports.suite_files import find_suite_report, read_suite
+from serve_eval.storage.story_files import COMPARE, SUITE
 
 NEVER = datetime.min.replace(tzinfo=UTC)
 UNNAMED = "-"

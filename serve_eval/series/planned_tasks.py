@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError, ServeEvalError
-from serve_eval.evaluation.storage.run_folder import read_fingerprints, read_plan
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Metric, Plan, Spec, Task
 from serve_eval.series.deployments import SEED, read_seed
+from serve_eval.storage.run_folder import read_fingerprints, read_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

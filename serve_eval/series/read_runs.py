@@ -10,17 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.file_names import PLAN_FILE, REPORT_FILE
-from serve_eval.evaluation.storage.reports.ended_early import EndedEarly, list_ended_early
-from serve_eval.evaluation.storage.reports.folder_results import (
-    FolderResult,
-    list_results,
-)
-from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
-from serve_eval.evaluation.storage.reports.suite_files import find_suite_rows
-from serve_eval.evaluation.storage.sessions import read_sessions, sessions_fingerprint
-from serve_eval.evaluation.storage.story_files import find_maker, name_command
 from serve_eval.schema import Report, SuiteRow, TaskReport, VerdictOutcome
+from serve_eval.storage.file_names import PLAN_FILE, REPORT_FILE
+from serve_eval.storage.reports.ended_early import EndedEarly, list_ended_early
+from serve_eval.storage.reports.folder_results import FolderResult, list_results
+from serve_eval.storage.reports.report_file import has_report, read_report
+from serve_eval.storage.reports.suite_files import find_suite_rows
+from serve_eval.storage.sessions import read_sessions, sessions_fingerprint
+from serve_eval.storage.story_files import find_maker, name_command
 
 UNFINISHED = "left out, because they are unfinished"
 MOST_DEEP, MOST_FOLDERS = 8, 100_000

@@ -9,8 +9,6 @@ from operator import itemgetter
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.copied_run import ANSWERS_FROM
-from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.protocol.fingerprint import SCORER_OPTIONS
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
 from serve_eval.report.results_table.content import RUN
@@ -32,6 +30,8 @@ from serve_eval.series.lost_tasks import find_column, list_lost, make_column, ma
 from serve_eval.series.measured_runs import MeasuredRun, read_measured
 from serve_eval.series.planned_tasks import PlannedTask
 from serve_eval.series.pooled_seeds import pool_cells
+from serve_eval.storage.copied_run import ANSWERS_FROM
+from serve_eval.storage.file_names import SUITE_RUNS
 from serve_eval.verdicts.one_draw import describe_one_draw
 from serve_eval.verdicts.references.deployed import (
     LAUNCHER,

@@ -20,10 +20,9 @@ from serve_eval.evaluation.endpoint.launch import (
     launch,
 )
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.run_session import ignore
-from serve_eval.evaluation.storage import run_folder
 from serve_eval.json_schema import Schema, describe_type, name_schema
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import (
@@ -44,6 +43,7 @@ from serve_eval.schema import (
     TaskReport,
 )
 from serve_eval.schema.event import EVENTS_VERSION
+from serve_eval.storage import run_folder
 from serve_eval.verdicts.exit_code import INTERRUPTED
 
 EVERY_S = 1.0

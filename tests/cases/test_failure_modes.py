@@ -24,7 +24,6 @@ from serve_eval.cases.failure_modes import (
     text_mode,
 )
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.evaluation.storage.records.scores import ScoreRecord, encode
 from serve_eval.schema import (
     ExecutionResult,
     ExitReason,
@@ -35,6 +34,7 @@ from serve_eval.schema import (
     Task,
     ToolCall,
 )
+from serve_eval.storage.records.scores import ScoreRecord, encode
 from tests.evaluation.test_capabilities import prepared
 from tests.scorers.test_offered import made
 

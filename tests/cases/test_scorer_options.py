@@ -14,10 +14,10 @@ import yaml
 
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
-from serve_eval.evaluation.plan import resolve
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.storage.run_folder import read_plan
+from serve_eval.plan import resolve
 from serve_eval.schema import Plan, Report, VerdictOutcome
+from serve_eval.storage.run_folder import read_plan
 from serve_eval.tasks import cases
 from serve_eval.workflows.references.register import register
 from serve_eval.workflows.rescore.rescore import rescore

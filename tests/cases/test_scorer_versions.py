@@ -12,7 +12,7 @@ import pytest
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evaluation.plan import resolve
+from serve_eval.plan import resolve
 from serve_eval.protocol.fingerprint import fingerprint, protocol_differences
 from serve_eval.schema import DataRoots, Report
 from serve_eval.tasks import cases

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.evaluation.storage.folder_format import FOLDER_FORMAT
-from serve_eval.evaluation.storage.reports.report_file import REPORT_SCHEMA
-from serve_eval.evaluation.storage.story_files import COMPARE
+from serve_eval.storage.folder_format import FOLDER_FORMAT
+from serve_eval.storage.reports.report_file import REPORT_SCHEMA
+from serve_eval.storage.story_files import COMPARE
 from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

@@ -95,7 +95,7 @@ def _ran(script: str, *, cwd: Path | None = None) -> tuple[int, str, str]:
             ["compare", "a:1", "b:2", "--tasks", "gsm8k", "--model", "m"],
             15,
         ),
-        ("serve_eval.evaluation.plan.resolve", ["run", "--tasks", "gsm8k", "--model", "m"], 2),
+        ("serve_eval.plan.resolve", ["run", "--tasks", "gsm8k", "--model", "m"], 2),
         ("rich.console", ["run", "--tasks", "gsm8k", "--model", "m"], 15),
         ("serve_eval.workflows.suite.file", ["run", "../nightly.yaml"], 2),
         (
@@ -182,7 +182,7 @@ def test_commands_in_this_process_leave_its_signals_alone() -> None:
 def test_an_interruption_within_an_eval_does_not_end_a_module_by_the_signal(tmp_path: Path) -> None:
     """Started as `python -m serve_eval`; when Python runs a script, it keeps the exit code."""
     finder, _, _ = _AT_AN_IMPORT.partition("sys.argv")
-    script = _TAKEN + finder.format(name="serve_eval.evaluation.plan.resolve", number=2)
+    script = _TAKEN + finder.format(name="serve_eval.plan.resolve", number=2)
     (tmp_path / "sitecustomize.py").write_text(script)
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "serve_eval", "run", "--tasks", "gsm8k", "--model", "m"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.evaluation.storage.records.scores import read_scores
+from serve_eval.storage.records.scores import read_scores
 from tests.cli.command import environment, serve_eval
 
 SAMPLES = 4000
@@ -93,8 +93,8 @@ def test_answers_that_are_asked_again_never_stand_beside_their_old_report(
     tmp_path: Path, simulated_here: None
 ) -> None:
     """A kill right after the old answers were put aside leaves a run without a report."""
-    from serve_eval.evaluation.storage.archive import archive
-    from serve_eval.evaluation.storage.file_names import samples_file
+    from serve_eval.storage.archive import archive
+    from serve_eval.storage.file_names import samples_file
 
     out = tmp_path / "out"
     flags = ("--launcher", "simulated", "--no-reference", "-t", TASK)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.evaluation.plan.command_line import TRUSTED
+from serve_eval.plan.command_line import TRUSTED
 from serve_eval.schema import Spec
 from serve_eval.workflows.diagnose.evidence import read
 from tests.cli.command import serve_eval

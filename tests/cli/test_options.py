@@ -15,12 +15,7 @@ from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._own_settings import take_own
 from serve_eval.cli.app import make_command
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.plan.options import (
-    AskedOptions,
-    ConnectionOptions,
-    JudgedOptions,
-    ProtocolOptions,
-)
+from serve_eval.plan.options import AskedOptions, ConnectionOptions, JudgedOptions, ProtocolOptions
 from serve_eval.plugins.setting import Setting, list_declared
 from tests.cli.command import serve_eval
 

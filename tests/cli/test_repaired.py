@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from serve_eval.evaluation.storage.file_names import PAGE_FILE
+from serve_eval.storage.file_names import PAGE_FILE
 from tests.cli.command import in_a_process, serve_eval
 from tests.client.faulty_server import FaultyServer, Turn, http
 from tests.client.faulty_server import answer as as_answer

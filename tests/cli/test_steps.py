@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from serve_eval.evaluation.evaluate import judge_again
-from serve_eval.evaluation.storage.file_names import PROOFS_FILE
-from serve_eval.evaluation.storage.journal import read, withdrawals
-from serve_eval.evaluation.storage.records.reply_proofs import ConnectionStep, Proofs
-from serve_eval.evaluation.storage.run_folder import read_plan
 from serve_eval.schema import DataRoots
 from serve_eval.schema.prompt_hash import uniform
+from serve_eval.storage.file_names import PROOFS_FILE
+from serve_eval.storage.journal import read, withdrawals
+from serve_eval.storage.records.reply_proofs import ConnectionStep, Proofs
+from serve_eval.storage.run_folder import read_plan
 from serve_eval.tasks.word_problems import task
 from tests.cli.command import environment, serve_eval
 from tests.client.doubling_server import Doubling, DoublingServer, doubling

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.cli._write_job import KEPT
-from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.plan.resolve import resolve
 from serve_eval.schema import Shard
 from serve_eval.workflows.suite.file import read as read_suite
 from serve_eval.yaml_source import read

@@ -24,7 +24,6 @@ from serve_eval.client.wire_format.calls import (
 )
 from serve_eval.client.wire_format.stream import StreamedAnswer
 from serve_eval.evaluation.results.accumulator import score_response
-from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, serve
 from serve_eval.schema import (
     CallMessage,
@@ -40,6 +39,7 @@ from serve_eval.schema import (
     ToolCall,
 )
 from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.storage.journal import Journal, Record
 from tests.evaluation.test_capabilities import prepared
 
 PARIS = ToolCall("weather", '{"city": "Paris"}')

@@ -13,7 +13,6 @@ import pytest
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format.logprobs import _offsets, decode
 from serve_eval.client.wire_format.wire import InvalidResponse
-from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.launchers._simulated.prompt_logprobs import Form
 from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.schema import (
@@ -28,6 +27,7 @@ from serve_eval.schema import (
 )
 from serve_eval.schema.prompt_hash import prompt_sha256
 from serve_eval.scorers.likelihood import continuation, is_likeliest, negative_log_likelihood
+from serve_eval.storage.journal import Journal, Record
 
 TEXT = "The sky is blue."
 JSON = "application/json"

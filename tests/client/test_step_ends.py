@@ -11,8 +11,8 @@ from serve_eval.client.client import Client
 from serve_eval.client.http1 import transport
 from serve_eval.client.http1.transport import Http1Transport
 from serve_eval.client.step_ledger import MOST_ENDS
-from serve_eval.evaluation.storage.journal import read, withdrawals
 from serve_eval.schema import Endpoint, Limits, Request, Response, SamplingParams
+from serve_eval.storage.journal import read, withdrawals
 from tests.client import faulty_server as act
 from tests.client.doubling_server import Doubling, DoublingServer
 from tests.client.faulty_server import Act, FaultyServer, Received

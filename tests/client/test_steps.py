@@ -27,9 +27,6 @@ from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.engine.runner import ask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.replay import replay
-from serve_eval.evaluation.storage.file_names import PROOFS_FILE
-from serve_eval.evaluation.storage.journal import Journal, Record, read
-from serve_eval.evaluation.storage.records.reply_proofs import Proofs
 from serve_eval.schema import (
     Dataset,
     Endpoint,
@@ -46,6 +43,9 @@ from serve_eval.schema import (
     Score,
     Task,
 )
+from serve_eval.storage.file_names import PROOFS_FILE
+from serve_eval.storage.journal import Journal, Record, read
+from serve_eval.storage.records.reply_proofs import Proofs
 from tests.client import faulty_server as act
 from tests.client.doubling_server import FOREIGN, Doubling, DoublingServer, whole
 from tests.client.faulty_server import Act, FaultyServer, Received

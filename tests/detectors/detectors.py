@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from serve_eval.evaluation.attribution.latency import describe_slow as told_of_slow
 from serve_eval.evaluation.results.degradation import describe
-from serve_eval.evaluation.storage.file_names import REPORT_FILE
-from serve_eval.evaluation.storage.reports.report_file import read_report
+from serve_eval.evidence.attribution.latency import describe_slow as told_of_slow
 from serve_eval.schema import Attribution, ComparedTask, Outcome, TaskReport
+from serve_eval.storage.file_names import REPORT_FILE
+from serve_eval.storage.reports.report_file import read_report
 from serve_eval.verdicts.exit_code import FAIL
 from serve_eval.workflows.diagnose.story import diagnose
 from tests.detectors.trial import Trial

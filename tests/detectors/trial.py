@@ -15,10 +15,10 @@ from pathlib import Path
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.launchers._standin.model import MadeUpModel
 from serve_eval.launchers.simulated import probability
 from serve_eval.schema import Attributed, Comparison, Degradation, Limits, Plan, Spec
+from serve_eval.storage.reports.report_file import read_report
 from serve_eval.workflows.attribute import attribute
 from serve_eval.workflows.compare.compare import SELF, CompareRules, CompareSide, compare
 from serve_eval.workflows.smoke.smoke import Smoke

@@ -21,8 +21,8 @@ from serve_eval.evaluation.capabilities import (
     warn_of_guided_decoding,
 )
 from serve_eval.evaluation.evaluate import evaluate, judge_again
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import (
     Ability,
     DataRoots,

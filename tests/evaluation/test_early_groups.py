@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from serve_eval.evaluation.early_stop import EarlyStopping, watch
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import (
     AccuracySpec,

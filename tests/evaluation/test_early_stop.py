@@ -18,10 +18,8 @@ import pytest
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.early_stop import EarlyStopping, looks_at_pairs, watch
 from serve_eval.evaluation.evaluate import evaluate, judge_again
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.evaluation.storage import order_seed, run_folder
-from serve_eval.evaluation.storage.sessions import read_sessions
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import (
     AccuracySpec,
@@ -48,6 +46,8 @@ from serve_eval.schema import (
 from serve_eval.stats.calibration import acceptance_region
 from serve_eval.stats.classic import Decision
 from serve_eval.stats.early_stop import EarlyClassic
+from serve_eval.storage import order_seed, run_folder
+from serve_eval.storage.sessions import read_sessions
 from serve_eval.verdicts import reference_samples
 from serve_eval.verdicts.reference_samples import SampleScores
 from serve_eval.workflows.references.register import register

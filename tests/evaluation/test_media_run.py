@@ -14,9 +14,9 @@ import pytest
 from serve_eval.datasets import small_media
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evaluation.storage.records.prompts import read_prompts
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app, serve
 from serve_eval.schema import Connection, MediaFile, Plan, Report, Spec, VerdictOutcome
+from serve_eval.storage.records.prompts import read_prompts
 from serve_eval.workflows.capsule.capsule import capsules
 
 FOLDER = Path(small_media.__file__).parent

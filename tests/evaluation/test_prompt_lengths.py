@@ -13,14 +13,14 @@ from aiohttp import web
 
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evaluation.plan.command_line import write_take_command
 from serve_eval.evaluation.prompt_lengths import keep_lengths
 from serve_eval.evaluation.settle import settle
-from serve_eval.evaluation.storage import run_folder
 from serve_eval.launchers import embedded
 from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
+from serve_eval.plan.command_line import write_take_command
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Message, Plan, Spec
+from serve_eval.storage import run_folder
 
 ASKED: Mapping[str, object] = {
     "kinds": ["niah_single_1", "fwe"],

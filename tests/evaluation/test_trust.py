@@ -12,10 +12,10 @@ import pytest
 
 from serve_eval.cli._suite_run import _open
 from serve_eval.errors import PlanError, WithheldCodeError
-from serve_eval.evaluation.storage.reports.suite_files import write_suite
-from serve_eval.evaluation.storage.run_folder import open_folder
 from serve_eval.evaluation.trust import adopt_code, to_follow, to_read
 from serve_eval.schema import Plan, Spec, Suite, SuiteRun
+from serve_eval.storage.reports.suite_files import write_suite
+from serve_eval.storage.run_folder import open_folder
 
 
 def _plan(*, allow_hub: bool) -> Plan:

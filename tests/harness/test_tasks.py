@@ -23,8 +23,8 @@ from serve_eval.errors import (
     WithheldCodeError,
 )
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.schema import Limits, Need, Plan, Report, Spec, TaskReport, VerdictOutcome
 from serve_eval.workflows.export.export import export

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from serve_eval.evaluation.attribution.matching import METRICS, TIMES, TRACES
 from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evidence.attribution.matching import METRICS, TIMES, TRACES
 from serve_eval.launchers._standin.options import Flavour
 from serve_eval.schema import Endpoint, Plan, Report
 

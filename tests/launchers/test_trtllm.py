@@ -18,11 +18,11 @@ import pytest
 
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.launchers import trtllm
 from serve_eval.launchers._fleet import fleet
 from serve_eval.launchers._machine import local_gpus, lock_files
 from serve_eval.launchers._trtllm import mpi
+from serve_eval.plan.resolve import resolve
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext, Plan
 from tests.launchers.processes import gone, process_number

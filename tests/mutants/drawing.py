@@ -23,10 +23,10 @@ PACKAGES = {
         "serve_eval/verdicts/validity.py",
     ),
     "storage": (
-        "serve_eval/evaluation/storage/journal.py",
-        "serve_eval/evaluation/storage/records/reply_proofs.py",
+        "serve_eval/storage/journal.py",
+        "serve_eval/storage/records/reply_proofs.py",
     ),
-    "trust": ("serve_eval/evaluation/trust.py", "serve_eval/evaluation/storage/ownership.py"),
+    "trust": ("serve_eval/evaluation/trust.py", "serve_eval/storage/ownership.py"),
     "reference": ("serve_eval/verdicts/reference*.py", "serve_eval/verdicts/references/*.py"),
     "launchers/_process": ("launchers/_process/server_process.py",),
     "runner": tuple(

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from serve_eval.evaluation.storage.file_names import samples_file
-from serve_eval.evaluation.storage.journal import Journal, Record
-from serve_eval.evaluation.storage.records.prompts import write_prompts
-from serve_eval.evaluation.storage.records.scores import ScoreRecord, write_scores
 from serve_eval.report.page.content import (
     DataCell,
     DataColumn,
@@ -34,6 +30,10 @@ from serve_eval.schema import (
     Sample,
     ToolCall,
 )
+from serve_eval.storage.file_names import samples_file
+from serve_eval.storage.journal import Journal, Record
+from serve_eval.storage.records.prompts import write_prompts
+from serve_eval.storage.records.scores import ScoreRecord, write_scores
 
 MARKUP = "</script></title><script>window.hit = 1</script><img src=x onerror='window.hit = 2'>\"'`"
 HOSTILE = {

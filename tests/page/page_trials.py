@@ -16,16 +16,16 @@ from collections.abc import Iterator
 from itertools import cycle, islice
 from pathlib import Path
 
-from serve_eval.evaluation.storage.file_names import samples_file
-from serve_eval.evaluation.storage.journal import Journal, Record
-from serve_eval.evaluation.storage.records.prompts import write_prompts
-from serve_eval.evaluation.storage.records.scores import ScoreRecord, write_scores
 from serve_eval.report.page.content import PageContent
 from serve_eval.report.page.sample_data import PageTask, SampleData
 from serve_eval.report.page.samples_section import show_samples
 from serve_eval.report.page.writer import save_page
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import Attempt, Metric, Outcome, Response, Sample, Usage
+from serve_eval.storage.file_names import samples_file
+from serve_eval.storage.journal import Journal, Record
+from serve_eval.storage.records.prompts import write_prompts
+from serve_eval.storage.records.scores import ScoreRecord, write_scores
 
 ROWS = (1_319, 14_042, 100_000)
 LONG = 2_000

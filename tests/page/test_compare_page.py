@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from serve_eval.evaluation.storage.records.scores import read_values
 from serve_eval.schema import Comparison
+from serve_eval.storage.records.scores import read_values
 from tests.page.conftest import MadeRuns, Open
 from tests.page.reading import count_shown, list_rows
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serve_eval.datasets.small_media import dot, number, shape
-from serve_eval.evaluation.storage.file_names import samples_file
-from serve_eval.evaluation.storage.journal import Journal, Record
-from serve_eval.evaluation.storage.records.media import keep_media
-from serve_eval.evaluation.storage.records.prompts import write_prompts
 from serve_eval.report.page.sample_data import PageTask, SampleData
 from serve_eval.report.page.samples_section import show_samples
 from serve_eval.report.page.writer import render_page
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import Message, Metric, Response, Sample, TextPart
+from serve_eval.storage.file_names import samples_file
+from serve_eval.storage.journal import Journal, Record
+from serve_eval.storage.records.media import keep_media
+from serve_eval.storage.records.prompts import write_prompts
 from tests.page.conftest import Open
 from tests.page.hostile import make_content
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from serve_eval.client.client import Client
-from serve_eval.evaluation.prompt_audit.audit import PROMPTS, audit
-from serve_eval.evaluation.prompt_audit.causes import PromptCause
-from serve_eval.evaluation.prompt_audit.reading import PromptFinding
+from serve_eval.evidence.prompt_audit.audit import PROMPTS, audit
+from serve_eval.evidence.prompt_audit.causes import PromptCause
+from serve_eval.evidence.prompt_audit.reading import PromptFinding
 from serve_eval.launchers import llama_cpp
 from serve_eval.schema import LaunchContext, Limits
-from tests.evaluation.prompt_audit.embedded_tokenizer import local_side
+from tests.evidence.prompt_audit.embedded_tokenizer import local_side
 from tests.peers.conftest import BEGINNING, MODEL
 from tests.peers.peers import PEERS_OF_OURS, WEIGHTS, Peer
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.plan.resolve import resolve_launcher
+from serve_eval.plan.resolve import resolve_launcher
 from serve_eval.plugins import registry
 from serve_eval.schema import Plan
 

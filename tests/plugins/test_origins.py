@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.plan.resolve import resolve
 from serve_eval.plugins import extensions, registry
 from serve_eval.protocol.shared import build_task
 from serve_eval.report.document.listing import LINES

@@ -11,7 +11,7 @@ import pytest
 from serve_eval.cases.questions import scorer_of
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
-from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.plan.resolve import resolve
 from serve_eval.plugins import extensions, registry
 from serve_eval.plugins.scope import keep_in_scope, scope, with_scope
 from serve_eval.schema import Plan, Report, Spec

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
 
-from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.pytest_plugin.options import NO_ADDRESS
 from serve_eval.schema import Plan, Spec
+from serve_eval.storage.reports.report_file import read_report
 from tests.pytest_plugin.run_pytest import ROOT, build_command, build_environment, run_pytest
 from tests.standin.answers import write_answers
 from tests.standin.process import environment as standin_environment

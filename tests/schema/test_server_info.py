@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.schema import (
     DeployedServer,
     DeploymentInfo,
@@ -19,6 +18,7 @@ from serve_eval.schema import (
     KvTransfer,
     ServerInfo,
 )
+from serve_eval.storage.sessions import read_sessions
 
 WRITTEN: dict[str, Any] = {
     "launcher": "trtllm_disaggregated",

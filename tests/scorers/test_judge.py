@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.storage.records.judgements import _key
 from serve_eval.plugins import registry
 from serve_eval.schema import (
     ImagePart,
@@ -27,6 +26,7 @@ from serve_eval.schema import (
     TextPart,
     ToolCall,
 )
+from serve_eval.storage.records.judgements import _key
 
 JUDGES = [{"base_url": "host:1", "model": "a"}, {"base_url": "host:2", "model": "b"}]
 ASKED = Sample(

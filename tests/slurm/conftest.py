@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.plan.resolve import resolve
 from tests.slurm.cluster import cluster
 from tests.standin.answers import write_answers
 from tests.standin.process import environment

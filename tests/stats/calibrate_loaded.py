@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy
 
-from serve_eval.evaluation.attribution.latency import Timed, correct_rows, make_row, usual_time
-from serve_eval.evaluation.attribution.run_latency import in_run
+from serve_eval.evidence.attribution.latency import Timed, correct_rows, make_row, usual_time
+from serve_eval.evidence.attribution.run_latency import in_run
 from tests.stats.loaded_servers import Served, serve
 from tests.stats.sticky_router import interval
 

@@ -15,10 +15,10 @@ import numpy
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from serve_eval.evaluation.probes.evidence import ProbeEvidence
-from serve_eval.evaluation.probes.floor import find_floor
-from serve_eval.evaluation.probes.limits import DistanceLimits
-from serve_eval.evaluation.probes.paired import count_probes
+from serve_eval.evidence.probes.evidence import ProbeEvidence
+from serve_eval.evidence.probes.floor import find_floor
+from serve_eval.evidence.probes.limits import DistanceLimits
+from serve_eval.evidence.probes.paired import count_probes
 from serve_eval.schema import ProbeDistance
 from serve_eval.schema import VerificationOutcome as Outcome
 from tests.stats.embedded_numerics import FLOAT32, OTHER_KERNELS, REFERENCE, SYSTEMS

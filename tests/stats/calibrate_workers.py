@@ -11,8 +11,8 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from serve_eval.evaluation.attribution.latency import Timed
-from serve_eval.evaluation.attribution.run_latency import in_run
+from serve_eval.evidence.attribution.latency import Timed
+from serve_eval.evidence.attribution.run_latency import in_run
 from serve_eval.stats.contingency import Cell, rows
 
 ALPHA = 0.01

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy
 
-from serve_eval.evaluation.attribution.latency import Timed
+from serve_eval.evidence.attribution.latency import Timed
 
 SHORT, LONG, ANSWER = 200, 4000, 50
 """Tokens of prompts and of an answer. A generated token takes as long as ten of a prompt."""

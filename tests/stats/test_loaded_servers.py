@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy
 import pytest
 
-from serve_eval.evaluation.attribution.latency import describe_slow
-from serve_eval.evaluation.attribution.run_latency import in_run
+from serve_eval.evidence.attribution.latency import describe_slow
+from serve_eval.evidence.attribution.run_latency import in_run
 from tests.stats.calibrate_loaded import compare_all
 from tests.stats.loaded_servers import Served, serve
 

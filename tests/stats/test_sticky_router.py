@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy
 import pytest
 
-from serve_eval.evaluation.attribution.from_run import DIFFICULTY
-from serve_eval.evaluation.attribution.prompt_kinds import SUBJECT
+from serve_eval.evidence.attribution.from_run import DIFFICULTY
+from serve_eval.evidence.attribution.prompt_kinds import SUBJECT
 from tests.stats.sticky_router import Setting, interval, played
 
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from serve_eval.errors import NotComparableError, RunFolderError
 from serve_eval.evaluation.build_report import check_pairs
 from serve_eval.evaluation.early_stop import watch
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.schema import (
     MEAN,

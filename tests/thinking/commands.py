@@ -15,10 +15,10 @@ from serve_eval.client.preflight import PING
 from serve_eval.evaluation.capabilities.features import TOOL, tools
 from serve_eval.evaluation.capabilities.guided_decoding import probe_guided_decoding
 from serve_eval.evaluation.capabilities.probe_request import WORD
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.plan.resolve import resolve_address
 from serve_eval.launchers._standin.calls import ToolFaults
 from serve_eval.launchers._standin.model import EOS, MadeUpModel, encode, prompt_of
+from serve_eval.plan.prepared_task import PreparedTask
+from serve_eval.plan.resolve import resolve_address
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Ability, DataRoots, Endpoint, Spec
 from tests.cli.command import serve_eval

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.checks.row import CheckOutcome
-from serve_eval.evaluation.plan.resolve import resolve_address
 from serve_eval.launchers._standin.model import MadeUpModel
+from serve_eval.plan.resolve import resolve_address
 from serve_eval.workflows.watch.alarming import Delivery
 from serve_eval.workflows.watch.judging import WatchRules
 from serve_eval.workflows.watch.story import WatchJob, watch

@@ -21,19 +21,19 @@ from serve_eval.cli.app import app
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.early_stop import EarlyStopping, watch
 from serve_eval.evaluation.evaluate import evaluate, judge_again
-from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.file_names import LOOKS_FILE
-from serve_eval.evaluation.storage.reports.report_file import read_report
-from serve_eval.evaluation.storage.sessions import read_sessions
+from serve_eval.plan.serialise import to_file
 from serve_eval.report.document import print_document
 from serve_eval.report.run.document import make_run_document
 from serve_eval.schema import EarlyStop, Plan, Report, Spec, Verdict, VerdictOutcome
 from serve_eval.stats.drift_hold import DriftHold
 from serve_eval.stats.early_paired import EarlyPaired
 from serve_eval.stats.early_stop import EarlyClassic
+from serve_eval.storage import run_folder
+from serve_eval.storage.file_names import LOOKS_FILE
+from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.sessions import read_sessions
 from serve_eval.verdicts import pairing, reference_samples
 from serve_eval.workflows.references.register import register
 from serve_eval.workflows.rescore.rescore import rescore

@@ -17,8 +17,6 @@ import pytest
 from serve_eval.cli._dry_run import facts
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
@@ -35,6 +33,8 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.stats.classic import classic_test
+from serve_eval.storage import run_folder
+from serve_eval.storage.reports.report_file import read_report
 from serve_eval.verdicts import pairing, reference_samples, references
 from serve_eval.verdicts.rules.classic import judge
 from serve_eval.workflows.references.register import register

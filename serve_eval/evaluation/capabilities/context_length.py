@@ -9,7 +9,7 @@ from serve_eval.client.client import Client
 from serve_eval.client.wire_format.refusal import shorten
 from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
 from serve_eval.evaluation.engine.request import request_of
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import Ability, Failure, Prompt
 
 CONTEXT = "context length"

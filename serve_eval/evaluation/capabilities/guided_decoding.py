@@ -19,7 +19,7 @@ from serve_eval.evaluation.capabilities.probe_request import (
     send_with_room,
 )
 from serve_eval.evaluation.engine.request import request_of
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import Ability, Failure, Need
 
 FIELD = "response_format"

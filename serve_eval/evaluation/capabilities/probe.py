@@ -17,7 +17,7 @@ from serve_eval.evaluation.capabilities.context_length import (
 )
 from serve_eval.evaluation.capabilities.guided_decoding import probe_guided_decoding
 from serve_eval.evaluation.capabilities.probe_request import HELP
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import Ability, AudioForm, Need, SamplingParams
 from serve_eval.schema.media import media_form, media_kind
 

@@ -1,10 +1,7 @@
 """Provide an endpoint and find out what serves it."""
 
 __all__ = [
-    "companions",
-    "deployed_servers",
     "deployment",
-    "engine_counters",
     "hang_detector",
     "keeper",
     "launch",

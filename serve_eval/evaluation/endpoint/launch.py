@@ -20,14 +20,14 @@ from serve_eval.evaluation.endpoint.hang_detector import HangDetector, ProbedSer
 from serve_eval.evaluation.endpoint.inherited_settings import check_inherited
 from serve_eval.evaluation.endpoint.launched_path import list_disagreements
 from serve_eval.evaluation.endpoint.server_quirks import quirks
-from serve_eval.evaluation.plan.meaningless import warn_of_meaningless
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.storage.file_names import LOGS
-from serve_eval.evaluation.storage.sessions import SessionRecord
+from serve_eval.plan.meaningless import warn_of_meaningless
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import Endpoint, JobSize, LaunchContext, Plan, Prompt, Sample, Task
 from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.storage.file_names import LOGS
+from serve_eval.storage.sessions import SessionRecord
 from serve_eval.whole_file import replace_file
 
 Launching = Callable[[Plan, Sequence[PreparedTask], Path], AbstractAsyncContextManager[Endpoint]]
@@ -74,7 +74,7 @@ async def with_model(
         named = replace(plan, model=await discover_model(client, plan.reference_model))
     if named.preset is None:
         return named
-    from serve_eval.evaluation.plan.presets import settle_preset
+    from serve_eval.plan.presets import settle_preset
 
     return settle_preset(named)
 

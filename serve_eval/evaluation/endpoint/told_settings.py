@@ -17,8 +17,8 @@ import msgspec
 from serve_eval.client.client import Client
 from serve_eval.client.questions.self_description import SGLANG, SGLANG_ROUTES
 from serve_eval.errors import EndpointError, ServeEvalError
-from serve_eval.evaluation.endpoint.deployed_servers import SERVER, list_servers
-from serve_eval.evaluation.plan.meaningless import HINT
+from serve_eval.evidence.deployed_servers import SERVER, list_servers
+from serve_eval.plan.meaningless import HINT
 from serve_eval.protocol.meaningless import MeaninglessSetting, find_in_description
 from serve_eval.schema import Endpoint, Failure, Limits, Plan
 from serve_eval.schema.base_url import normalise_base_url

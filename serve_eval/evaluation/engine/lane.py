@@ -10,8 +10,8 @@ from itertools import chain
 from typing import Protocol
 
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.schema import Failure, Progress, Response, Sample
+from serve_eval.storage.journal import Journal, Record
 
 
 class StoppingRule(Protocol):

@@ -13,15 +13,9 @@ from serve_eval.evaluation.endpoint.hang_detector import HangDetector
 from serve_eval.evaluation.engine.concurrency import Automatic, Fixed
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.starvation import StarvationWatch
-from serve_eval.evaluation.storage.records.reply_proofs import (
-    TURN,
-    ConnectionStep,
-    Proofs,
-    doubtful,
-    withdraw,
-)
 from serve_eval.processes.core_load import CoreLoad
 from serve_eval.schema import Load
+from serve_eval.storage.records.reply_proofs import TURN, ConnectionStep, Proofs, doubtful, withdraw
 
 UNPROVABLE = "nothing proves that connections are in step, and one ended"
 

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
 
-from serve_eval.evaluation.plan.shard import ShardPart
+from serve_eval.plan.shard import ShardPart
 from serve_eval.schema import Order, Prompt, Sample
 
 

@@ -31,10 +31,7 @@ from serve_eval.evaluation.results.scoring import Grade, ScoredApart, try_gradin
 from serve_eval.evaluation.results.scoring import score_response as score_response
 from serve_eval.evaluation.results.task_result import task_result
 from serve_eval.evaluation.results.unlisted_finishes import UnlistedFinishes
-from serve_eval.evaluation.results.whole_answer import hash_answer
-from serve_eval.evaluation.storage.records.executions import Executions, program_of
-from serve_eval.evaluation.storage.records.judgements import Judgements
-from serve_eval.evaluation.storage.records.scores import ScoreRecord, ScoreWriter
+from serve_eval.evidence.whole_answer import hash_answer
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.processes.forkserver import describe_error
 from serve_eval.schema import (
@@ -52,6 +49,9 @@ from serve_eval.schema import (
     find_cut,
     find_lost,
 )
+from serve_eval.storage.records.executions import Executions, program_of
+from serve_eval.storage.records.judgements import Judgements
+from serve_eval.storage.records.scores import ScoreRecord, ScoreWriter
 
 _COUNTED = Score(value=0.0, outcome=Outcome.UNPARSED)
 """Replaces the score of an answer that is only counted."""

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from serve_eval.evaluation.storage.journal import Record
 from serve_eval.protocol.presets import SWITCHES, TEMPLATE_FIELDS
 from serve_eval.schema import EffortSeen, Failure, ModelPreset, Response
+from serve_eval.storage.journal import Record
 
 NO_EFFORT = "none"
 REFUSED = (400, 422)

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from serve_eval.evaluation.results.sample_table import OUTCOME_CODES, SampleTable
-from serve_eval.evaluation.storage.records.scores import find_score
 from serve_eval.schema import Dataset, Outcome, Reference, Task, WrongExample
+from serve_eval.storage.records.scores import find_score
 from serve_eval.verdicts.pairing import read_stored_runs
 
 

@@ -8,8 +8,8 @@ from concurrent.futures import Future
 
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.scoring import Grade
-from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.processes.bounded_call import Unfinished
+from serve_eval.storage.journal import Journal, Record
 
 AHEAD = 16
 """Number of answers that are sent to other processes ahead of time."""

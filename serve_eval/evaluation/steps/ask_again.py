@@ -7,7 +7,7 @@ prefix cache.
 from __future__ import annotations
 
 from serve_eval.client.client import Client
-from serve_eval.evaluation.path_proof import compare_again, may_compare
+from serve_eval.evaluation.ask_again import compare_again, may_compare
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.schema import PathClaim
 

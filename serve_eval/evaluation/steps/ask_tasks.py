@@ -11,9 +11,6 @@ from functools import partial
 from serve_eval.client.client import Client
 from serve_eval.client.secret_mask import SecretMask
 from serve_eval.errors import ServeEvalError
-from serve_eval.evaluation.attribution.named_servers import note_named_servers
-from serve_eval.evaluation.attribution.trace import note_servers
-from serve_eval.evaluation.attribution.trace_files import note_servers_from_files
 from serve_eval.evaluation.endpoint.hang_detector import HangDetector
 from serve_eval.evaluation.endpoint.launch import watch_for_hung
 from serve_eval.evaluation.engine.circuit_breaker import CircuitBreaker
@@ -26,14 +23,17 @@ from serve_eval.evaluation.rerun import note_asked
 from serve_eval.evaluation.results.degradation_alarm import DegradationAlarm
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.steps.open_tasks import settle_scores
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.journal import withdrawals
-from serve_eval.evaluation.storage.records.media import keep_media
-from serve_eval.evaluation.storage.records.prompts import has_prompts, write_prompts
-from serve_eval.evaluation.storage.reports.report_file import drop_report
 from serve_eval.evaluation.task_run import TaskRun, random_order
+from serve_eval.evidence.attribution.named_servers import note_named_servers
+from serve_eval.evidence.attribution.trace import note_servers
+from serve_eval.evidence.attribution.trace_files import note_servers_from_files
 from serve_eval.schema import Limits, ThoughtsSeen, is_mutable
 from serve_eval.schema.media import MEDIA_NEEDS
+from serve_eval.storage import run_folder
+from serve_eval.storage.journal import withdrawals
+from serve_eval.storage.records.media import keep_media
+from serve_eval.storage.records.prompts import has_prompts, write_prompts
+from serve_eval.storage.reports.report_file import drop_report
 
 LEAST_RETRY_BUDGET = 100
 """Minimum number of retries of a run, even if it has few samples."""

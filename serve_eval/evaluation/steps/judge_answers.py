@@ -8,10 +8,10 @@ from functools import partial
 from serve_eval.client.client import Client
 from serve_eval.evaluation.judges import JudgeSession, ask_judges
 from serve_eval.evaluation.run_session import RunSession
-from serve_eval.evaluation.storage.records.judgements import Judgements, judges_of
-from serve_eval.evaluation.storage.reports.report_file import drop_report
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.schema import Judge
+from serve_eval.storage.records.judgements import Judgements, judges_of
+from serve_eval.storage.reports.report_file import drop_report
 
 
 def list_pending_judges(tasks: Iterable[TaskRun]) -> list[Judge]:

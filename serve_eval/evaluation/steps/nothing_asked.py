@@ -24,7 +24,7 @@ def warn_of_old_answers(session: RunSession) -> None:
 
 def find_last_answer(folders: Iterable[Path]) -> str:
     """Return the time of the last answer in run folders, in UTC; "" if they have none."""
-    from serve_eval.evaluation.storage.last_answer import read_last_answer
+    from serve_eval.storage.last_answer import read_last_answer
 
     times = [at for folder in folders if (at := read_last_answer(folder)) is not None]
     return f"{datetime.fromtimestamp(max(times), UTC):%Y-%m-%d %H:%M} UTC" if times else ""

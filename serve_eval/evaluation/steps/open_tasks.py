@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from serve_eval.evaluation.attribution.named_servers import note_earlier_servers
 from serve_eval.evaluation.endpoint.launch import last_endpoint
 from serve_eval.evaluation.judges import check_judges
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.plan.shard import seed_of_group
 from serve_eval.evaluation.rerun import Rerun, set_aside
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.replay import replay, take
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.steps.judge_answers import list_pending_judges
 from serve_eval.evaluation.steps.run_answers import find_sandbox
-from serve_eval.evaluation.storage import order_seed, run_folder
-from serve_eval.evaluation.storage.file_names import executions_file, judgements_file, samples_file
-from serve_eval.evaluation.storage.journal import Journal
-from serve_eval.evaluation.storage.records.executions import Executions
-from serve_eval.evaluation.storage.records.judgements import Judgements
-from serve_eval.evaluation.storage.records.reply_proofs import (
+from serve_eval.evaluation.task_run import TaskRun
+from serve_eval.evidence.attribution.named_servers import note_earlier_servers
+from serve_eval.plan.prepared_task import PreparedTask
+from serve_eval.plan.shard import seed_of_group
+from serve_eval.storage import order_seed, run_folder
+from serve_eval.storage.file_names import executions_file, judgements_file, samples_file
+from serve_eval.storage.journal import Journal
+from serve_eval.storage.records.executions import Executions
+from serve_eval.storage.records.judgements import Judgements
+from serve_eval.storage.records.reply_proofs import (
     Proofs,
     judges_proofs,
     withdraw_all,
     withdraw_unsettled,
 )
-from serve_eval.evaluation.storage.records.scores import ScoreFile, write_scores
-from serve_eval.evaluation.storage.reports.report_file import drop_report
-from serve_eval.evaluation.task_run import TaskRun
+from serve_eval.storage.records.scores import ScoreFile, write_scores
+from serve_eval.storage.reports.report_file import drop_report
 
 
 async def open_tasks(session: RunSession, rerun: Rerun, seed: int | None) -> None:

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from serve_eval.evaluation.capabilities.sampling import OtherSampling, compare_with_reference
-from serve_eval.evaluation.plan.lacking_reference import LackingReference, find_lacking, is_replaced
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.task_run import TaskRun
+from serve_eval.plan.lacking_reference import LackingReference, find_lacking, is_replaced
 from serve_eval.protocol.fingerprint import SERVER_ADDS
 
 

@@ -6,18 +6,15 @@ from collections.abc import Iterator
 
 from serve_eval.evaluation import first_token
 from serve_eval.evaluation.build_report import report_on
-from serve_eval.evaluation.endpoint import engine_counters, system_fingerprints
+from serve_eval.evaluation.endpoint import system_fingerprints
 from serve_eval.evaluation.endpoint.launch import about_endpoint
 from serve_eval.evaluation.run_session import RunSession
-from serve_eval.evaluation.storage.journal import withdrawals
-from serve_eval.evaluation.storage.records.reply_proofs import (
-    count_unproven,
-    describe_unproven,
-    judges_proofs,
-)
-from serve_eval.evaluation.storage.records.reply_proofs import describe_proofs as told_of_steps
-from serve_eval.evaluation.storage.reports.report_file import write_report
+from serve_eval.evidence import engine_counters
 from serve_eval.schema import Report
+from serve_eval.storage.journal import withdrawals
+from serve_eval.storage.records.reply_proofs import count_unproven, describe_unproven, judges_proofs
+from serve_eval.storage.records.reply_proofs import describe_proofs as told_of_steps
+from serve_eval.storage.reports.report_file import write_report
 
 
 def report_run(session: RunSession, *, strict: bool, asked: bool = False) -> Report:

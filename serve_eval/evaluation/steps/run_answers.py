@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from serve_eval.evaluation.run_session import RunSession
-from serve_eval.evaluation.storage.records.executions import permit
 from serve_eval.schema import Isolation
+from serve_eval.storage.records.executions import permit
 
 if TYPE_CHECKING:
     from serve_eval.sandbox.sandbox import Sandbox

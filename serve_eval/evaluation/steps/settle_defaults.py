@@ -15,8 +15,8 @@ from serve_eval.evaluation.capabilities.sampling import (
     to_fields,
 )
 from serve_eval.evaluation.run_session import RunSession
-from serve_eval.evaluation.storage import server_logs
 from serve_eval.schema import SamplingDefaults
+from serve_eval.storage import server_logs
 
 
 async def settle_defaults(

@@ -11,11 +11,10 @@ from serve_eval.client.connection import connect
 from serve_eval.evaluation import first_token
 from serve_eval.evaluation.build_report import environment
 from serve_eval.evaluation.capabilities import probe, warn_of_guided_decoding
-from serve_eval.evaluation.endpoint import deployment, engine_counters, launched_path
+from serve_eval.evaluation.endpoint import deployment, launched_path
 from serve_eval.evaluation.endpoint.launch import Launching, launch
 from serve_eval.evaluation.endpoint.server_quirks import quirks
 from serve_eval.evaluation.endpoint.told_settings import learn_settings
-from serve_eval.evaluation.path_proof import foresee_path
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.session_log import log_endpoint
@@ -23,10 +22,12 @@ from serve_eval.evaluation.steps.ask_again import wants_again
 from serve_eval.evaluation.steps.open_tasks import open_again
 from serve_eval.evaluation.steps.refuse_sampling import refuse_other_sampling
 from serve_eval.evaluation.steps.settle_defaults import settle_defaults
-from serve_eval.evaluation.storage import server_logs
 from serve_eval.evaluation.task_run import TaskRun
+from serve_eval.evidence import engine_counters
+from serve_eval.evidence.path_proof import foresee_path
 from serve_eval.masking import Masking
 from serve_eval.schema import Endpoint, ServerInfo, is_mutable
+from serve_eval.storage import server_logs
 
 
 def needs_endpoint(session: RunSession, rerun: Rerun) -> bool:

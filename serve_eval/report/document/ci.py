@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from serve_eval.evaluation.storage.story_files import name_command
 from serve_eval.report.ci.ci_result import (
     CiCase,
     CiResult,
@@ -20,6 +19,7 @@ from serve_eval.report.document.statements import (
 )
 from serve_eval.report.document.terminal import COMMANDS
 from serve_eval.report.page.content import DataTable
+from serve_eval.storage.story_files import name_command
 
 STATES = {
     "PASS": CiState.PASSED,

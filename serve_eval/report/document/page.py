@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from serve_eval import __version__
-from serve_eval.evaluation.storage.story_files import name_command
 from serve_eval.report.document.document import Depth, Document, Statement, name_state
 from serve_eval.report.document.statements import WARNINGS, list_statements, tabulate
 from serve_eval.report.page.content import (
@@ -19,6 +18,7 @@ from serve_eval.report.page.content import (
     Section,
 )
 from serve_eval.report.summary.axis import UNICODE
+from serve_eval.storage.story_files import name_command
 
 FOLDED_WARNINGS = "Warnings"
 """The title of the folded list of all warnings; their number follows."""

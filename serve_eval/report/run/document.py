@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.steps.nothing_asked import describe_old_answers
-from serve_eval.evaluation.storage.file_names import REPORT_FILE
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.report import lines
 from serve_eval.report.attribution import sentences
 from serve_eval.report.ci.ci_result import CiSuite
@@ -22,6 +21,7 @@ from serve_eval.report.summary.next_steps import explain_taking, next_steps
 from serve_eval.report.summary.rows import Row, rows_of
 from serve_eval.report.summary.summary_task import SummaryTask, summarise_tasks
 from serve_eval.schema import Load, Report, TaskReport
+from serve_eval.storage.file_names import REPORT_FILE
 from serve_eval.verdicts.references import spec_text
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from serve_eval.evaluation.endpoint.deployment import describe
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.results.degradation import what
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.course import picture
 from serve_eval.report.page.breakdown import show_breakdown

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from msgspec import UNSET
 
 from serve_eval.evaluation.results.examples import order_ids
-from serve_eval.evaluation.storage.records.scores import ScoreRecord, score_records
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import Outcome
+from serve_eval.storage.records.scores import ScoreRecord, score_records
 
 
 @dataclass

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from serve_eval.evaluation.storage import journal
 from serve_eval.schema import Outcome
+from serve_eval.storage import journal
 
 MOST_DRAWN = 20_000
 """Answers of a task that pictures draw."""

@@ -14,9 +14,6 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from serve_eval.evaluation.storage import journal
-from serve_eval.evaluation.storage.file_names import samples_file
-from serve_eval.evaluation.storage.records.scores import read_scores_at, scan_scores
 from serve_eval.report.samples.drawn_answers import (
     ANSWERED,
     LOST,
@@ -36,6 +33,9 @@ from serve_eval.report.samples.samples import (
     ShownSample,
     join_samples,
 )
+from serve_eval.storage import journal
+from serve_eval.storage.file_names import samples_file
+from serve_eval.storage.records.scores import read_scores_at, scan_scores
 
 CUT = "right, but cut off"
 CATEGORIES = (*RANKS, "partly right", CUT, RIGHT)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from serve_eval.evaluation.plan.again import write_resume_command
+from serve_eval.plan.again import write_resume_command
 from serve_eval.schema import (
     Acceptance,
     Report,

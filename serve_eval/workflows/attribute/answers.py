@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from serve_eval.evaluation.attribution import latency
-from serve_eval.evaluation.attribution.from_run import EMPTY, FAILURES, WRONG, shares, wrong
-from serve_eval.evaluation.attribution.latency import Timed
 from serve_eval.evaluation.results.scoring import ScoredApart, grade_answer
+from serve_eval.evidence.attribution import latency
+from serve_eval.evidence.attribution.from_run import EMPTY, FAILURES, WRONG, shares, wrong
+from serve_eval.evidence.attribution.latency import Timed
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.processes.core_load import describe_busy, is_busy
 from serve_eval.schema import Attribution, Failure, Outcome, Response, Sample, Task, WorkerShare

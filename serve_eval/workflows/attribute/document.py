@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from serve_eval.evaluation.storage.story_files import ATTRIBUTE
 from serve_eval.report.attribution import accusations, list_workers, sentences
 from serve_eval.report.ci import CiCase, CiState, CiSuite
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
 from serve_eval.schema import Attributed, Attribution, WorkerShare
 from serve_eval.shell_words import quote_argument
+from serve_eval.storage.story_files import ATTRIBUTE
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, NOTHING_SCORED, PASS
 
 COLUMNS = ("worker", "bad", "others", "p", "role", "measure")

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from serve_eval.evaluation.agreement.at_start import find_at_start
-from serve_eval.evaluation.storage import journal
-from serve_eval.evaluation.storage.file_names import samples_file
-from serve_eval.evaluation.storage.records.scores import read_scores
+from serve_eval.evidence.agreement.at_start import find_at_start
 from serve_eval.stats.common_prefix import common_prefix
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.odd_one_out import odd_one_out
+from serve_eval.storage import journal
+from serve_eval.storage.file_names import samples_file
+from serve_eval.storage.records.scores import read_scores
 from serve_eval.workflows.attribute.answers import PhaseAnswers, prompt_name, text_of
 from serve_eval.workflows.attribute.asking import Asking
 from serve_eval.workflows.attribute.transfer import find_bad

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from serve_eval.evaluation.storage.reports.comparison_files import (
-    locate_runs,
-)
-from serve_eval.evaluation.storage.story_files import COMPARE
+from serve_eval.storage.reports.comparison_files import locate_runs
+from serve_eval.storage.story_files import COMPARE
 
 
 def find_side(folder: Path) -> Path:

@@ -11,10 +11,10 @@ import msgspec
 
 from serve_eval.client.connection import connect
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.storage.records.traces import read_traces
 from serve_eval.schema import Endpoint, Failure, Plan
 from serve_eval.schema.base_url import find_address, normalise_base_url
 from serve_eval.stats.contingency import CONTEXT, GENERATION
+from serve_eval.storage.records.traces import read_traces
 
 SERVER = "server"
 ROLES = (CONTEXT, GENERATION, SERVER)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from serve_eval.evaluation.storage.story_files import BISECT
 from serve_eval.plugins.withheld import name_folders
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, State
 from serve_eval.schema import Bisection, BisectionResult, BisectionStep, BisectionSuspect
 from serve_eval.shell_words import quote_path
+from serve_eval.storage.story_files import BISECT
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.bisect.configurations import Configurations
 from serve_eval.workflows.bisect.search import (

@@ -10,10 +10,10 @@ from types import TracebackType
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.endpoint.launch import Launching, job_size
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.shared_server import SharedServer, server_key
-from serve_eval.evaluation.storage.file_names import SERVERS
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import Endpoint, Plan
+from serve_eval.storage.file_names import SERVERS
 
 
 def count_gpus(plan: Plan) -> int | None:

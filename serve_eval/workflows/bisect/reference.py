@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import PlanError, RunFolderError
-from serve_eval.evaluation.agreement.answer_pairs import read_task
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.storage.file_names import BISECTION_REFERENCES
-from serve_eval.evaluation.storage.private_files import write_private
+from serve_eval.evidence.agreement.answer_pairs import read_task
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import MEAN, Report
 from serve_eval.stats.classic import classic_test
+from serve_eval.storage.file_names import BISECTION_REFERENCES
+from serve_eval.storage.private_files import write_private
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.verdicts.reference_samples import SampleScores
 

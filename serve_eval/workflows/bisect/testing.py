@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from serve_eval.errors import EndpointError, LaunchError, PlanError
-from serve_eval.evaluation.storage.file_names import BISECTION_REFERENCES
 from serve_eval.schema import (
     AccuracySpec,
     BisectionResult,
@@ -17,6 +16,7 @@ from serve_eval.schema import (
     TaskReport,
     VerdictOutcome,
 )
+from serve_eval.storage.file_names import BISECTION_REFERENCES
 from serve_eval.workflows.bisect.reference import MODEL
 
 EPS = 0.01

@@ -16,10 +16,10 @@ from pathlib import Path
 from serve_eval.client.secret_mask import SecretMask
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.evaluation.trust import to_read
 from serve_eval.plugins.scope import with_scope
+from serve_eval.storage import run_folder
+from serve_eval.storage.sessions import read_sessions
 from serve_eval.workflows.capsule.contents import fits, put_in_place, write
 from serve_eval.workflows.capsule.packed import Packed, check_unchanged, choose_tasks, pack
 

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.agreement.load_words import NOTHING, name_loads
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.steps.nothing_asked import (
     find_stated_time,
@@ -22,7 +21,7 @@ from serve_eval.evaluation.steps.nothing_asked import (
     write_warning,
 )
 from serve_eval.evaluation.stopwatch import Stopwatch
-from serve_eval.evaluation.storage.story_files import COMPARE_AT_LOADS
+from serve_eval.evidence.agreement.load_words import NOTHING, name_loads
 from serve_eval.schema import (
     Comparison,
     LoadComparison,
@@ -32,6 +31,7 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.stats.multiplicity import holm
+from serve_eval.storage.story_files import COMPARE_AT_LOADS
 from serve_eval.verdicts.exit_code import code_of, worst
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 

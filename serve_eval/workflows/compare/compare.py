@@ -22,14 +22,11 @@ from pathlib import Path
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.steps.nothing_asked import find_last_answer, write_warning
 from serve_eval.evaluation.stopwatch import Stopwatch
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.file_names import (
-    SIDE_A,
-    SIDE_B,
-)
-from serve_eval.evaluation.storage.story_files import COMPARE
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Comparison, Progress
+from serve_eval.storage import run_folder
+from serve_eval.storage.file_names import SIDE_A, SIDE_B
+from serve_eval.storage.story_files import COMPARE
 from serve_eval.workflows.compare.asking import ask_runs
 from serve_eval.workflows.compare.policies import PolicyCheck
 from serve_eval.workflows.compare.second_answers import ask_twice

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.evaluation.steps.nothing_asked import describe_old_answers
-from serve_eval.evaluation.storage.story_files import COMPARE
 from serve_eval.report.attribution import sentences
 from serve_eval.report.ci.ci_result import CiCase, CiSuite
 from serve_eval.report.ci.properties import list_figures, list_other
@@ -34,6 +33,7 @@ from serve_eval.report.summary.rows import Row, rows_of
 from serve_eval.report.task_line import make_compared_line
 from serve_eval.schema import ComparedTask, Comparison
 from serve_eval.shell_words import quote_path
+from serve_eval.storage.story_files import COMPARE
 from serve_eval.workflows.compare.page_blocks import list_page_blocks
 from serve_eval.workflows.compare.places import draw_places
 from serve_eval.workflows.compare.rows import (

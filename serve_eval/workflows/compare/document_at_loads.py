@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from serve_eval.evaluation.steps.nothing_asked import describe_old_answers
-from serve_eval.evaluation.storage.story_files import COMPARE_AT_LOADS
 from serve_eval.report.ci.ci_result import CiCase, CiSuite
 from serve_eval.report.document import Conclusion, Depth, Document, Statement, name_state
 from serve_eval.report.one_line import describe_drop
@@ -16,6 +15,7 @@ from serve_eval.report.summary.table import ORDER
 from serve_eval.report.task_line import split_change
 from serve_eval.schema import LoadComparison, TaskAtLoad, VerdictOutcome
 from serve_eval.shell_words import quote_path
+from serve_eval.storage.story_files import COMPARE_AT_LOADS
 
 _COLUMNS = ("verdict", "task", "load", "A", "B", "lost", "won", "no answer", "p (Holm)")
 

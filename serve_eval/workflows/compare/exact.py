@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from serve_eval.evaluation.agreement import answer_pairs
-from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
-from serve_eval.evaluation.agreement.first_divergence import find_first_divergences, part
-from serve_eval.evaluation.results.whole_answer import join_text
+from serve_eval.evidence.agreement import answer_pairs
+from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
+from serve_eval.evidence.agreement.first_divergence import find_first_divergences, part
+from serve_eval.evidence.whole_answer import join_text
 from serve_eval.schema import Parting, TokenEquality, Verdict, VerdictOutcome
 from serve_eval.workflows.compare.steadiness import Second
 

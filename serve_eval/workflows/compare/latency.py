@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 
-from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
+from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
 from serve_eval.processes.core_load import describe_busy, is_busy
 from serve_eval.stats.lateness import SLOWER, lateness
 

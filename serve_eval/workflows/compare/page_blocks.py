@@ -6,10 +6,6 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlencode
 
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.records.scores import read_values
-from serve_eval.evaluation.storage.reports.comparison_files import locate_runs
-from serve_eval.evaluation.storage.reports.report_file import find_report
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.page.breakdown import show_breakdown
 from serve_eval.report.page.chosen_rows import MISSING, SIDES
@@ -29,6 +25,10 @@ from serve_eval.report.run.conclusions import choose_lead, name_pictures, pictur
 from serve_eval.report.samples.known import KnownTask, know_task
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import ComparedTask, Comparison, Plan, Report
+from serve_eval.storage import run_folder
+from serve_eval.storage.records.scores import read_values
+from serve_eval.storage.reports.comparison_files import locate_runs
+from serve_eval.storage.reports.report_file import find_report
 from serve_eval.workflows.compare.rows import (
     summarise_compared,
 )

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.capabilities.sampling import SideSampling, find_unlike_policies
-from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
 from serve_eval.protocol.fingerprint import SERVER_ADDS
 from serve_eval.schema import SamplingDefaults, Task
+from serve_eval.storage.reports.report_file import has_report, read_report
 
 
 class PolicyCheck:

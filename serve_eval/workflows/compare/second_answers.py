@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.storage import run_folder
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.schema import Limits, Plan, SamplingParams
+from serve_eval.storage import run_folder
 from serve_eval.workflows.compare.sides import CompareRules, SideRun
 
 AGAIN = "again"

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from serve_eval.evaluation.agreement import answer_pairs
-from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, another_answer
-from serve_eval.evaluation.agreement.sampling_seeds import (
+from serve_eval.evidence.agreement import answer_pairs
+from serve_eval.evidence.agreement.answer_pairs import TaskAnswers, another_answer
+from serve_eval.evidence.agreement.sampling_seeds import (
     Drawn,
     find_drawn,
     repeats_show_noise,
     second_show_noise,
 )
-from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Report
 from serve_eval.shell_words import quote_path
 from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.storage.records.scores import ScoreRecord
 
 UNSTEADY_ALPHA = 0.01
 """Chance of the warning in a comparison of two endpoints that are equally steady, whichever of them

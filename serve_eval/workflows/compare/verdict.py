@@ -10,22 +10,6 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.agreement import answer_pairs
-from serve_eval.evaluation.agreement.all_answers import (
-    agree_in_all,
-    find_all_changes,
-    find_prompt,
-    list_flips,
-    pair_own,
-    pair_runs,
-)
-from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
-from serve_eval.evaluation.agreement.common_prompts import keep_common
-from serve_eval.evaluation.agreement.own_repeats import compare_repeats
-from serve_eval.evaluation.agreement.sampling_seeds import UNMEASURED
-from serve_eval.evaluation.agreement.self_flips import self_flips
-from serve_eval.evaluation.agreement.text_places import find_text_places
-from serve_eval.evaluation.agreement.words import conclusion, evidence
 from serve_eval.evaluation.capabilities.sampling import (
     SideSampling,
     compare_defaults,
@@ -33,10 +17,23 @@ from serve_eval.evaluation.capabilities.sampling import (
     find_unlike_policies,
 )
 from serve_eval.evaluation.endpoint import deployment
-from serve_eval.evaluation.path_proof import apply_path
-from serve_eval.evaluation.storage.reports.report_file import read_report
-from serve_eval.evaluation.storage.sessions import read_sessions
-from serve_eval.evaluation.storage.story_files import COMPARE
+from serve_eval.evidence.agreement import answer_pairs
+from serve_eval.evidence.agreement.all_answers import (
+    agree_in_all,
+    find_all_changes,
+    find_prompt,
+    list_flips,
+    pair_own,
+    pair_runs,
+)
+from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
+from serve_eval.evidence.agreement.common_prompts import keep_common
+from serve_eval.evidence.agreement.own_repeats import compare_repeats
+from serve_eval.evidence.agreement.sampling_seeds import UNMEASURED
+from serve_eval.evidence.agreement.self_flips import self_flips
+from serve_eval.evidence.agreement.text_places import find_text_places
+from serve_eval.evidence.agreement.words import conclusion, evidence
+from serve_eval.evidence.path_proof import apply_path
 from serve_eval.plugins.values import load_verdict_rule, rules_with_pairs
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
@@ -51,6 +48,9 @@ from serve_eval.schema import (
     SelfFlips,
     Spec,
 )
+from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.sessions import read_sessions
+from serve_eval.storage.story_files import COMPARE
 from serve_eval.verdicts import many_tests
 from serve_eval.verdicts.exit_code import exit_code
 from serve_eval.verdicts.rehearsed import code_of_rehearsal, withhold

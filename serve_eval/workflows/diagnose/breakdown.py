@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from serve_eval.evaluation.storage import journal
-from serve_eval.evaluation.storage.file_names import judgements_file
 from serve_eval.schema import Cut, Outcome
+from serve_eval.storage import journal
+from serve_eval.storage.file_names import judgements_file
 from serve_eval.verdicts.cut_answers import AT
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence

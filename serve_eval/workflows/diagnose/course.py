@@ -7,9 +7,9 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from serve_eval.evaluation.attribution.from_run import AT_FIRST
-from serve_eval.evaluation.attribution.latency import describe_slow as told_of_slow
 from serve_eval.evaluation.results.degradation import describe as told_of
+from serve_eval.evidence.attribution.from_run import AT_FIRST
+from serve_eval.evidence.attribution.latency import describe_slow as told_of_slow
 from serve_eval.schema import LostAnswer, find_lost
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from serve_eval.evaluation.storage.file_names import (
-    SUITE_RUNS,
-)
-from serve_eval.evaluation.storage.reports.suite_files import (
-    find_suite_report,
-)
-from serve_eval.evaluation.storage.run_folder import holds_run
-from serve_eval.evaluation.storage.session_end import INTERRUPTED, find_session_end
-from serve_eval.evaluation.storage.story_files import COMPARE, SUITE, VERIFY
 from serve_eval.schema import SuiteRunReport
 from serve_eval.shell_words import quote_path
+from serve_eval.storage.file_names import SUITE_RUNS
+from serve_eval.storage.reports.suite_files import find_suite_report
+from serve_eval.storage.run_folder import holds_run
+from serve_eval.storage.session_end import INTERRUPTED, find_session_end
+from serve_eval.storage.story_files import COMPARE, SUITE, VERIFY
 
 
 def find_end(run: Path) -> str:

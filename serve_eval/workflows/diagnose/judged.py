@@ -6,10 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from serve_eval.evaluation.storage.file_names import PAGE_FILE
-from serve_eval.evaluation.storage.reports.suite_files import find_suite_report, find_suite_rows
-from serve_eval.evaluation.storage.session_end import INTERRUPTED
-from serve_eval.evaluation.storage.story_files import COMPARE, VERIFY
 from serve_eval.report.one_line import OneLine
 from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
 from serve_eval.report.summary.table import ORDER
@@ -17,6 +13,10 @@ from serve_eval.report.task_line import make_compared_line, make_task_line
 from serve_eval.schema import Comparison, SuiteReport, Verdict, VerdictOutcome, Verification
 from serve_eval.shell_words import quote_path
 from serve_eval.stats.judgement import Reason
+from serve_eval.storage.file_names import PAGE_FILE
+from serve_eval.storage.reports.suite_files import find_suite_report, find_suite_rows
+from serve_eval.storage.session_end import INTERRUPTED
+from serve_eval.storage.story_files import COMPARE, VERIFY
 from serve_eval.workflows.diagnose.ended import describe_end, find_end, list_unstarted
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.outcomes import (

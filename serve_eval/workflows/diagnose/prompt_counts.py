@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.engine.request import request_of
-from serve_eval.evaluation.prompt_audit.counts import find_gap
-from serve_eval.evaluation.prompt_audit.local import LocalTokenizer
+from serve_eval.evidence.prompt_audit.counts import find_gap
+from serve_eval.evidence.prompt_audit.local import LocalTokenizer
 from serve_eval.schema import Dataset, Prompt, Task
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, base_of
 from serve_eval.workflows.diagnose.finding import Finding

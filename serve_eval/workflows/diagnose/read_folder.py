@@ -7,13 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.file_names import SUITE_RUNS
-from serve_eval.evaluation.storage.reports.comparison_files import (
-    locate_runs,
-)
-from serve_eval.evaluation.storage.story_files import COMPARE
 from serve_eval.plugins.scope import with_scope
+from serve_eval.storage import run_folder
+from serve_eval.storage.file_names import SUITE_RUNS
+from serve_eval.storage.reports.comparison_files import locate_runs
+from serve_eval.storage.story_files import COMPARE
 from serve_eval.workflows.diagnose.ended import has_only_end
 from serve_eval.workflows.diagnose.evidence import Evidence, read
 from serve_eval.workflows.diagnose.finding import SIDE_SHARE

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from serve_eval.client.attempts.retry import is_refused_behind
-from serve_eval.evaluation.storage.server_logs import errors_near, read
 from serve_eval.launchers._logs.last_error import cause
 from serve_eval.schema import Attempt, FailureKind
+from serve_eval.storage.server_logs import errors_near, read
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, capsule_of, ids

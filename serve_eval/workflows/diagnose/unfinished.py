@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from serve_eval.evaluation.storage.server_logs import LogLine, read
 from serve_eval.launchers._logs.last_error import cause
 from serve_eval.shell_words import quote_path
+from serve_eval.storage.server_logs import LogLine, read
 from serve_eval.workflows.diagnose.ended import describe_end, find_end, write_continue_command
 from serve_eval.workflows.diagnose.evidence import Evidence
 from serve_eval.workflows.diagnose.finding import Finding

@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import DatasetError, RunFolderError
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results.scoring import Recipe, rebuilt
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.file_names import LM_EVAL as LM_EVAL_FOLDER
-from serve_eval.evaluation.storage.file_names import samples_file
-from serve_eval.evaluation.storage.journal import StoredResponses
-from serve_eval.evaluation.storage.private_files import replace_private, write_private
-from serve_eval.evaluation.storage.records.scores import read_scores
-from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.evaluation.task_run import recipe_of
 from serve_eval.evaluation.trust import to_read
 from serve_eval.harness.layout import Logged, Row, RowsHash, file_name, results, stamp, write_json
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.scope import with_scope
 from serve_eval.processes.bounded_call import Apart, Unfinished
 from serve_eval.schema import Plan, Report, Response, TaskResult
+from serve_eval.storage import run_folder
+from serve_eval.storage.file_names import LM_EVAL as LM_EVAL_FOLDER
+from serve_eval.storage.file_names import samples_file
+from serve_eval.storage.journal import StoredResponses
+from serve_eval.storage.private_files import replace_private, write_private
+from serve_eval.storage.records.scores import read_scores
+from serve_eval.storage.reports.report_file import read_report
 from serve_eval.workflows.export.own_rows import write_own
 
 LM_EVAL = "lm_eval:"

@@ -18,11 +18,11 @@ from typing import Literal
 
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.storage.records.scores import ScoreRecord, read_scores
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Metric, Plan, Sample, Spec, Task, TaskResult
 from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.storage.records.scores import ScoreRecord, read_scores
 
 Side = Literal["gold", "zero"]
 

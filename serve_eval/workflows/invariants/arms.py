@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import Plan, Spec
 from serve_eval.workflows.invariants.chunk_lengths import TASK as CHUNK_TASK
 from serve_eval.workflows.invariants.chunk_lengths import Lengths

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
-from serve_eval.evaluation.storage import journal
-from serve_eval.evaluation.storage.file_names import samples_file
+from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
 from serve_eval.schema import CacheUse, Usage
+from serve_eval.storage import journal
+from serve_eval.storage.file_names import samples_file
 
 SHARE = 0.5
 """Least share of a prompt's tokens that the cache must give in `base` and not in the cold pass, and

@@ -42,20 +42,16 @@ from serve_eval.client.connection import connect
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.passes import PassSettings, ask_pass, prepare_passes, settle_order
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.file_names import (
-    SERVERS,
-)
-from serve_eval.evaluation.storage.reports.invariants_files import (
-    find_salt,
-)
-from serve_eval.evaluation.storage.reports.report_file import has_report
-from serve_eval.evaluation.storage.story_files import INVARIANTS
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Endpoint, Invariants, Plan, Progress
+from serve_eval.storage import run_folder
+from serve_eval.storage.file_names import SERVERS
+from serve_eval.storage.reports.invariants_files import find_salt
+from serve_eval.storage.reports.report_file import has_report
+from serve_eval.storage.story_files import INVARIANTS
 from serve_eval.workflows.invariants.arms import COLD, Arm, arms_of, chunk_arms
 from serve_eval.workflows.invariants.chunk_lengths import Lengths, lengths
 from serve_eval.workflows.invariants.folder import (

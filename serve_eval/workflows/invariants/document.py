@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from serve_eval.evaluation.storage.story_files import INVARIANTS
 from serve_eval.report.ci import CiCase, CiState, CiSuite
 from serve_eval.report.document import (
     Block,
@@ -19,6 +18,7 @@ from serve_eval.report.document import (
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
 from serve_eval.schema import Invariant, Invariants
 from serve_eval.shell_words import quote_path
+from serve_eval.storage.story_files import INVARIANTS
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.workflows.invariants.arms import BASE
 from serve_eval.workflows.invariants.cache_use import describe_use

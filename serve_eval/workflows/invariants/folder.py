@@ -9,13 +9,10 @@ import msgspec
 
 from serve_eval.evaluation.endpoint.deployment import chunk_sizes
 from serve_eval.evaluation.passes import check_same_passes
-from serve_eval.evaluation.storage.reports.invariants_files import (
-    find_chunks,
-    write_chunks,
-)
-from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
-from serve_eval.evaluation.storage.story_files import INVARIANTS
 from serve_eval.schema import Plan
+from serve_eval.storage.reports.invariants_files import find_chunks, write_chunks
+from serve_eval.storage.reports.report_file import has_report, read_report
+from serve_eval.storage.story_files import INVARIANTS
 from serve_eval.workflows.invariants.arms import COLD, Placed
 from serve_eval.workflows.invariants.chunk_lengths import Lengths
 

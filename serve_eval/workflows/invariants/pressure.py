@@ -19,16 +19,16 @@ import msgspec
 from serve_eval.client.client import Client
 from serve_eval.client.questions.engine_metrics import VLLM_ROUTE
 from serve_eval.client.questions.self_description import VLLM
-from serve_eval.evaluation.agreement import answer_pairs
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.storage.reports.invariants_files import (
+from serve_eval.evidence.agreement import answer_pairs
+from serve_eval.plan.prepared_task import PreparedTask
+from serve_eval.schema import Plan, Usage
+from serve_eval.storage.reports.invariants_files import (
     PressureLevel,
     PressureLog,
     read_pressure,
     write_pressure,
 )
-from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
-from serve_eval.schema import Plan, Usage
+from serve_eval.storage.reports.report_file import has_report, read_report
 from serve_eval.workflows.invariants.arms import AGAIN, Arm
 from serve_eval.workflows.invariants.cache_use import read_usage
 from serve_eval.workflows.invariants.filling import fill

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, another_answer, texts
-from serve_eval.evaluation.storage.reports.invariants_files import PressureLog
+from serve_eval.evidence.agreement.answer_pairs import TaskAnswers, another_answer, texts
 from serve_eval.schema import PressureUse, Usage
+from serve_eval.storage.reports.invariants_files import PressureLog
 from serve_eval.workflows.invariants.cache_use import SHARE, SHOW_COUNTS, read_usage
 
 LONG = 12

@@ -11,10 +11,10 @@ from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
 from serve_eval.evaluation.passes import PassSettings, ask_pass
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
-from serve_eval.evaluation.storage.sessions import lacks_loads
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import Endpoint, Failure, Plan
+from serve_eval.storage.reports.report_file import has_report, read_report
+from serve_eval.storage.sessions import lacks_loads
 from serve_eval.workflows.load.points import LoadPass
 
 AGAIN = "_again"

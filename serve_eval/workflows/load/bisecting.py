@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
+from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
 from serve_eval.schema import LoadBracket, LoadStep
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.workflows.load.asking import SurfaceSession

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.evaluation.agreement.first_divergence import (
+from serve_eval.evidence.agreement.first_divergence import (
     describe_first_divergences,
     draw_first_divergences,
     read_first_divergences,
 )
-from serve_eval.evaluation.agreement.load_words import NOTHING
-from serve_eval.evaluation.storage.story_files import LOAD
+from serve_eval.evidence.agreement.load_words import NOTHING
 from serve_eval.report.ci import CiCase, CiState, CiSuite
 from serve_eval.report.document import (
     Block,
@@ -38,6 +37,7 @@ from serve_eval.schema import LoadBracket, LoadPoint, LoadSurface, LoadTask
 from serve_eval.shell_words import quote_path
 from serve_eval.stats.tango import score_bounds
 from serve_eval.stats.wilson import INTERVAL_ALPHA
+from serve_eval.storage.story_files import LOAD
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS, UNDECIDED
 from serve_eval.workflows.load.judging import (
     ALPHA,

@@ -26,13 +26,11 @@ from serve_eval.evaluation.passes import (
 )
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.file_names import (
-    SERVERS,
-)
-from serve_eval.evaluation.storage.story_files import LOAD
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import LoadBracket, LoadSurface, LoadTask, Plan, Progress
+from serve_eval.storage import run_folder
+from serve_eval.storage.file_names import SERVERS
+from serve_eval.storage.story_files import LOAD
 from serve_eval.verdicts.rehearsed import went_through
 from serve_eval.workflows.load.asking import AGAIN, SurfaceSession, describe_shortfalls
 from serve_eval.workflows.load.bisecting import bisect_loads

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.plan.shard import whole_fingerprint
-from serve_eval.evaluation.storage import order_seed, run_folder
-from serve_eval.evaluation.storage.differences import list_differing
+from serve_eval.plan.shard import whole_fingerprint
 from serve_eval.schema import Plan, Shard
+from serve_eval.storage import order_seed, run_folder
+from serve_eval.storage.differences import list_differing
 
 SHOWN = 20
 """Most lines of a message about differences."""

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from serve_eval.errors import ReferenceFileError, RunFolderError, ServeEvalError
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.storage import sessions
-from serve_eval.evaluation.storage.records.scores import ScoreRecord, read_scores
-from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.evaluation.trust import adopt_code
 from serve_eval.schema import MEAN, Plan, Reference, TaskReport
 from serve_eval.stats.clusters import cluster_keys, design_effect, number_keys
 from serve_eval.stats.instability import instability
+from serve_eval.storage import sessions
+from serve_eval.storage.records.scores import ScoreRecord, read_scores
+from serve_eval.storage.reports.report_file import read_report
 from serve_eval.verdicts import reference_samples
 from serve_eval.verdicts.reference_noise import ReferenceNoise, measure_noise
 

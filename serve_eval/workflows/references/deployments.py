@@ -7,9 +7,9 @@ from pathlib import Path
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.capabilities.sampling import list_kept
-from serve_eval.evaluation.storage.sessions import read_defaults, read_sessions
 from serve_eval.schema import Plan, Task
 from serve_eval.series.deployments import describe_deployment
+from serve_eval.storage.sessions import read_defaults, read_sessions
 from serve_eval.verdicts import references
 
 

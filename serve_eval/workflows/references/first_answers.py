@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from serve_eval.evaluation.agreement.answer_signs import find_scripts, is_loop, mark_shared
-from serve_eval.evaluation.storage.journal import Record
+from serve_eval.evidence.agreement.answer_signs import find_scripts, is_loop, mark_shared
 from serve_eval.schema import Response, Sample
+from serve_eval.storage.journal import Record
 from serve_eval.verdicts.reference_answers import StoredAnswers
 
 

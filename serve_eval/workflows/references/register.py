@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.storage import journal, run_folder
-from serve_eval.evaluation.storage.differences import differences
-from serve_eval.evaluation.storage.file_names import samples_file
-from serve_eval.evaluation.storage.records.reply_proofs import keep_standing, run_proofs
-from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.evaluation.trust import to_read
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.scope import with_scope
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.shared import usual_task
 from serve_eval.schema import Plan, is_rehearsal
 from serve_eval.stats.instability import instability
+from serve_eval.storage import journal, run_folder
+from serve_eval.storage.differences import differences
+from serve_eval.storage.file_names import samples_file
+from serve_eval.storage.records.reply_proofs import keep_standing, run_proofs
+from serve_eval.storage.sessions import read_sessions
 from serve_eval.verdicts import few_samples, reference_samples, references
 from serve_eval.verdicts.one_draw import describe_equal_runs, describe_one_seed
 from serve_eval.verdicts.reference_answers import StoredAnswers

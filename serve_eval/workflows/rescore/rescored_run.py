@@ -10,11 +10,13 @@ from pathlib import Path
 import serve_eval
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.evaluate import judge_again
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.plan.shard import shard_fields
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.copied_run import (
+from serve_eval.plan.prepared_task import PreparedTask
+from serve_eval.plan.shard import shard_fields
+from serve_eval.protocol.fingerprint import fingerprint
+from serve_eval.schema import Plan, Report
+from serve_eval.storage import run_folder
+from serve_eval.storage.copied_run import (
     ANSWERS_FROM,
     check_copy,
     copy_answers,
@@ -22,9 +24,7 @@ from serve_eval.evaluation.storage.copied_run import (
     mark_copy,
     open_copy,
 )
-from serve_eval.evaluation.storage.reports.report_file import write_report
-from serve_eval.protocol.fingerprint import fingerprint
-from serve_eval.schema import Plan, Report
+from serve_eval.storage.reports.report_file import write_report
 
 _HINT = "Without -o, the values are still printed."
 

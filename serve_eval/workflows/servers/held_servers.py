@@ -22,9 +22,9 @@ from typing import Literal
 import msgspec
 
 from serve_eval.errors import LaunchError
-from serve_eval.evaluation.storage.ownership import state_folder
-from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.schema import Endpoint
+from serve_eval.storage.ownership import state_folder
+from serve_eval.storage.private_files import pretty_json, write_private
 
 LOCK = "lock"
 

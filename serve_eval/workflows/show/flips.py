@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from serve_eval.errors import PlanError, ServeEvalError
-from serve_eval.evaluation.agreement.first_divergence import part
-from serve_eval.evaluation.results.whole_answer import join_text
-from serve_eval.evaluation.storage.reports.report_file import find_report
+from serve_eval.evidence.agreement.first_divergence import part
+from serve_eval.evidence.whole_answer import join_text
 from serve_eval.report.samples.known import ReferenceScores, prepare_again, score_reference
 from serve_eval.report.samples.samples import SampleSource, ShownSample
 from serve_eval.schema import Parting
+from serve_eval.storage.reports.report_file import find_report
 from serve_eval.verdicts.reference_samples import as_stored
 from serve_eval.workflows.show.folders import ChosenRun
 

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serve_eval.errors import PlanError, RunFolderError
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.reports.comparison_files import (
-    locate_runs,
-)
-from serve_eval.evaluation.storage.story_files import COMPARE
 from serve_eval.plugins.registry import nearest
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import Plan
 from serve_eval.shell_words import quote_path
+from serve_eval.storage import run_folder
+from serve_eval.storage.reports.comparison_files import locate_runs
+from serve_eval.storage.story_files import COMPARE
 
 MOST_DEEP, MOST_LISTED = 3, 12
 """Folders between a folder and a run in it, and runs that an error names."""

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from serve_eval.checks.row import CheckOutcome, CheckRow
-from serve_eval.evaluation.storage.story_files import SMOKE
 from serve_eval.report.ci import CiCase, CiState, CiSuite
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, State, TextLines
 from serve_eval.report.summary.figures import count
 from serve_eval.schema import ResultHeader
+from serve_eval.storage.story_files import SMOKE
 from serve_eval.workflows.smoke.smoke import Smoke
 
 NAMED = 3

@@ -6,13 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.evaluation.plan.command_line import HOW_TO_TAKE
-from serve_eval.evaluation.plan.lacking_reference import write_taking
-from serve_eval.evaluation.storage.file_names import (
-    SUITE_RUNS,
-)
-from serve_eval.evaluation.storage.run_folder import read_plan
-from serve_eval.evaluation.storage.story_files import SUITE
+from serve_eval.plan.command_line import HOW_TO_TAKE
+from serve_eval.plan.lacking_reference import write_taking
 from serve_eval.report.ci.ci_result import CiCase, CiSuite
 from serve_eval.report.ci.properties import list_other
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
@@ -24,6 +19,9 @@ from serve_eval.report.summary.figures import count
 from serve_eval.schema import SuiteReport, SuiteRow, VerdictOutcome
 from serve_eval.series.result_table import OUTSIDE, find_suite_results
 from serve_eval.shell_words import quote_path
+from serve_eval.storage.file_names import SUITE_RUNS
+from serve_eval.storage.run_folder import read_plan
+from serve_eval.storage.story_files import SUITE
 from serve_eval.verdicts.many_tests import GATES
 from serve_eval.verdicts.pairing import UNPAIRED
 from serve_eval.verdicts.two_rules import say_in_words

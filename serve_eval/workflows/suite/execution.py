@@ -17,12 +17,6 @@ from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.shared_server import SharedServer
 from serve_eval.evaluation.stopwatch import Stopwatch
-from serve_eval.evaluation.storage.file_names import SERVERS, SUITE_RUNS
-from serve_eval.evaluation.storage.reports.suite_files import (
-    find_earlier_report,
-    write_suite_report,
-)
-from serve_eval.evaluation.storage.story_files import SUITE
 from serve_eval.plugins.extensions import defect
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import (
@@ -35,6 +29,9 @@ from serve_eval.schema import (
     SuiteRunReport,
     is_rehearsal,
 )
+from serve_eval.storage.file_names import SERVERS, SUITE_RUNS
+from serve_eval.storage.reports.suite_files import find_earlier_report, write_suite_report
+from serve_eval.storage.story_files import SUITE
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
 from serve_eval.verdicts.rehearsed import went_through
 from serve_eval.workflows.suite.changes import find_changes

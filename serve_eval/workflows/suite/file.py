@@ -30,7 +30,7 @@ from typing import Any
 
 from serve_eval.client import connection
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.plan.resolve import resolve
 from serve_eval.plugins.registry import nearest
 from serve_eval.schema import Scalar, Spec, Suite, SuiteRun, Waiver
 from serve_eval.secret_signs import ADVICE, find_secrets

@@ -9,8 +9,8 @@ from serve_eval.evaluation.steps.nothing_asked import (
     find_last_answer,
     write_notice,
 )
-from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.schema import SuiteReport
+from serve_eval.storage.file_names import SUITE_RUNS
 
 
 def describe_old_runs(report: SuiteReport, out_dir: Path) -> str:

@@ -9,8 +9,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.file_names import PAGE_FILE, SUITE_RUNS
-from serve_eval.evaluation.storage.reports.report_file import find_report
 from serve_eval.report.document import name_state
 from serve_eval.report.page.content import (
     DataCell,
@@ -32,6 +30,8 @@ from serve_eval.report.run.conclusions import name_pictures
 from serve_eval.report.summary.figures import figure, in_points, span
 from serve_eval.schema import Scalar, SuiteReport, SuiteRow, TaskReport
 from serve_eval.series.result_table import name_asked
+from serve_eval.storage.file_names import PAGE_FILE, SUITE_RUNS
+from serve_eval.storage.reports.report_file import find_report
 from serve_eval.workflows.suite.proven import describe_verdict, is_marked
 from serve_eval.workflows.suite.rows import show_value
 

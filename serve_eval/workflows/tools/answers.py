@@ -7,15 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from serve_eval.evaluation.agreement.answer_pairs import (
-    read_failures,
-    read_responses,
-    read_task,
-)
-from serve_eval.evaluation.storage.reports.report_file import read_report
+from serve_eval.evidence.agreement.answer_pairs import read_failures, read_responses, read_task
 from serve_eval.schema import Failure, Report, Response, Sample, ToolForm, Usage
 from serve_eval.scorers._call_faults import CallFault
 from serve_eval.scorers._served_call import find_faults, read_expectation
+from serve_eval.storage.reports.report_file import read_report
 from serve_eval.tasks._tool_calls.requests import KIND
 
 TASK = "tool_calls"

@@ -13,9 +13,9 @@ from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
 from serve_eval.evaluation.passes import PassSettings, ask_pass, prepare_passes
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.storage.reports.report_file import has_report
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import Endpoint, Failure, Plan, Sample, ToolForm, ToolProbe
+from serve_eval.storage.reports.report_file import has_report
 from serve_eval.tasks._tool_calls.requests import KINDS
 from serve_eval.workflows.tools.answers import ToolPass, read_pass
 from serve_eval.workflows.tools.parameters import check_parameters, find_kinds

@@ -16,18 +16,16 @@ from pathlib import Path
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.passes import PassSettings, check_same_passes, settle_order
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.file_names import (
-    SERVERS,
-)
-from serve_eval.evaluation.storage.story_files import TOOLS
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Plan, Progress, Spec, ToolCheck
 from serve_eval.scorers._call_faults import CallFault
 from serve_eval.shell_words import quote_path
+from serve_eval.storage import run_folder
+from serve_eval.storage.file_names import SERVERS
+from serve_eval.storage.story_files import TOOLS
 from serve_eval.verdicts.rehearsed import went_through
 from serve_eval.workflows.tools.answers import TASK, ToolPass
 from serve_eval.workflows.tools.asking import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from serve_eval.evaluation.probes.floor import limits_of
-from serve_eval.evaluation.probes.sentences import DECIDES
+from serve_eval.evidence.probes.floor import limits_of
+from serve_eval.evidence.probes.sentences import DECIDES
 from serve_eval.schema import Verification, VerificationOutcome, VerifiedSide
 from serve_eval.shell_words import quote_word
 

@@ -15,8 +15,8 @@ from serve_eval.evaluation.capabilities.sampling import (
     read_logged,
     to_fields,
 )
-from serve_eval.evaluation.probes.asking import AskedServer
-from serve_eval.evaluation.probes.evidence import UNSOUND
+from serve_eval.evaluation.probe_server import AskedServer
+from serve_eval.evidence.probes.evidence import UNSOUND
 from serve_eval.schema import (
     ProbeRoute,
     SamplingDefaults,

@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from serve_eval.evaluation.probes.evidence import ALPHA, UNSOUND
-from serve_eval.evaluation.probes.floor import limits_of
-from serve_eval.evaluation.probes.limits import FAR_NATS, TIMES
-from serve_eval.evaluation.probes.sentences import FAULT_SHARE
-from serve_eval.evaluation.storage.story_files import VERIFY
+from serve_eval.evidence.probes.evidence import ALPHA, UNSOUND
+from serve_eval.evidence.probes.floor import limits_of
+from serve_eval.evidence.probes.limits import FAR_NATS, TIMES
+from serve_eval.evidence.probes.sentences import FAULT_SHARE
 from serve_eval.report.ci import CiCase, CiState, CiSuite
 from serve_eval.report.document import (
     Block,
@@ -35,6 +34,7 @@ from serve_eval.schema import (
     VerifiedSide,
 )
 from serve_eval.shell_words import quote_path, quote_word
+from serve_eval.storage.story_files import VERIFY
 from serve_eval.verdicts.exit_code import PASS
 from serve_eval.workflows.verify.advice import NAME_A_FLOOR, advise
 from serve_eval.workflows.verify.fleet import MAJORITY

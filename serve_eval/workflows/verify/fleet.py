@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import msgspec
 
 from serve_eval.errors import EndpointError
-from serve_eval.evaluation.probes.asking import AskedServer
-from serve_eval.evaluation.probes.distance import measure_distance
-from serve_eval.evaluation.probes.floor import check_floor, find_floor, keep_measured
-from serve_eval.evaluation.probes.limits import FAR_NATS
+from serve_eval.evaluation.probe_server import AskedServer
+from serve_eval.evidence.probes.distance import measure_distance
+from serve_eval.evidence.probes.floor import check_floor, find_floor, keep_measured
+from serve_eval.evidence.probes.limits import FAR_NATS
 from serve_eval.schema import (
     Probe,
     ProbeDistance,

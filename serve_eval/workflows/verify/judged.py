@@ -8,16 +8,16 @@ from collections.abc import Sequence
 import msgspec
 
 from serve_eval.errors import EndpointError, NotComparableError
-from serve_eval.evaluation.probes.asking import AskedServer
-from serve_eval.evaluation.probes.distance import measure_distance
-from serve_eval.evaluation.probes.evidence import ProbeEvidence, ServerFamily
-from serve_eval.evaluation.probes.floor import (
+from serve_eval.evaluation.probe_server import AskedServer
+from serve_eval.evidence.probes.distance import measure_distance
+from serve_eval.evidence.probes.evidence import ProbeEvidence, ServerFamily
+from serve_eval.evidence.probes.floor import (
     compare_siblings,
     keep_measured,
     limits_of,
     sibling_distances,
 )
-from serve_eval.evaluation.probes.sentences import count_needed, explain_outcome
+from serve_eval.evidence.probes.sentences import count_needed, explain_outcome
 from serve_eval.schema import (
     Probe,
     ProbeDistance,

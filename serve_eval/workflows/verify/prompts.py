@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from serve_eval.client.client import Client
-from serve_eval.evaluation.probes.asking import AskedServer
-from serve_eval.evaluation.prompt_audit.audit import audit
-from serve_eval.evaluation.prompt_audit.counts import find_gap
-from serve_eval.evaluation.prompt_audit.reading import PromptSide
+from serve_eval.evaluation.probe_server import AskedServer
+from serve_eval.evidence.prompt_audit.audit import audit
+from serve_eval.evidence.prompt_audit.counts import find_gap
+from serve_eval.evidence.prompt_audit.reading import PromptSide
 
 
 def compare_counts(gaps: Sequence[int]) -> tuple[str, ...]:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import msgspec
 
-from serve_eval.evaluation.probes.asking import AskedServer
-from serve_eval.evaluation.probes.evidence import UNSOUND
+from serve_eval.evaluation.probe_server import AskedServer
 from serve_eval.evaluation.stopwatch import Stopwatch
+from serve_eval.evidence.probes.evidence import UNSOUND
 from serve_eval.schema import (
     LostServer,
     Verification,

@@ -24,8 +24,7 @@ from serve_eval.errors import EndpointError, NotComparableError, ServeEvalError
 from serve_eval.evaluation.endpoint.launch import launch, with_model
 from serve_eval.evaluation.engine.answer_tokens import Unreadable
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.probes.asking import FIRST, AskedServer
-from serve_eval.evaluation.storage.file_names import SERVERS
+from serve_eval.evaluation.probe_server import FIRST, AskedServer
 from serve_eval.schema import (
     FailureKind,
     LostServer,
@@ -36,6 +35,7 @@ from serve_eval.schema import (
     VerificationReference,
     is_rehearsal,
 )
+from serve_eval.storage.file_names import SERVERS
 from serve_eval.workflows.verify.defaults import learn_defaults
 
 T = TypeVar("T")

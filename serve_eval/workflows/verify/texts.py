@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import HOLDOUT, Sample
 
 LEAST_CHARS = 20

@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 import msgspec
 
-from serve_eval.evaluation.storage.story_files import COMPARE
 from serve_eval.report.document import (
     Block,
     Conclusion,
@@ -43,6 +42,7 @@ from serve_eval.report.summary.rows import describe_example
 from serve_eval.series.chart import find_decline
 from serve_eval.series.trends import draw_values, find_alarm
 from serve_eval.shell_words import quote_path, quote_word
+from serve_eval.storage.story_files import COMPARE
 from serve_eval.verdicts.exit_code import PASS as SHOWN
 from serve_eval.workflows.view.found import FoundFolder, Trend, find_trends
 from serve_eval.workflows.view.listing import Links, tabulate_runs

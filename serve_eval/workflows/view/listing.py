@@ -8,12 +8,12 @@ from datetime import UTC
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
-from serve_eval.evaluation.storage.file_names import PAGE_FILE
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
 from serve_eval.report.summary import summarise_task
 from serve_eval.report.summary.figures import add_sign, change, figure, show_value, span
 from serve_eval.schema import TaskReport
 from serve_eval.series.read_runs import FinishedRun
+from serve_eval.storage.file_names import PAGE_FILE
 from serve_eval.verdicts.references import spec_text
 from serve_eval.workflows.view.overview import state_of
 

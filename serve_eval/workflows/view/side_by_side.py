@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from serve_eval import __version__
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.records.scores import has_scores, read_values
 from serve_eval.report.page.content import (
     DataCell,
     DataColumn,
@@ -26,6 +25,7 @@ from serve_eval.report.summary.figures import add_sign, show_value, span
 from serve_eval.schema import TaskReport
 from serve_eval.series.read_runs import FinishedRun
 from serve_eval.shell_words import join_words
+from serve_eval.storage.records.scores import has_scores, read_values
 from serve_eval.workflows.view.listing import Links, date, describe_run
 from serve_eval.workflows.view.overview import state_of
 

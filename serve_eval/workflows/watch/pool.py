@@ -12,9 +12,9 @@ from serve_eval.client.preflight import refuse, trial
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.capabilities import probe
 from serve_eval.evaluation.engine import send
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results.scoring import ScoredApart, grade_answer
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.protocol.fingerprint import fingerprint

@@ -14,10 +14,10 @@ from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.results.scoring import ScoringProcesses
 from serve_eval.evaluation.run_session import ignore
-from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.task_run import open_scoring
 from serve_eval.report.one_line import write_line
 from serve_eval.schema import REHEARSED, Endpoint
+from serve_eval.storage import run_folder
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.watch import bets, judging, record
 from serve_eval.workflows.watch.alarming import BROKEN, deliver, make_alarm_line

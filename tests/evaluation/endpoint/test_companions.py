@@ -9,9 +9,8 @@ from pathlib import Path
 
 from serve_eval.client.client import Client
 from serve_eval.client.questions.self_description import VLLM
-from serve_eval.evaluation.endpoint.companions import Companions
-from serve_eval.evaluation.endpoint.engine_counters import begin, end, remarks
-from serve_eval.evaluation.storage.reports.report_file import read_report
+from serve_eval.evidence.companions import Companions
+from serve_eval.evidence.engine_counters import begin, end, remarks
 from serve_eval.report.engine import describe_engines
 from serve_eval.schema import (
     Endpoint,
@@ -23,6 +22,7 @@ from serve_eval.schema import (
     ServerInfo,
     Spec,
 )
+from serve_eval.storage.reports.report_file import read_report
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from tests.evaluation.endpoint.test_engine_counters import Engine, N, make_plan
 

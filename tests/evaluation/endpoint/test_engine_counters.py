@@ -16,11 +16,10 @@ import pytest
 from rich.console import Console
 
 from serve_eval.client.client import Client
-from serve_eval.evaluation.endpoint.companions import Companions
-from serve_eval.evaluation.endpoint.engine_counters import begin, end, join, remarks
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.storage.sessions import read_sessions
+from serve_eval.evidence.companions import Companions
+from serve_eval.evidence.engine_counters import begin, end, join, remarks
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.processes.core_load import CoreLoad
 from serve_eval.report.document import print_document
 from serve_eval.report.engine import describe_engines
@@ -36,6 +35,7 @@ from serve_eval.schema import (
     ServerCounts,
     Spec,
 )
+from serve_eval.storage.sessions import read_sessions
 from tests.scripted_server import (
     HttpRequest,
     Reply,

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers.simulated import probability
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import Limits, Plan, Response, Spec
 from serve_eval.schema.prompt_hash import prompt_sha256, uniform
 from serve_eval.stats.classic import Decision, classic_test, decide

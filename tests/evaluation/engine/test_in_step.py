@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import EndpointError, NotComparableError, PlanError
-from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.schema import Comparison, Limits, Plan, Spec
+from serve_eval.storage.reports.report_file import read_report
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, after, answer, fail
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.schema import Response
+from serve_eval.storage.journal import Journal
 from tests.evaluation.engine.test_runner import RIGHT, _samples, _task
 
 

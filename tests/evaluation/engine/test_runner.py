@@ -23,7 +23,6 @@ from serve_eval.evaluation.engine.runner import ask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator, score_response
 from serve_eval.evaluation.results.replay import replay
 from serve_eval.evaluation.results.sample_table import UNLISTED_FINISH
-from serve_eval.evaluation.storage.journal import Journal, scan
 from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, _Simulator, create_app
 from serve_eval.schema import (
     DataRoots,
@@ -44,6 +43,7 @@ from serve_eval.schema import (
 )
 from serve_eval.schema.prompt_hash import prompt_sha256
 from serve_eval.scorers.choice import prefix_match
+from serve_eval.storage.journal import Journal, scan
 from serve_eval.verdicts.validity import remarks
 from tests.client import faulty_server as act
 from tests.client.faulty_server import FaultyServer
@@ -698,7 +698,7 @@ def test_what_is_had_is_forced_to_disk_within_a_second(
 ) -> None:
     forced: list[int] = []
     monkeypatch.setattr(
-        "serve_eval.evaluation.storage.journal.os.fsync",
+        "serve_eval.storage.journal.os.fsync",
         lambda fd: forced.append(os.fstat(fd).st_size),
     )
     samples = _samples(30)

@@ -18,8 +18,8 @@ from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.engine.starvation import LEAST_ANSWERS, StarvationWatch
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.schema import Endpoint, Limits, Response
+from serve_eval.storage.journal import Journal
 from tests.clock import until
 from tests.evaluation.engine.test_runner import _samples, _task
 

@@ -14,8 +14,8 @@ from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.engine.runner import SHOWN_EVERY_S, ask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.schema import Endpoint, Limits, Sample
+from serve_eval.storage.journal import Journal
 from tests.evaluation.engine.test_runner import _task
 from tests.scripted_server import ScriptedServer, answer
 

@@ -20,12 +20,12 @@ from rich.console import Console
 from serve_eval.cli._dry_run import show
 from serve_eval.errors import EndpointError, PlanError, RunFolderError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.records.judgements import Judgements
-from serve_eval.evaluation.storage.records.reply_proofs import ConnectionStep, judges_proofs
 from serve_eval.report.document import print_document
 from serve_eval.report.run.document import make_run_document
 from serve_eval.schema import FailureKind, Limits, Outcome, Plan, Spec
+from serve_eval.storage import run_folder
+from serve_eval.storage.records.judgements import Judgements
+from serve_eval.storage.records.reply_proofs import ConnectionStep, judges_proofs
 from serve_eval.workflows.diagnose.story import diagnose
 from serve_eval.workflows.references.register import register
 from serve_eval.workflows.rescore.rescore import rescore

@@ -25,7 +25,6 @@ from serve_eval.evaluation.results import degradation_alarm
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.degradation import VALUE, Course, Lookout, degradations
 from serve_eval.evaluation.results.degradation_alarm import DegradationAlarm
-from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app, serve
 from serve_eval.launchers.simulated import probability
 from serve_eval.protocol.shared import build_task
@@ -33,6 +32,7 @@ from serve_eval.report.document import make_page
 from serve_eval.report.page.writer import render_page
 from serve_eval.report.run.document import make_run_document
 from serve_eval.schema import Attempt, Limits, Plan, Report, Response, Sample, Spec
+from serve_eval.storage.reports.report_file import read_report
 from serve_eval.verdicts.below_reference import RIGHT
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.references.register import register

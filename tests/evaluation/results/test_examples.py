@@ -12,13 +12,6 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.results import examples
 from serve_eval.evaluation.results.examples import break_down_reference, order_ids, pick_example
 from serve_eval.evaluation.results.sample_table import OUTCOME_CODES, SampleTable
-from serve_eval.evaluation.storage.records.scores import (
-    ScoreRecord,
-    ScoreWriter,
-    encode,
-    read_scores,
-    write_scores,
-)
 from serve_eval.schema import (
     MEAN,
     AccuracySpec,
@@ -29,6 +22,13 @@ from serve_eval.schema import (
     Reference,
     Spec,
     WrongExample,
+)
+from serve_eval.storage.records.scores import (
+    ScoreRecord,
+    ScoreWriter,
+    encode,
+    read_scores,
+    write_scores,
 )
 from tests.evaluation.results.small_task import SAMPLES, by_kind, small_task
 

@@ -24,10 +24,6 @@ import pytest
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.replay import replay, take
 from serve_eval.evaluation.results.scoring import Grade, Recipe, ScoringProcesses, grade
-from serve_eval.evaluation.storage.journal import Journal, Record
-from serve_eval.evaluation.storage.records.executions import Executions
-from serve_eval.evaluation.storage.records.judgements import Judgements
-from serve_eval.evaluation.storage.records.scores import ScoreRecord, encode
 from serve_eval.plugins import extensions, registry
 from serve_eval.plugins.scope import open_scope
 from serve_eval.processes.bounded_call import Unfinished
@@ -52,6 +48,10 @@ from serve_eval.schema import (
     Spec,
     Task,
 )
+from serve_eval.storage.journal import Journal, Record
+from serve_eval.storage.records.executions import Executions
+from serve_eval.storage.records.judgements import Judgements
+from serve_eval.storage.records.scores import ScoreRecord, encode
 from tests.cli.command import environment, serve_eval
 from tests.processes.test_bounded_call import _gone
 

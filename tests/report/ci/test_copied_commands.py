@@ -16,7 +16,7 @@ from markdown_it import MarkdownIt
 
 from serve_eval.checks.curl import curl
 from serve_eval.checks.row import SentRequest
-from serve_eval.evaluation.plan.command_line import write_take_command
+from serve_eval.plan.command_line import write_take_command
 from serve_eval.report.ci import CiCase, CiResult, CiState, CiSuite, CiTable, write_markdown
 from serve_eval.report.ci.markdown import write_code_block
 from serve_eval.report.text import clean

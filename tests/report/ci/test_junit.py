@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from xml.etree import ElementTree
 
-from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.report.ci import write_junit
 from serve_eval.report.document import make_ci_result
 from serve_eval.report.run.document import make_run_document
+from serve_eval.storage.reports.report_file import read_report
 from tests.cli.command import serve_eval as command
-from tests.evaluation.path_proof.deployments import Deployment, PathFault, run
+from tests.evidence.path_proof.deployments import Deployment, PathFault, run
 
 
 def test_a_path_that_is_not_proven_is_an_error_of_its_own(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from jsonschema import Draft202012Validator
 from rich.console import Console
 
 from serve_eval.cli._commands import find_entry
-from serve_eval.evaluation.storage.story_files import name_command
 from serve_eval.report.ci import list_annotations, write_junit, write_markdown
 from serve_eval.report.document import (
     Document,
@@ -26,6 +25,7 @@ from serve_eval.report.document import (
 from serve_eval.report.page.content import ScriptData
 from serve_eval.report.page.writer import render_page
 from serve_eval.report.text import clean
+from serve_eval.storage.story_files import name_command
 from tests.report.document.stories import PACKAGE, STORIES, WORKFLOWS, find_stories, make_documents
 
 SHOWN = {"rich", "typer", "serve_eval.report.ci.junit", "serve_eval.report.page.writer"}

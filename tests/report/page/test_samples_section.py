@@ -13,16 +13,16 @@ import pytest
 
 from serve_eval.cli._page import save
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.file_names import samples_file
-from serve_eval.evaluation.storage.journal import Journal, Record
-from serve_eval.evaluation.storage.records.prompts import write_prompts
-from serve_eval.evaluation.storage.records.scores import ScoreRecord, write_scores
 from serve_eval.report.page.packing import pack
 from serve_eval.report.page.sample_data import PageTask, SampleData
 from serve_eval.report.page.samples_section import show_samples
 from serve_eval.report.samples.known import KnownTask, ReferenceScores
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import HOLDOUT, Message, Metric, Outcome, Response, Sample
+from serve_eval.storage.file_names import samples_file
+from serve_eval.storage.journal import Journal, Record
+from serve_eval.storage.records.prompts import write_prompts
+from serve_eval.storage.records.scores import ScoreRecord, write_scores
 
 HEAD = "The same beginning with \U0001f600 in it. " * 10
 SECRET = "a hold-out question and its answer"

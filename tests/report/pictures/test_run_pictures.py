@@ -7,8 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from serve_eval.evaluation.storage.journal import Record
-from serve_eval.evaluation.storage.records.scores import ScoreRecord, encode
 from serve_eval.report.pictures.run_pictures import draw_answers
 from serve_eval.report.samples.drawn_answers import DrawnAnswer
 from serve_eval.report.samples.sample_index import SampleIndex
@@ -28,6 +26,8 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.schema.plan import Spec
+from serve_eval.storage.journal import Record
+from serve_eval.storage.records.scores import ScoreRecord, encode
 from tests.page.stories import HOSTILE
 
 

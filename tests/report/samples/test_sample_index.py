@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.evaluation.storage.journal import Record
-from serve_eval.evaluation.storage.records.scores import ScoreRecord, encode
 from serve_eval.report.samples.sample_index import (
     CATEGORIES,
     SampleIndex,
@@ -26,6 +24,8 @@ from serve_eval.schema import (
     Outcome,
     Response,
 )
+from serve_eval.storage.journal import Record
+from serve_eval.storage.records.scores import ScoreRecord, encode
 
 WORST = st.sampled_from(list(Outcome))
 LOST = Attempt(start_s=1.0, end_s=2.0, failure=FailureKind.TIMEOUT, status=None, request_id="r")

@@ -16,10 +16,10 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evaluation.storage.reports.report_file import read_report
-from serve_eval.evaluation.storage.story_files import BISECT
 from serve_eval.schema import Bisection
 from serve_eval.stats.classic import classic_test
+from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.story_files import BISECT
 from serve_eval.workflows.bisect.bisect import bisect
 from serve_eval.workflows.bisect.configurations import Configurations
 from serve_eval.workflows.bisect.search import FOUND, BisectRules

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.evaluation.agreement.self_flips import FLIP_ALPHA
+from serve_eval.evidence.agreement.self_flips import FLIP_ALPHA
 from serve_eval.launchers import embedded
 from serve_eval.launchers._embedded.damage import Damage
 from serve_eval.schema import ComparedTask, LaunchContext, Plan, Spec

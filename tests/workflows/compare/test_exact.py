@@ -15,9 +15,9 @@ from rich.console import Console
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.storage.story_files import COMPARE
 from serve_eval.report.document import print_document
 from serve_eval.schema import Comparison, Limits, Plan, Spec, TokenEquality
+from serve_eval.storage.story_files import COMPARE
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.document import make_document

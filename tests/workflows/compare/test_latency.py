@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from scipy.stats import binom
 
-from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
+from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
 from serve_eval.workflows.compare.latency import ALPHA, more_failures, slower, uneven
 
 

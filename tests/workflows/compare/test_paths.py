@@ -6,7 +6,7 @@ from pathlib import Path
 
 from serve_eval.schema import Spec, VerdictOutcome
 from serve_eval.workflows.compare.verdict import compare_folders
-from tests.evaluation.path_proof.deployments import Deployment, PathFault, run
+from tests.evidence.path_proof.deployments import Deployment, PathFault, run
 
 
 def test_a_comparison_names_the_side_whose_path_is_not_proven(tmp_path: Path) -> None:

@@ -14,10 +14,9 @@ import pytest
 from rich.console import Console
 from scipy.stats import binom
 
-from serve_eval.evaluation.agreement.answer_pairs import first_difference
-from serve_eval.evaluation.agreement.first_divergence import is_clear
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.storage.story_files import COMPARE
+from serve_eval.evidence.agreement.answer_pairs import first_difference
+from serve_eval.evidence.agreement.first_divergence import is_clear
 from serve_eval.report.document import print_document
 from serve_eval.schema import (
     Agreement,
@@ -29,6 +28,7 @@ from serve_eval.schema import (
     Plan,
     Spec,
 )
+from serve_eval.storage.story_files import COMPARE
 from serve_eval.verdicts.exit_code import FAIL
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.document import make_document

@@ -20,13 +20,13 @@ from scipy.stats import binom
 
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator
 from serve_eval.launchers.simulated import probability
 from serve_eval.report.document import print_document
 from serve_eval.schema import Comparison, Limits, Plan, Spec
 from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.storage import run_folder
+from serve_eval.storage.reports.report_file import read_report
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.document import make_document
 from serve_eval.workflows.compare.steadiness import (

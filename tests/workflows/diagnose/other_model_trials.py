@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.plan.resolve import resolve
 from serve_eval.schema import Report
 from serve_eval.workflows.diagnose.causes import find_leads
 from serve_eval.workflows.diagnose.read_folder import read_folder

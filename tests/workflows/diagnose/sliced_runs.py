@@ -15,8 +15,6 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from serve_eval.evaluation.storage.records.scores import ScoreRecord
-from serve_eval.evaluation.storage.sessions import SessionRecord
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
     AnsweringServers,
@@ -30,6 +28,8 @@ from serve_eval.schema import (
     Spec,
     Usage,
 )
+from serve_eval.storage.records.scores import ScoreRecord
+from serve_eval.storage.sessions import SessionRecord
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.slice_data import Data

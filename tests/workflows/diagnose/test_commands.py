@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.schema import Attempt, Failure, FailureKind, Outcome, Plan, Response, Spec, Usage
+from serve_eval.storage.records.scores import ScoreRecord
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding

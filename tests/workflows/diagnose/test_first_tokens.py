@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.evaluation.storage.story_files import COMPARE
 from serve_eval.schema import Comparison, DivergencePlaces, VerdictOutcome
+from serve_eval.storage.story_files import COMPARE
 from serve_eval.workflows.diagnose.causes import find_leads
 from serve_eval.workflows.diagnose.read_folder import read_folder
 from serve_eval.workflows.diagnose.story import diagnose

@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.schema import Outcome
+from serve_eval.storage.records.scores import ScoreRecord
 from serve_eval.workflows.diagnose.evidence import Evidence
 from serve_eval.workflows.diagnose.finding import ALPHA
 from serve_eval.workflows.diagnose.levels import (

@@ -13,7 +13,7 @@ from serve_eval.schema import Spec
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.prompt_counts import RULE
 from serve_eval.workflows.diagnose.story import diagnose
-from tests.evaluation.prompt_audit.embedded_tokenizer import (
+from tests.evidence.prompt_audit.embedded_tokenizer import (
     TEMPLATE,
     local_side,
     make_folder,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.evaluation.storage.records.scores import ScoreRecord
-from serve_eval.evaluation.storage.sessions import SessionRecord
 from serve_eval.schema import Attempt, FailureKind, Limits, Outcome, Plan, Response, Spec, Usage
+from serve_eval.storage.records.scores import ScoreRecord
+from serve_eval.storage.sessions import SessionRecord
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.extraction import states

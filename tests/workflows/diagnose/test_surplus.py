@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.launchers._embedded.server import create_app
 from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers.embedded import WEIGHTS
@@ -29,6 +28,7 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
+from serve_eval.storage.records.scores import ScoreRecord
 from serve_eval.verdicts.wrong_at_most import count_wrong_at_most
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.causes import find_leads

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.plan.resolve import resolve
 from serve_eval.schema import Ability, Need
 from serve_eval.workflows.init.questions import EndpointFacts
 from serve_eval.workflows.init.starter_plan import write_starter_plan

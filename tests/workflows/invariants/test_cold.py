@@ -18,13 +18,13 @@ from rich.console import Console
 
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.reports.invariants_files import CacheSalt
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator
 from serve_eval.launchers.simulated import probability
 from serve_eval.report.document import print_document
 from serve_eval.schema import CacheUse, Invariant, Invariants, Limits, Plan, Spec
 from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.storage import run_folder
+from serve_eval.storage.reports.invariants_files import CacheSalt
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.invariants.cache_use import SHARE, why_not_tested
 from serve_eval.workflows.invariants.check import check

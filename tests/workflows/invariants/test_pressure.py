@@ -14,12 +14,9 @@ from rich.console import Console
 
 from serve_eval.client.connection import connect
 from serve_eval.client.questions.engine_metrics import read_metrics
-from serve_eval.evaluation.storage.reports.invariants_files import (
-    PressureLevel,
-    read_pressure,
-)
 from serve_eval.report.document import print_document
 from serve_eval.schema import Endpoint, Invariant, Invariants, Plan, PressureUse, Usage
+from serve_eval.storage.reports.invariants_files import PressureLevel, read_pressure
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.invariants.document import make_document
 from serve_eval.workflows.invariants.filling import fill, make_text

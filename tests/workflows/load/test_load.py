@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError, RunFolderError
-from serve_eval.evaluation.storage.order_seed import read_seeds
 from serve_eval.launchers._simulated import guided
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, LoadSurface, Spec
+from serve_eval.storage.order_seed import read_seeds
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.load.asking import shuffle_loads
 from serve_eval.workflows.load.document import make_document

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from serve_eval.evaluation.endpoint.launch import _write_answers
-from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.storage.run_folder import hold
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app
+from serve_eval.plan.resolve import resolve
+from serve_eval.storage.run_folder import hold
 from tests.cli.command import serve_eval
 from tests.scripted_server import serve_in_thread
 

@@ -24,7 +24,7 @@ from serve_eval.cli import serve
 from serve_eval.cli._common_options import ScreenOptions
 from serve_eval.errors import EndpointError, LaunchError, PlanError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evaluation.plan.resolve import resolve_launcher
+from serve_eval.plan.resolve import resolve_launcher
 from serve_eval.schema import Endpoint, HeldServers, Limits, Plan, Spec, Suite, SuiteRun
 from serve_eval.workflows.servers import daemon, held_servers
 from serve_eval.workflows.servers.held_servers import Held

@@ -10,10 +10,10 @@ import pytest
 from serve_eval.checks.kinds.prompt_tokens import prompt_tokens_check
 from serve_eval.checks.row import CheckOutcome, CheckRow
 from serve_eval.errors import install_command
-from serve_eval.evaluation.prompt_audit.local import LocalTokenizer
+from serve_eval.evidence.prompt_audit.local import LocalTokenizer
 from serve_eval.launchers.embedded import WEIGHTS
 from tests.cli.command import in_a_process, serve_eval
-from tests.evaluation.prompt_audit.embedded_tokenizer import (
+from tests.evidence.prompt_audit.embedded_tokenizer import (
     TEMPLATE,
     local_side,
     make_folder,
@@ -25,7 +25,7 @@ from tests.workflows.smoke.trying import by_name, smoke_of
 NO_PACKAGE = "raise ImportError('not installed')\n"
 PACKAGE = """
 from pathlib import Path
-from tests.evaluation.prompt_audit.embedded_tokenizer import EmbeddedTokenizer
+from tests.evidence.prompt_audit.embedded_tokenizer import EmbeddedTokenizer
 
 class Tokenizer:
     @classmethod

@@ -12,8 +12,8 @@ from serve_eval.checks.curl import curl
 from serve_eval.checks.row import CheckRow
 from serve_eval.checks.session import CheckSession
 from serve_eval.client.connection import connect, openai_client
-from serve_eval.evaluation.plan.resolve import resolve_address
-from serve_eval.evaluation.prompt_audit.local import LocalTokenizer
+from serve_eval.evidence.prompt_audit.local import LocalTokenizer
+from serve_eval.plan.resolve import resolve_address
 from serve_eval.schema import Connection, Endpoint
 from serve_eval.workflows.smoke import smoke
 from serve_eval.workflows.smoke.smoke import Smoke

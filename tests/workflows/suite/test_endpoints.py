@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from serve_eval.evaluation.endpoint import launch as endpoints
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Endpoint, Plan, Spec, SuiteReport
 from serve_eval.schema.prompt_hash import prompt_sha256

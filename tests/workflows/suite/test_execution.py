@@ -19,8 +19,8 @@ import pytest
 
 from serve_eval.errors import LaunchError, RunFolderError
 from serve_eval.evaluation.endpoint import launch as endpoints
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, serve
+from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import (
     AccuracySpec,
     Connection,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.plan.resolve import resolve
+from serve_eval.plan.resolve import resolve
 from serve_eval.schema import Suite
 from serve_eval.workflows.suite.file import read
 from serve_eval.yaml_source import parse

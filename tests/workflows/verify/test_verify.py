@@ -17,10 +17,6 @@ from rich.console import Console
 
 from serve_eval.cli._progress import LoggedProgress
 from serve_eval.errors import EndpointError, NotComparableError, ReferenceFileError
-from serve_eval.evaluation.storage.reports.verification_files import (
-    read_reference,
-    write_reference,
-)
 from serve_eval.report.document import print_document
 from serve_eval.schema import (
     Limits,
@@ -32,6 +28,7 @@ from serve_eval.schema import (
     VerificationOutcome,
     VerificationReference,
 )
+from serve_eval.storage.reports.verification_files import read_reference, write_reference
 from serve_eval.workflows.verify.document import CHUNK, make_document
 from serve_eval.workflows.verify.legs import parse_worker
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules

@@ -16,12 +16,12 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from serve_eval.evaluation.storage.reports.report_file import read_report, write_report
 from serve_eval.report.document import Document, make_page, print_document
 from serve_eval.report.page.content import DataTable, TextLines
 from serve_eval.schema import Spec, VerdictOutcome
 from serve_eval.series.history import find_series
 from serve_eval.series.read_runs import read_runs
+from serve_eval.storage.reports.report_file import read_report, write_report
 from serve_eval.workflows.view.document import make_document
 from serve_eval.workflows.view.found import read_folder
 from tests.cli.command import serve_eval

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.plan import resolve
+from serve_eval.plan import resolve
 from serve_eval.schema import Plan
 from serve_eval.workflows.watch.pool import PROMPTS, of_plan
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from serve_eval.errors import EndpointError, PlanError, RunFolderError
-from serve_eval.evaluation.plan.resolve import resolve_address
+from serve_eval.plan.resolve import resolve_address
 from serve_eval.schema import HOLDOUT, Sample
 from serve_eval.workflows.smoke import smoke as smoking
 from serve_eval.workflows.watch import judging, pool, record, story

@@ -11,11 +11,11 @@ from pathlib import Path
 from msgspec import UNSET
 
 from serve_eval import __version__
-from serve_eval.evaluation.storage.records.scores import ScoreRecord, score_records
 from serve_eval.report.samples.known import prepare_again
 from serve_eval.report.spreadsheet import disarm
 from serve_eval.report.summary import name_expected
 from serve_eval.schema import HOLDOUT, Outcome, Report, Sample, TaskReport
+from serve_eval.storage.records.scores import ScoreRecord, score_records
 
 CONFIDENCE = "confidence"
 """The part of a score that holds the confidence which an answer states, if its scorer reads it."""

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from serve_eval.evaluation.storage.file_names import (
-    CANARY_LOG,
-)
-from serve_eval.evaluation.storage.story_files import CANARIES
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
 from serve_eval.schema import CanaryLeak, CanaryResult
+from serve_eval.storage.file_names import CANARY_LOG
+from serve_eval.storage.story_files import CANARIES
 
 SHOWN = 5
 """Number of leaks that are shown."""

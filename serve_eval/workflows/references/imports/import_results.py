@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import ReferenceFileError, ServeEvalError
-from serve_eval.evaluation.plan.command_line import write_run_command
+from serve_eval.plan.command_line import write_run_command
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import DataRoots, Plan, Spec
 from serve_eval.verdicts import references

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from serve_eval.errors import ReferenceFileError
-from serve_eval.evaluation.plan.applicable_reference import list_unrecorded
+from serve_eval.plan.applicable_reference import list_unrecorded
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import OPTIONS, TASKS, build_task
 from serve_eval.schema import Spec, Task

@@ -1,0 +1,7 @@
+"""Ask probes, texts whose next token is uncertain, and judge how far the answers are away."""
+
+__all__ = [
+    "distance",
+    "evidence",
+    "floor",
+]

@@ -1,0 +1,177 @@
+"""Ask exactly the samples that a plan names: read their ids, and find them in the tasks.
+
+`samples` of a plan is a list of ids, a mapping of tasks to such lists, or a file of ids: one per
+line, or JSON with an `id` in each object, which the files scores/ and samples/ of a run folder are,
+and what `serve-eval show --json` prints.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serve_eval.errors import PlanError
+from serve_eval.plan.parse import Problems
+from serve_eval.plugins import registry
+from serve_eval.schema import Dataset, Plan, Spec, Task, is_mutable
+
+Given = str | Sequence[str | int]
+"""The ids, or the text of them or of the path of their file."""
+SHOWN = 3
+"""Unknown ids that an error names."""
+_REPEAT = re.compile(r"#\d+$")
+_HASH = "#q"
+"""Separates the name of a case from the hash of its question, in the id of a sample."""
+_HINT = "Name ids separated by commas, or an existing file of ids."
+
+
+def read_choice(
+    given: Given | Mapping[str, Given] | None, tasks: Iterable[Spec], problems: Problems
+) -> dict[str, Any]:
+    """Return the ids as fields of a plan: `samples`, or `samples_of` for a mapping of tasks."""
+    found: dict[str, tuple[str, ...]] = {}
+    by_task = given if isinstance(given, Mapping) else {"": given}
+    known = [task.name for task in tasks]
+    for name, one in by_task.items():
+        path = ("samples", name) if name else ("samples",)
+        if name and name not in known and not is_mutable(name):
+            problems.add(path, f"is not a task of this run.{registry.nearest(name, known)}")
+        try:
+            found[name] = () if one is None else _read(one)
+        except PlanError as error:
+            problems.add(path, str(error))
+    everywhere = found.pop("", ())
+    return {"samples": everywhere, "samples_of": {**found}}
+
+
+def _read(given: Given) -> tuple[str, ...]:
+    """Return the ids without duplicates. Raises PlanError if there are none."""
+    if not isinstance(given, str):
+        ids: Iterable[str] = map(str, given)
+    elif _exists(Path(given).expanduser()):
+        ids = _read_file(Path(given).expanduser())
+    else:
+        ids = (one.strip() for one in given.split(","))
+    found = tuple(dict.fromkeys(one for one in ids if one))
+    if not found:
+        raise PlanError(f"{given!r} names no sample")
+    return found
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a long list of ids is no path
+        return False
+
+
+def _read_file(path: Path) -> list[str]:
+    """Return the ids in a file. Raises PlanError with the line."""
+    try:
+        text = path.read_text(encoding="utf-8-sig").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path} cannot be read: {error}") from error
+    if text.startswith(("{", "[")):
+        try:
+            return list(_list_ids(msgspec.json.decode(text), str(path)))
+        except msgspec.DecodeError:
+            pass  # a JSON object per line
+    ids: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped, where = line.strip(), f"{path}:{number}"
+        if not stripped.startswith("{"):
+            ids.append(stripped)
+            continue
+        try:
+            ids += _list_ids(msgspec.json.decode(stripped), where)
+        except msgspec.DecodeError as error:
+            raise PlanError(f"{where}: not a JSON object: {error}") from error
+    return ids
+
+
+def _list_ids(found: Any, where: str) -> Iterator[str]:
+    """Yield the ids of an object with an `id`, of a list, or of what `show --json` prints."""
+    if isinstance(found, Mapping) and isinstance(found.get("result"), Mapping):
+        found = found["result"]
+    if isinstance(found, Mapping) and "id" not in found and "samples" in found:
+        found = [*found.get("rows", ()), *found["samples"]]
+    for one in found if isinstance(found, list) else [found]:
+        name = one.get("id") if isinstance(one, Mapping) else one
+        if isinstance(name, bool) or not isinstance(name, str | int):
+            raise PlanError(f"{where}: an entry has no id")
+        yield str(name)
+
+
+class SampleChoice:
+    """The samples that a plan names, found while its tasks are loaded one after the other."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._known: dict[str, list[str]] = {}
+        self._found: dict[str, dict[str, list[str]]] = {}
+
+    def pick(self, task: Task, dataset: Dataset) -> Dataset | None:
+        """Return the data set with the samples that the plan names, or None for all of them.
+
+        `find_problems` reports a task that has none of them.
+        """
+        of_task = self._plan.samples_of
+        wanted = of_task.get(task.name) or of_task.get(task.control_of or "") or self._plan.samples
+        if not wanted:
+            return None
+        ids = self._known[task.name] = [sample.id for sample in dataset.samples]
+        found = self._found[task.name] = _find_ids(wanted, dataset)
+        names = {name for each in found.values() for name in each}
+        chosen = [sample for sample in dataset.samples if sample.id in names]
+        return replace(dataset, samples=chosen) if 0 < len(chosen) < len(ids) else None
+
+    def find_problems(self) -> list[PlanError]:
+        """Return one error for ids that no task has, and for tasks that have none of the ids."""
+        problems: list[str] = []
+        everywhere = {name for ids in self._known.values() for name in ids}
+        somewhere = {name for found in self._found.values() for name, ids in found.items() if ids}
+        for task, ids in self._known.items():
+            found = self._found[task]
+            alone = task in self._plan.samples_of or len(self._known) == 1
+            unknown = sorted(
+                name for name, its in found.items() if not its and (alone or name not in somewhere)
+            )
+            owner = f"{task} has no" if alone else "no task has a"
+            close = ids if alone else sorted(everywhere)
+            problems += [
+                f"samples: {owner} sample {name!r}.{_suggest(name, close)}"
+                for name in unknown[:SHOWN]
+            ]
+            if len(unknown) > SHOWN:
+                problems.append(f"samples: {len(unknown) - SHOWN} more are unknown")
+            if not unknown and not any(found.values()):
+                problems.append(f"samples: {task} has none of these samples: leave the task out")
+        told = list(dict.fromkeys(problems))
+        return [PlanError(told, hint=_HINT)] if told else []
+
+
+def _suggest(name: str, ids: Sequence[str]) -> str:
+    """Return what may be meant: the same case with another hash of its question, or a close id."""
+    case = f"{name.partition(_HASH)[0]}{_HASH}"
+    same = [one for one in ids if one.startswith(case)]
+    return registry.nearest(same[0] if same else name, ids)
+
+
+def _find_ids(wanted: Iterable[str], dataset: Dataset) -> dict[str, list[str]]:
+    """Return the ids of the samples that each wanted name means.
+
+    It may be an id, that of a repeat, or the name of cases as `serve-eval data cases expand` prints
+    it.
+    """
+    known: dict[str, list[str]] = defaultdict(list)
+    for sample in dataset.samples:
+        if (case := sample.metadata.get("case")) is not None:
+            known[case].append(sample.id)
+    known.update((sample.id, [sample.id]) for sample in dataset.samples)
+    return {name: known.get(name) or known.get(_REPEAT.sub("", name), []) for name in wanted}

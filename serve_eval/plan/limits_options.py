@@ -1,0 +1,138 @@
+"""Declare the options of the section `limits`: the rate of requests and their time limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from serve_eval.plan import flag_values
+from serve_eval.plan.shared_options import (
+    Order,
+    OrderSeed,
+    PageSamples,
+    RateLimit,
+    RequestsPerMinute,
+    Stream,
+)
+from serve_eval.plugins.setting import Setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitsOptions:
+    """Choose the rate of requests and their time limits: the section `limits`."""
+
+    title: ClassVar[str] = "Requests"
+    concurrency: Annotated[
+        str | None,
+        Setting(
+            "Requests in flight (default 64); auto finds what the endpoint can handle.",
+            metavar="N|auto",
+            key="limits.concurrency",
+            parse=flag_values.number_or_word,
+        ),
+    ] = None
+    rate_limit: RateLimit = None
+    requests_per_minute: RequestsPerMinute = None
+    order: Order = None
+    order_seed: OrderSeed = None
+    stream: Stream = None
+    max_attempts: Annotated[
+        int | None,
+        Setting(
+            "Maximum attempts per sample (default 4).",
+            metavar="N",
+            key="limits.max_attempts",
+            flag=False,
+        ),
+    ] = None
+    retry_budget: Annotated[
+        int | None,
+        Setting(
+            "Maximum retries per session, over all samples (default: a quarter of the samples).",
+            metavar="N",
+            key="limits.retry_budget",
+            flag=False,
+        ),
+    ] = None
+    max_error_rate: Annotated[
+        float | None,
+        Setting(
+            "Stop if more than this share of 50 or more samples failed (default .10).",
+            metavar="SHARE",
+            key="limits.max_error_rate",
+            flag=False,
+        ),
+    ] = None
+    connect_timeout: Annotated[
+        float | None,
+        Setting(
+            "Time limit to connect, per attempt (default 60).",
+            metavar="SECONDS",
+            key="limits.connect_timeout_s",
+            flag=False,
+        ),
+    ] = None
+    stall_timeout: Annotated[
+        float | None,
+        Setting(
+            "Time limit without data, per attempt (default 900).",
+            metavar="SECONDS",
+            key="limits.stall_timeout_s",
+            flag=False,
+        ),
+    ] = None
+    sample_timeout: Annotated[
+        float | None,
+        Setting(
+            "Time limit of a sample with all attempts (default 3600).",
+            metavar="SECONDS",
+            key="limits.sample_timeout_s",
+            flag=False,
+        ),
+    ] = None
+    outage_timeout: Annotated[
+        float | None,
+        Setting(
+            "Time to wait while no server listens or it is starting (default 60; 0: end the run).",
+            metavar="SECONDS",
+            key="limits.outage_timeout_s",
+            flag=False,
+        ),
+    ] = None
+    max_response_bytes: Annotated[
+        int | None,
+        Setting(
+            "Maximum bytes to read of a response (default 16777216).",
+            metavar="BYTES",
+            key="limits.max_response_bytes",
+            flag=False,
+        ),
+    ] = None
+    max_request_bytes: Annotated[
+        int | None,
+        Setting(
+            "Maximum bytes of a request, media included (default 134217728).",
+            metavar="BYTES",
+            key="limits.max_request_bytes",
+            flag=False,
+        ),
+    ] = None
+    scorer_timeout: Annotated[
+        float | None,
+        Setting(
+            "Time limit of a scorer per answer (default 10).",
+            metavar="SECONDS",
+            key="limits.scorer_timeout_s",
+            flag=False,
+        ),
+    ] = None
+    known_finish_reasons: Annotated[
+        list[str] | None,
+        Setting(
+            "A finish_reason of your server that ends a whole answer. Repeatable.",
+            metavar="REASON",
+            key="limits.known_finish_reasons",
+            flag=False,
+        ),
+    ] = None
+    page_samples: PageSamples = None

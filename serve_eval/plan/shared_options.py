@@ -1,0 +1,333 @@
+"""Declare the options that several commands share, as types for the fields of structures."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from serve_eval.plan import flag_values
+from serve_eval.plugins.setting import Setting
+from serve_eval.plugins.values import list_rules
+
+SPEC: Any = object()
+"""A name, or a name with a mapping of options: the type of `tasks`, `launcher` and `verdict` in a
+plan file."""
+INCLUDE_HELP = (
+    "Folder with your own tasks, scorers, launchers, verdict rules. Its code is run. Repeatable."
+)
+
+Model = Annotated[
+    str | None,
+    Setting(
+        "Model name. Optional if the endpoint lists exactly one.",
+        flags=("--model", "-m"),
+        metavar="NAME",
+    ),
+]
+Tasks = Annotated[
+    list[str] | None,
+    Setting(
+        "Tasks, separated by commas: mmlu,gsm8k. Repeatable.",
+        flags=("--tasks", "-t"),
+        metavar="NAMES",
+        in_file=SPEC,
+        parse=flag_values.names_of,
+    ),
+]
+Cases = Annotated[
+    list[str] | None,
+    Setting(
+        "File or folder with your own cases (YAML). Each top-level key is a task. Repeatable.",
+        metavar="PATH",
+        in_file=str | list[str],
+    ),
+]
+DatasetRoot = Annotated[
+    str | None,
+    Setting(
+        "Folder with the data sets. LLM_MODELS_ROOT is searched too.",
+        metavar="DIR",
+        in_file=str | list[str],
+    ),
+]
+AllowCodeExecution = Annotated[
+    bool | None,
+    Setting("Run code written by the model, in a sandbox (humaneval, livecodebench)."),
+]
+AllowMeaningless = Annotated[
+    bool | None,
+    Setting(
+        "Ask servers whose settings make accuracy meaningless: forced acceptance, dummy weights,"
+        " ignore_eos.",
+        flag=False,
+    ),
+]
+IncludePath = Annotated[
+    list[str] | None,
+    Setting(
+        INCLUDE_HELP,
+        metavar="DIR",
+        in_file=str | list[str],
+        parse=flag_values.absolute_all,
+        variable="always",
+    ),
+]
+Samples = Annotated[
+    str | None,
+    Setting(
+        "Ask only these samples: ids separated by commas, or a file with an id per line or JSON"
+        " objects with an id.",
+        metavar="FILE|IDS",
+        in_file=str | list[str | int] | dict[str, str | list[str | int]],
+    ),
+]
+Limit = Annotated[
+    int | None,
+    Setting("Ask a random subset of N samples per task, drawn with seed.", metavar="N"),
+]
+Seed = Annotated[int | None, Setting("Seed of the subset (default 0).", metavar="N", flag=False)]
+ServerDefaultsOption = Annotated[
+    str | None,
+    Setting(
+        "Fields such as top_k and penalties that the server sets where requests lack them: neutral"
+        " (default) sends neutral values in their place, keep sends none.",
+        metavar="neutral|keep",
+        in_file=Literal["neutral", "keep"],
+        flag=False,
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    Setting(
+        "Set any key of a plan: gsm8k.num_fewshot=3, launcher.tp=2, limits.order=natural."
+        " Repeatable.",
+        flags=("--set",),
+        metavar="KEY=VALUE",
+        key="set",
+        in_file=None,
+    ),
+]
+Preset = Annotated[
+    str | None,
+    Setting(
+        "Sampling, thinking and max_tokens as a model's card says; auto: by the model's id. Options"
+        " that you set win. All: serve-eval data list presets.",
+        metavar="NAME",
+        in_file=str | dict[str, Any],
+    ),
+]
+Effort = Annotated[
+    str | None,
+    Setting(
+        "Reasoning effort: none, low, medium, high or max, in the form that the model's family"
+        " takes.",
+        metavar="EFFORT",
+        in_file=str | list[str],
+        flag=False,
+    ),
+]
+ApplyChatTemplate = Annotated[
+    bool | None,
+    Setting(
+        "Ask with chat requests, or with plain text.",
+        flags=("--apply-chat-template/--no-apply-chat-template",),
+        flag=False,
+    ),
+]
+Rehearse = Annotated[
+    bool | None,
+    Setting(
+        "Start a stand-in for trtllm-serve in place of the plan's servers, without GPUs or models."
+        " The result shows nothing about a model.",
+        key="rehearse",
+        in_file=None,
+    ),
+]
+AllowMismatch = Annotated[
+    list[str] | None,
+    Setting("Compare even if this protocol field differs. Repeatable.", metavar="FIELD"),
+]
+VerdictRuleName = Annotated[
+    str | None,
+    Setting(
+        f"Verdict rule: {', '.join(list_rules())}. Default: paired for a reference that has scores"
+        " per sample, else classic.",
+        metavar="RULE",
+        in_file=SPEC,
+    ),
+]
+ReferenceModel = Annotated[
+    str | None,
+    Setting("Use the references of this model instead of --model.", metavar="NAME", flag=False),
+]
+ReferencesDir = Annotated[
+    str | None, Setting("Folder with your own references, searched first.", metavar="DIR")
+]
+NoReference = Annotated[
+    bool | None, Setting("Print values without a reference or a verdict (exit code 3).")
+]
+Margin = Annotated[
+    float | None,
+    Setting(
+        "Smallest drop that matters, in points, for rules that compare pairs.",
+        metavar="POINTS",
+        key="set",
+        in_file=None,
+        parse=flag_values.margin_of_verdict,
+    ),
+]
+Expect = Annotated[
+    list[str] | None,
+    Setting(
+        "Parts of the path that must be proven: kv_transfer, prefix_cache, speculation,"
+        " deterministic. NAME=false takes back what the launcher expects. Repeatable.",
+        metavar="NAMES",
+        in_file=dict[str, bool],
+        parse=flag_values.read_expected,
+    ),
+]
+ApiKeyEnv = Annotated[
+    str | None,
+    Setting(
+        "Variable with the API key (default OPENAI_API_KEY; '': send none).",
+        metavar="NAME",
+        key="connection.api_key_env",
+    ),
+]
+Header = Annotated[
+    list[str] | None,
+    Setting(
+        "Extra header 'Name: value'; ${VARIABLE} is replaced by its value. Repeatable.",
+        metavar="HEADER",
+        key="connection.headers",
+        parse=flag_values.headers_of,
+        variable="always",
+    ),
+]
+Proxy = Annotated[
+    str | None, Setting("HTTP proxy.", metavar="URL", key="connection.proxy", flag=False)
+]
+CaBundle = Annotated[
+    str | None,
+    Setting(
+        "File with CA certificates to trust.",
+        metavar="FILE",
+        key="connection.ca_bundle",
+        flag=False,
+    ),
+]
+ClientCert = Annotated[
+    str | None,
+    Setting(
+        "PEM file with our certificate, for servers that demand one (mTLS).",
+        metavar="FILE",
+        key="connection.client_cert",
+        parse=flag_values.absolute,
+        flag=False,
+    ),
+]
+ClientKey = Annotated[
+    str | None,
+    Setting(
+        "PEM file with the key of connection.client_cert, if that file does not have it.",
+        metavar="FILE",
+        key="connection.client_key",
+        parse=flag_values.absolute,
+        flag=False,
+    ),
+]
+ClientKeyPasswordEnv = Annotated[
+    str | None,
+    Setting(
+        "Variable with the password of the key, if it is encrypted.",
+        metavar="NAME",
+        key="connection.client_key_password_env",
+        flag=False,
+    ),
+]
+MaxTokensField = Annotated[
+    str | None,
+    Setting(
+        (
+            "Field for the token limit in chat requests: max_tokens (default) or"
+            " max_completion_tokens."
+        ),
+        metavar="FIELD",
+        key="connection.max_tokens_field",
+        flag=False,
+    ),
+]
+SendMediaOption = Annotated[
+    str | None,
+    Setting(
+        "Send media in files inline (default), or as a path that the server may read.",
+        metavar="inline|path",
+        key="connection.send_media",
+        flag=False,
+    ),
+]
+ApiKey = Annotated[
+    str | None,
+    Setting(
+        "",
+        in_file=None,
+        variable="never",
+        refused=(
+            "a key on the command line is visible to every user of this machine",
+            "Export OPENAI_API_KEY, or name another variable with --api-key-env.",
+        ),
+    ),
+]
+RateLimit = Annotated[
+    float | None,
+    Setting(
+        "Start at most N requests per second, evenly spaced.",
+        metavar="N",
+        key="limits.rate_limit",
+        flag=False,
+    ),
+]
+RequestsPerMinute = Annotated[
+    int | None,
+    Setting(
+        "Keep to a quota: start at most N requests in any minute.",
+        metavar="N",
+        key="limits.requests_per_minute",
+        flag=False,
+    ),
+]
+Order = Annotated[
+    str | None,
+    Setting(
+        "Order of the samples: random (default), natural, prefix, longest.",
+        metavar="ORDER",
+        key="limits.order",
+        flag=False,
+    ),
+]
+OrderSeed = Annotated[
+    int | None,
+    Setting(
+        "Seed of the random order (default: new for each run).",
+        metavar="N",
+        key="limits.order_seed",
+        flag=False,
+    ),
+]
+PageSamples = Annotated[
+    int | None,
+    Setting(
+        "Answers that a page shows of each run (default 5000); show prints every one.",
+        metavar="N",
+        key="limits.page_samples",
+        flag=False,
+    ),
+]
+Stream = Annotated[
+    bool | None,
+    Setting(
+        "Stream the answers, to measure the time to the first token and per token.",
+        flags=("--stream/--no-stream",),
+        key="limits.stream",
+        flag=False,
+    ),
+]

@@ -1,0 +1,226 @@
+r"""Read and write prompts/<task>.jsonl, the prompts of a task, one JSON line per prompt.
+
+{"id":"test-1","text":"Question: ..."}
+{"id":"test-1","chat":"[{\"role\":\"user\",\"content\":\"...\"}]"}
+{"id":"test-2","shared":2950,"text":"the rest"}
+
+The prompt of the last example begins with the first 2950 characters of the last line without
+`shared`: worked examples and long documents are kept once. A medium is kept as its type, size and
+checksum. The text of a hold-out sample is not kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from serve_eval.errors import RunFolderError
+from serve_eval.schema import (
+    HOLDOUT,
+    Message,
+    Prompt,
+    Sample,
+    TextPart,
+)
+from serve_eval.schema.media import describe_turn
+from serve_eval.stats.common_prefix import PrefixHead
+from serve_eval.storage.archive import whole_lines
+from serve_eval.storage.file_names import prompts_file
+from serve_eval.whole_file import replace_file
+
+OVERLAP = 1024
+"""Characters before the cut that are searched for a secret that goes on behind it. Of a longer
+secret, half lies on one side, and a mask finds that."""
+LEAST_SHARED = 128
+"""Characters that two prompts must share before the second one leaves them out."""
+
+
+class KeptPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """The prompt of a sample as it was sent, with secrets masked.
+
+    `prompt` is None for a hold-out sample. `choices` are continuations, each with its own context
+    if it has one.
+    """
+
+    id: str
+    prompt: Prompt | None
+    choices: tuple[str, ...] = ()
+
+
+class _Line(msgspec.Struct, omit_defaults=True):
+    """A line of the file."""
+
+    id: str
+    shared: int = 0
+    text: str | None = None
+    chat: str | None = None
+    choices: tuple[str, ...] = ()
+    holdout: bool = False
+
+
+_PLAIN = re.compile(rb'\{"id":"([!#-\[\]-~]*)","')
+"""The beginning of a line whose id needs no decoding."""
+_NO_HEAD = b"sh"
+"""First letters of the fields `shared` and `holdout`: such a line begins no other."""
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(_Line)
+_messages = msgspec.json.Decoder(tuple[Message, ...])
+
+
+def has_prompts(run: Path, task: str) -> bool:
+    """Return True if a run folder has a file with prompts of a task."""
+    return prompts_file(run, task).exists()
+
+
+def write_prompts(
+    run: Path, task: str, samples: Iterable[Sample], mask: Callable[[str], str], *, texts: bool
+) -> None:
+    """Write the prompts of a task, each text through `mask`, whole or not at all.
+
+    Without `texts`, only the ids of hold-out samples are written. Raises OSError.
+    """
+    with _open(run, task) as out:
+        for sample in samples:
+            if HOLDOUT in sample.metadata:
+                out.write(_Line(sample.id, holdout=True), 0)
+            elif texts:
+                out.write(*_choose(_line(sample), out, mask))
+
+
+def read_prompts(
+    run: Path, task: str, wanted: Container[str] | None = None
+) -> Iterator[KeptPrompt]:
+    """Yield the prompts of a task in the order of the file, or those of the ids that are `wanted`.
+
+    There are none without a file. Raises RunFolderError for a damaged line.
+    """
+    return (_decode(line) for line in _read(run, task, wanted))
+
+
+def merge_prompts(shards: Iterable[Path], run: Path, task: str) -> None:
+    """Write the prompts of all shards of a run, one shard's after another's. Raises OSError."""
+    kept = [shard for shard in shards if has_prompts(shard, task)]
+    if kept:
+        with _open(run, task) as out:
+            for shard in kept:
+                for line in _read(shard, task):
+                    out.write(line, out.count_shared(line))
+
+
+def _line(sample: Sample) -> _Line:
+    """Return the line of a sample, with descriptions in place of media."""
+    heads = sample.heads or ("",) * len(sample.choices)
+    choices = tuple(head + choice for head, choice in zip(heads, sample.choices, strict=True))
+    if isinstance(sample.prompt, str):
+        return _Line(sample.id, text=sample.prompt, choices=choices)
+    return _Line(sample.id, chat=_encode(list(map(describe_turn, sample.prompt))).decode())
+
+
+def _choose(line: _Line, out: _PromptFile, mask: Callable[[str], str]) -> tuple[_Line, int]:
+    """Return a line with its secrets masked, and how many of its characters are left out.
+
+    Characters that an earlier line has are not searched again: its own search covered them.
+    """
+    shared = out.count_shared(line)
+    rest = _whole(line)[max(0, shared - OVERLAP) :]
+    if mask(rest) == rest and all(mask(choice) == choice for choice in line.choices):
+        return line, shared
+    line = _mask(line, mask)
+    return line, out.count_shared(line)
+
+
+def _mask(line: _Line, mask: Callable[[str], str]) -> _Line:
+    if line.chat is None:
+        choices = tuple(map(mask, line.choices))
+        return _Line(line.id, text=mask(line.text or ""), choices=choices)
+    turns = [_mask_turn(turn, mask) for turn in _messages.decode(line.chat)]
+    return _Line(line.id, chat=_encode(turns).decode())
+
+
+def _mask_turn(turn: Message, mask: Callable[[str], str]) -> Message:
+    if isinstance(turn.content, str):
+        return replace(turn, content=mask(turn.content))
+    parts = (TextPart(mask(p.text)) if isinstance(p, TextPart) else p for p in turn.content)
+    return replace(turn, content=tuple(parts))
+
+
+def _decode(line: _Line) -> KeptPrompt:
+    if line.holdout:
+        return KeptPrompt(id=line.id, prompt=None)
+    prompt = line.text if line.chat is None else _messages.decode(line.chat)
+    return KeptPrompt(id=line.id, prompt=prompt, choices=line.choices)
+
+
+class _PromptFile:
+    """A file of prompts that is being written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._head = PrefixHead(LEAST_SHARED)
+
+    def count_shared(self, line: _Line) -> int:
+        """Return how many characters of a prompt are left out, because an earlier line has them."""
+        return self._head.count_shared(_whole(line))
+
+    def write(self, line: _Line, shared: int) -> None:
+        """Add a line without the characters that an earlier one has. Raises OSError."""
+        whole = _whole(line)
+        if not line.holdout:
+            self._head.take(whole, shared)
+        kept = _with(line, whole[shared:], shared) if shared else line
+        self._file.write(_encode(kept) + b"\n")
+
+
+@contextmanager
+def _open(run: Path, task: str) -> Iterator[_PromptFile]:
+    """Open a new file in place of that of a task. It is there only if the block succeeds."""
+    path = prompts_file(run, task)
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    with replace_file(path) as file:
+        yield _PromptFile(file)
+
+
+def _read(run: Path, task: str, wanted: Container[str] | None = None) -> Iterator[_Line]:
+    """Yield the lines with whole texts; what neither is wanted nor begins others is not decoded."""
+    file, head, head_at = prompts_file(run, task), "", (0, b"")
+
+    def decode(number: int, content: bytes) -> _Line:
+        try:
+            return _decoder.decode(content)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise RunFolderError(
+                f"{file}:{number}: a damaged record: {error}",
+                hint="Delete the file: samples are then shown without their prompts.",
+            ) from error
+
+    for number, content in enumerate(whole_lines(file), 1):
+        if wanted is not None and (found := _PLAIN.match(content)) is not None:
+            name, begins = found[1].decode(), content[found.end()] not in _NO_HEAD
+            if name not in wanted:
+                head_at = (number, content) if begins else head_at
+                continue
+        line = decode(number, content)
+        if line.shared and head_at[0]:
+            head, head_at = _whole(decode(*head_at)), (0, b"")
+        whole = head[: line.shared] + _whole(line)
+        if not line.shared and not line.holdout:
+            head, head_at = whole, (0, b"")
+        yield _with(line, whole, 0)
+
+
+def _whole(line: _Line) -> str:
+    return line.text or line.chat or ""
+
+
+def _with(line: _Line, said: str, shared: int) -> _Line:
+    """Return a line with another part of its prompt."""
+    if line.holdout:
+        return line
+    fields = {"text": said} if line.chat is None else {"chat": said}
+    return msgspec.structs.replace(line, shared=shared, **fields)

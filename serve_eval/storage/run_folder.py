@@ -1,0 +1,300 @@
+"""Open a run folder: lock it, bind it to one plan, and keep it private to the user.
+
+See file_names for the files in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from serve_eval.errors import RunFolderError
+from serve_eval.schema import Plan
+from serve_eval.storage import ownership
+from serve_eval.storage._mutable_parts import drop_mutable_parts
+from serve_eval.storage.copy_mark import forget_copy, is_unfinished_copy
+from serve_eval.storage.differences import differences
+from serve_eval.storage.failed_records import holds_more_than_failures
+from serve_eval.storage.file_names import (
+    LOGS,
+    LOOKS_FILE,
+    PAGES,
+    PLAN_FILE,
+    PROOFS_FILE,
+    REPORT_FILE,
+    SAMPLES,
+    SCORES,
+    TRACE_FILE,
+    journals_below,
+    samples_file,
+)
+from serve_eval.storage.folder_format import FOLDER_FORMAT, FORMAT_KEY, check_format
+from serve_eval.storage.folder_lock import check_unused as check_unused
+from serve_eval.storage.folder_lock import hold as hold
+from serve_eval.storage.folder_lock import read_claim as read_claim
+from serve_eval.storage.missing_run import explain_missing_run
+from serve_eval.storage.private_files import pretty_json, write_private
+from serve_eval.storage.sessions import forget_sessions
+
+FREE_FIELDS = (
+    "rule_named",
+    "limits",
+    "connection",
+    "dataset_roots",
+    "early_stop",
+    "repeats",
+    "repeats_of",
+    "allow_code_execution",
+    "allow_meaningless",
+    "include_path",
+    "expect",
+    "no_prompts",
+    "no_media",
+    "preset",
+)
+"""Fields of the plan that may change when a run is resumed. They say how to send requests, how
+many, where data and code are, what is allowed and what must be proven, but not what to ask.
+Fingerprints cover the content of the data."""
+
+
+def holds_run(path: Path) -> bool:
+    """Return True if a folder is that of a run, finished or not."""
+    return (path / PLAN_FILE).exists()
+
+
+def read_plan(path: Path) -> Plan:
+    """Return the plan of a run folder. Raises RunFolderError if there is none."""
+    return _read_stored(path)[0]
+
+
+def plan_and_owner(path: Path) -> tuple[Plan, bool]:
+    """Return the plan of a run folder, and whether this user saved it there.
+
+    Raises RunFolderError if there is no plan.
+    """
+    plan, _, own = _read_stored(path)
+    return plan, own
+
+
+def read_fingerprints(path: Path) -> dict[str, dict[str, str]]:
+    """Return the protocol fingerprint of each task of a run folder.
+
+    Raises RunFolderError if there is none.
+    """
+    return _read_stored(path)[1]
+
+
+def _read_stored(path: Path) -> tuple[Plan, dict[str, dict[str, str]], bool]:
+    """Return the plan and fingerprints of a run folder, and whether this user saved them.
+
+    Fields that the file lacks have their defaults.
+    """
+    check_format(path)
+    file = path / PLAN_FILE
+    try:
+        stored = msgspec.json.decode(file.read_bytes())
+        plan = msgspec.convert(stored["plan"], Plan)
+        prints = msgspec.convert(stored["fingerprints"], dict[str, dict[str, str]])
+        return plan, prints, ownership.is_own(stored, path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise explain_missing_run(path) from error
+    except (OSError, KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise RunFolderError(f"{file} cannot be read: {error}") from error
+
+
+def has_answers(path: Path) -> bool:
+    """Return True if a run folder holds a record of any sample."""
+    return any(file.stat().st_size for file in (path / SAMPLES).glob("*.jsonl"))
+
+
+def has_answers_below(path: Path) -> bool:
+    """Return True if any run folder in a folder holds a record of a sample."""
+    return any(has_answers(one) for one in path.iterdir() if one.is_dir())
+
+
+def holds_answer(path: Path) -> bool:
+    """Return True if a run folder, or any run folder below a folder, holds a response."""
+    for file in journals_below(path):
+        with suppress(OSError), file.open("rb") as lines:
+            # Quotes in a JSON string are escaped, so only a record's own key matches.
+            if any(b'"response":{' in line for line in lines):
+                return True
+    return False
+
+
+def is_bound(path: Path) -> bool:
+    """Return True if a run folder holds more than failures, so that it keeps its plan."""
+    return any(map(holds_more_than_failures, (path / SAMPLES).glob("*.jsonl")))
+
+
+def is_bound_to(path: Path, task: str) -> bool:
+    """Return True if a run folder holds more than failures of a task."""
+    return holds_more_than_failures(samples_file(path, task))
+
+
+def read_looks(path: Path) -> dict[str, str]:
+    """Return the tasks that a paired rule checked for an early stop, with the rule.
+
+    Raises RunFolderError for a damaged file.
+    """
+    file = path / LOOKS_FILE
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.exists() else {}
+    except msgspec.MsgspecError as error:
+        raise RunFolderError(
+            f"{file} cannot be read: {error}",
+            hint='Restore it: {"TASK": "noninferiority"} for each task of the run.',
+        ) from error
+
+
+def note_looks(path: Path, tasks: Mapping[str, str]) -> None:
+    """Record that paired rules check these tasks for an early stop.
+
+    The alpha that was spent stays spent when the run is resumed without an early stop.
+    """
+    before = read_looks(path)
+    if (after := {**before, **tasks}) != before:
+        write_private(path / LOOKS_FILE, pretty_json(after))
+
+
+@contextmanager
+def open_folder(
+    path: Path,
+    plan: Plan,
+    fingerprints: Mapping[str, Mapping[str, str]],
+    *,
+    moved: bool = False,
+    own: bool = False,
+    grows: bool = False,
+) -> Iterator[Path]:
+    """Yield the folder of a run, created if necessary, locked until the end of the block.
+
+    A folder without answers takes another plan. `moved` allows another base URL, and `grows`
+    other tasks in place of those without an answer, and more of them. `own` means that
+    this user gave or trusts the plan, so that it is saved with a signature. Raises RunFolderError
+    if another process uses the folder, if it belongs to another plan or other data (and names the
+    field that differs), or if it holds files other than a run's.
+    """
+    with hold(path, PLAN_FILE, writes=own):
+        if own and is_unfinished_copy(path):
+            raise RunFolderError(
+                f"{path} is an unfinished copy of other run folders",
+                hint="Give the command that began it again (runs merge, or judge --rescore), or"
+                " choose another folder with -o.",
+            )
+        bind(path, plan, fingerprints, moved=moved, own=own, grows=grows)
+        if own:
+            forget_copy(path)
+        yield path
+
+
+def list_differences(
+    path: Path,
+    plan: Plan,
+    fingerprints: Mapping[str, Mapping[str, str]],
+    *,
+    moved: bool = False,
+    grows: bool = False,
+) -> list[str]:
+    """Return a line for each difference that keeps a plan from continuing the run of a folder.
+
+    `moved` ignores the base URL, and `grows` tasks without an answer. Raises RunFolderError if the
+    folder holds no run.
+    """
+    old_plan, old_prints, _ = _read_stored(path)
+    found, wanted = (
+        msgspec.json.decode(msgspec.json.encode({"plan": p, "fingerprints": f}))
+        for p, f in ((old_plan, old_prints), (plan, fingerprints))
+    )
+    for content in (found, wanted):
+        for field in FREE_FIELDS:
+            del content["plan"][field]
+        if moved:
+            options = content["plan"]["launcher"]["options"]
+            options.pop("base_url", None)
+            options.pop("servers", None)
+    drop_mutable_parts(found, wanted)
+    for content in (found, wanted):
+        content["plan"]["tasks"] = name_tasks(content["plan"]["tasks"])
+        if grows:
+            for named in (content["plan"]["tasks"], content["fingerprints"]):
+                for name in [one for one in named if not is_bound_to(path, one)]:
+                    del named[name]
+    return differences(found, wanted)
+
+
+def name_tasks(tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the options of stored tasks by name, since their order changes nothing."""
+    return {task["name"]: task["options"] for task in tasks}
+
+
+def bind(
+    path: Path,
+    plan: Plan,
+    fingerprints: Mapping[str, Mapping[str, str]],
+    *,
+    moved: bool = False,
+    own: bool = False,
+    grows: bool = False,
+) -> None:
+    """Save the plan of a folder that is held, and make the folders in it.
+
+    Raises RunFolderError if the folder has answers to another plan.
+    """
+    _save_plan(path, plan, fingerprints, moved=moved, own=own, grows=grows)
+    for name in (SAMPLES, SCORES, LOGS):
+        (path / name).mkdir(mode=0o700, exist_ok=True)
+
+
+def _save_plan(
+    path: Path,
+    plan: Plan,
+    fingerprints: Mapping[str, Mapping[str, str]],
+    *,
+    moved: bool,
+    own: bool,
+    grows: bool,
+) -> None:
+    asked = is_bound(path)
+    if asked or (path / PLAN_FILE).exists():
+        old_plan, old_prints, was_own = _read_stored(path)
+        differing = list_differences(path, plan, fingerprints, moved=moved, grows=grows)
+        if asked and differing:
+            raise RunFolderError(
+                f"{path} holds another run:\n" + "\n".join(f"  {line}" for line in differing),
+                hint="Use another folder with -o, or continue that run with --resume.",
+            )
+        if differing:
+            _begin_again(path)
+        elif not moved:
+            later = replace(old_plan, tasks=plan.tasks, early_stop=plan.early_stop)
+            later = replace(later, repeats=plan.repeats, repeats_of=plan.repeats_of)
+            later = replace(later, expect=plan.expect)
+            if own and not was_own:  # the saved connection is not trusted
+                later = replace(later, connection=plan.connection)
+            if later == old_plan and fingerprints == old_prints and was_own >= own:
+                return
+            plan, own = later, own or was_own  # later commands read it
+    saved: dict[str, object] = {
+        FORMAT_KEY: FOLDER_FORMAT,
+        "plan": plan,
+        "fingerprints": fingerprints,
+    }
+    write_private(
+        path / PLAN_FILE, pretty_json(ownership.add_signature(saved, path) if own else saved)
+    )
+
+
+def _begin_again(path: Path) -> None:
+    """Remove what belongs to the earlier plan of a folder, none of which is an answer."""
+    forget_sessions(path)
+    for name in (LOOKS_FILE, PROOFS_FILE, TRACE_FILE, REPORT_FILE, *PAGES):
+        (path / name).unlink(missing_ok=True)
+    for folder in (SAMPLES, SCORES):
+        for file in (path / folder).glob("*.jsonl"):
+            file.unlink()

@@ -1,0 +1,210 @@
+"""Test which record belongs to which request.
+
+Ids decide, or times on clocks that differ. An uncertain request is left unmatched, never guessed.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve_eval.evidence.attribution.matching import IDS, TIMES, join
+from serve_eval.evidence.attribution.record import SentAttempt, WorkerRecord, record
+
+TIMING = {"arrival_time": 5.2, "first_token_time": 6.0, "last_token_time": 9.5}
+TRANSFER = {
+    "kv_cache_size": 1048576,
+    "kv_cache_transfer_start": 5.25,
+    "kv_cache_transfer_end": 5.75,
+}
+OLD = {
+    "ctx_server": "a:8001",
+    "gen_server": "b:8003",
+    "disagg_server_arrival_time": 5.0,
+    "disagg_server_first_token_time": 6.1,
+    "ctx_perf_metrics": {
+        "request_id": 7,
+        "ctx_request_id": 1099511627777,
+        "perf_metrics": {"timing_metrics": TIMING},
+    },
+    "gen_perf_metrics": {
+        "request_id": 9,
+        "perf_metrics": {"timing_metrics": {**TIMING, **TRANSFER}},
+    },
+}
+
+
+def test_a_record_of_the_orchestrator_is_read() -> None:
+    found = record(OLD, 100.0, 101.0)
+    assert found == WorkerRecord(
+        "a:8001", "b:8003", 5.0, 9.5, frozenset({"1099511627777"}), 0.5, 1048576.0, 100.0, 101.0
+    )
+
+
+def test_a_record_without_the_wrapper_of_its_metrics_is_read_too() -> None:
+    bare = {**OLD, "gen_perf_metrics": {"timing_metrics": {**TIMING, **TRANSFER}}}
+    assert record(bare, 100.0, 101.0) == record(OLD, 100.0, 101.0)
+
+
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [
+        ({"gen_server": "b:1"}, (None, "b:1", None, None, None)),
+        (
+            {**OLD, "ctx_perf_metrics": None, "gen_perf_metrics": []},
+            ("a:8001", "b:8003", 5.0, None, None),
+        ),
+        ({**OLD, "disagg_server_arrival_time": None}, ("a:8001", "b:8003", None, 9.5, 0.5)),
+        ({**OLD, "disagg_server_arrival_time": float("nan")}, ("a:8001", "b:8003", None, 9.5, 0.5)),
+    ],
+)
+def test_what_a_record_lacks_is_left_out(told: dict[str, Any], known: tuple[Any, ...]) -> None:
+    found = record(told, 0.0, 1.0)
+    assert found is not None
+    assert (*found.servers, found.arrival_s, found.finish_s, found.kv_transfer_s) == known
+
+
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*OLD, "timing_metrics"]), inner)
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+def test_no_record_is_too_odd_to_be_passed_over(told: Any) -> None:
+    found = record(told, 0.0, 1.0)
+    assert found is None or found.context is not None or found.generation is not None
+    if found is not None:
+        join([SentAttempt(float(i), i + 0.5) for i in range(15)], [found] * 15)
+
+
+def _served(k: int, *ids: str, arrival_s: float | None = None) -> WorkerRecord:
+    return WorkerRecord("c", f"g{k}", arrival_s, None, frozenset(ids), None, None, 0.0, 1.0)
+
+
+def test_ids_join_whole_and_in_part_and_not_when_two_have_them() -> None:
+    sent = [
+        SentAttempt(1, 2, "cmpl-1099511627777"),
+        SentAttempt(1, 2, "chatcmpl-abcdef0123"),
+        SentAttempt(1, 2, "1099511627999"),
+        SentAttempt(1, 2, None),
+    ]
+    records = [
+        _served(0, "abcdef0123"),
+        _served(1, "1099511627777"),
+        _served(2, "1099511627999"),
+        _served(3, "1234567"),
+    ]
+    assert {i: (one.generation, how) for i, (one, how) in join(sent, records).items()} == {
+        0: ("g1", IDS),
+        1: ("g0", IDS),
+        2: ("g2", IDS),
+    }
+    assert 2 not in join(sent, [*records, _served(5, "1099511627999")])
+
+
+class _Traffic:
+    """Requests of `in_flight` lanes, and the records of a server with another clock.
+
+    Each lane sends its requests one after the other.
+    """
+
+    def __init__(
+        self,
+        n: int = 300,
+        *,
+        in_flight: int = 8,
+        takes_s: float = 0.5,
+        jitter_s: float = 0.002,
+        every_s: float | None = None,
+        finish: bool = True,
+        off_s: float = 0.0,
+    ) -> None:
+        rng = random.Random(n)
+        free = [1e9 + rng.random() for _ in range(in_flight)]
+        self.sent: list[SentAttempt] = []
+        self.records: list[WorkerRecord] = []
+        for k in range(n):
+            lane = free.index(min(free))
+            start = free[lane] if every_s is None else 1e9 + k * every_s
+            took = 0.02 + rng.expovariate(1 / takes_s) if every_s is None else takes_s
+            arrival = start + 0.001 + rng.expovariate(1 / jitter_s)
+            end = arrival + took + 0.01 + rng.expovariate(1 / jitter_s)
+            free[lane] = end
+            read = int(arrival + took) + 1.0
+            at = arrival - 1e9 + 777.0
+            last = at + took + off_s * (k % 4) if finish else None
+            self.sent.append(SentAttempt(start, end))
+            self.records.append(
+                WorkerRecord(
+                    f"c{k % 2}", f"g{k % 4}", at, last, frozenset(), None, None, read - 1.0, read
+                )
+            )
+        self.truth = [one.servers for one in self.records]
+        rng.shuffle(self.records)
+
+    def joined(self) -> tuple[int, int]:
+        """Return how many requests are joined, and how many of them to a wrong server."""
+        found = join(self.sent, self.records)
+        assert all(how == TIMES for _, how in found.values())
+        return len(found), sum(one.servers != self.truth[i] for i, (one, _) in found.items())
+
+
+@pytest.mark.parametrize(
+    ("traffic", "least", "most_wrong"),
+    [
+        (_Traffic(), 295, 0),
+        (_Traffic(in_flight=64, takes_s=5.0), 290, 0),
+        (_Traffic(in_flight=8, takes_s=0.05), 250, 6),
+        (_Traffic(in_flight=8, finish=False), 200, 12),
+        (
+            _Traffic(off_s=0.004),
+            290,
+            0,
+        ),  # the clocks of the generation servers differ by milliseconds
+        (_Traffic(off_s=1e6), 200, 12),  # or by far more
+        (_Traffic(n=700), 690, 1),  # two blocks
+        (_Traffic(in_flight=1, takes_s=0.03), 295, 2),
+        (_Traffic(every_s=0.1, takes_s=0.1), 0, 0),
+    ],
+)
+def test_times_join_what_is_beyond_doubt(traffic: _Traffic, least: int, most_wrong: int) -> None:
+    joined, other = traffic.joined()
+    assert joined >= least
+    assert other <= most_wrong
+
+
+def test_requests_at_a_fixed_rate_are_anybodys_without_a_finish() -> None:
+    assert _Traffic(every_s=0.05, takes_s=0.3, finish=False).joined() == (0, 0)
+
+
+def test_requests_of_others_and_records_that_are_lost_do_no_harm() -> None:
+    traffic = _Traffic()
+    rng = random.Random(1)
+    for k in range(100):
+        at, read = 777.0 + 20 * rng.random(), 1e9 + 21.0
+        traffic.records.append(
+            WorkerRecord("c0", f"g{k % 4}", at, at + 0.3, frozenset(), None, None, read - 1.0, read)
+        )
+    traffic.records = [one for i, one in enumerate(traffic.records) if i % 10]
+    joined, other = traffic.joined()
+    assert joined >= 220
+    assert other <= 8
+
+
+def test_a_few_records_are_no_vote() -> None:
+    assert _Traffic(n=8).joined() == (0, 0)
+
+
+def test_no_record_is_joined_twice() -> None:
+    traffic = _Traffic(in_flight=32, takes_s=0.05, jitter_s=0.01)
+    told = [id(one) for one, _ in join(traffic.sent, traffic.records).values()]
+    assert len(told) == len(set(told))

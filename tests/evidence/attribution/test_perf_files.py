@@ -1,0 +1,237 @@
+"""Test the files of main's orchestrator.
+
+Lines may be cut, foreign or huge. Each record must be matched to its request.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serve_eval.evidence.attribution.exact_matching import join_exactly
+from serve_eval.evidence.attribution.matching import METRICS, TRACES
+from serve_eval.evidence.attribution.perf_files import LONGEST_LINE, Records, Trace, traces
+from serve_eval.evidence.attribution.record import WorkerRecord, record
+from serve_eval.schema import Attempt, ServerTiming
+
+ARRIVAL = 12345.123456789
+TIMING = {"arrival_time": 12345.2, "last_token_time": 12346.0}
+TRANSFER = {"kv_cache_transfer_start": 12345.25, "kv_cache_transfer_end": 12345.5}
+LINE = {
+    "ctx_server": "a:8001",
+    "gen_server": "b:8003",
+    "disagg_server_arrival_time": ARRIVAL,
+    "disagg_ctx_dispatch_time": 12345.13,
+    "disagg_server_first_token_time": 12345.9,
+    "status": "complete",
+    "disagg_request_id": 1099511627777,
+    "ctx_perf_metrics": {"request_id": 7, "perf_metrics": {"timing_metrics": TIMING}},
+    "gen_perf_metrics": {
+        "request_id": 9,
+        "perf_metrics": {"timing_metrics": {**TIMING, **TRANSFER}},
+    },
+}
+"""A record as main writes it: with the times of a transfer but without its size."""
+NAME = "perf_metrics-disagg-node-17-20260923T120000Z.jsonl"
+
+
+def _record(**more: Any) -> WorkerRecord:
+    found = record({**LINE, **more}, 0.0, 0.0)
+    assert found is not None
+    return found
+
+
+def _read(folder: Path) -> Records:
+    found = Records(folder)
+    found.read(1.0)
+    return found
+
+
+def _attempt(name: str, arrival: str | None = None, transfer: float | None = None) -> Attempt:
+    timing = None if arrival is None else ServerTiming(arrival=arrival, kv_transfer_s=transfer)
+    return Attempt(start_s=1.0, end_s=2.0, failure=None, status=200, request_id=name, timing=timing)
+
+
+def test_a_line_is_read_with_the_time_of_its_transfer(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_text(json.dumps(LINE) + "\n")
+    [found] = _read(tmp_path).found
+    assert (found.servers, found.arrival_s, found.kv_transfer_s, found.kv_bytes) == (
+        ("a:8001", "b:8003"),
+        ARRIVAL,
+        0.25,
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "start", "known"), [(None, 0.0, None), (0, 12345.25, None), (1024, 12345.25, 0.25)]
+)
+def test_what_was_not_transferred_took_no_time(
+    size: int | None, start: float, known: float | None
+) -> None:
+    told = {**TIMING, **TRANSFER, "kv_cache_transfer_start": start} | (
+        {} if size is None else {"kv_cache_size": size}
+    )
+    assert (
+        _record(gen_perf_metrics={"perf_metrics": {"timing_metrics": told}}).kv_transfer_s == known
+    )
+
+
+def test_lines_that_cannot_be_read_cost_nothing_but_themselves(tmp_path: Path) -> None:
+    good = json.dumps(LINE)
+    odd = [
+        "not json",
+        "[]",
+        "7",
+        "\xff",
+        '{"request_id": 5, "perf_metrics": {}}',
+        "[" * 100_000,
+        "x" * LONGEST_LINE * 2,
+    ]
+    (tmp_path / NAME).write_text("\n".join([good, *odd, good, good[:50]]), encoding="latin-1")
+    (tmp_path / "other.jsonl").write_text(good + "\n")
+    (tmp_path / "perf_metrics-dir.jsonl").mkdir()
+    assert len(_read(tmp_path).found) == 2
+
+
+def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    text = json.dumps(LINE) + "\n"
+    found = Records(tmp_path)
+    with (tmp_path / NAME).open("w") as file:
+        for piece, count in ((text, 1), (text[:30], 1), (text[30:], 2), ("", 2), (text * 3, 5)):
+            file.write(piece)
+            file.flush()
+            found.read(1.0)
+            assert len(found.found) == count
+
+
+def test_a_link_is_not_followed_and_what_may_not_be_read_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(json.dumps(LINE) + "\n")
+    (folder := tmp_path / "metrics").mkdir()
+    (folder / NAME).symlink_to(tmp_path / "secret")
+    assert _read(folder).found == _read(tmp_path / "missing").found == []
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(
+        st.sampled_from([json.dumps(LINE).encode(), b"\n", b"\r", b"{", b"\xff\xfe", b"null"]),
+        max_size=12,
+    )
+)
+def test_no_file_is_too_odd(tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]) -> None:
+    folder = tmp_path_factory.getbasetemp() / f"odd-{os.getpid()}"
+    for name in (NAME, "requests-1.jsonl", "responses-1.jsonl"):
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"".join(pieces))
+    _read(folder)
+    traces(folder)
+
+
+# ---------------------------------------------------------------------------------------------------------  # noqa: E501
+# traces
+
+
+def _traced(
+    folder: Path, *requests: dict[str, Any], responses: list[dict[str, Any]]
+) -> dict[str, Trace]:
+    hour = folder / "2026-09-23T12"
+    hour.mkdir()
+    for name, lines in (("requests-17", requests), ("responses-17", responses)):
+        (hour / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return traces(folder)
+
+
+def test_traces_are_found_by_the_header_that_was_sent(tmp_path: Path) -> None:
+    request = {
+        "event": "request",
+        "status": "accepted",
+        "body": {"prompt": "x"},
+        "server_arrival_time": ARRIVAL,
+    }
+    found = _traced(
+        tmp_path,
+        {**request, "trace_id": "t1", "headers": [["host", "h"], ["x-request-id", "one"]]},
+        {
+            **request,
+            "trace_id": "t2",
+            "headers": [["X-Request-ID", "two"]],
+            "server_arrival_time": None,
+        },
+        {**request, "trace_id": "t3", "headers": [["x-request-id", "twice"]]},
+        {**request, "trace_id": "t4", "headers": [["x-request-id", "twice"]]},
+        {**request, "trace_id": "t5", "headers": {"x-request-id": "odd"}},
+        {**request, "trace_id": "t6", "headers": []},
+        responses=[
+            {"trace_id": "t1", "disagg_request_id": None},
+            {"trace_id": "t2", "disagg_request_id": 2**41},
+        ],
+    )
+    assert found == {"one": Trace(ARRIVAL, None), "two": Trace(None, str(2**41))}
+
+
+# -----------------------------------------------------------------------------------------------------------  # noqa: E501
+# joins
+
+
+def test_each_request_has_the_record_that_its_answer_or_its_trace_names() -> None:
+    records = [
+        _record(
+            gen_server=f"g{i}",
+            disagg_server_arrival_time=ARRIVAL + i * 2e-6,
+            disagg_request_id=2**41 + i,
+        )
+        for i in range(4)
+    ]
+    attempts = [_attempt("a", f"{ARRIVAL:.9f}", 0.5), *(_attempt(name) for name in "bcde")]
+    named = {
+        "b": Trace(ARRIVAL + 2e-6, "nobody"),
+        "c": Trace(None, str(2**41 + 2)),
+        "d": Trace(1.5, "nobody"),
+    }
+    named |= {"a": Trace(ARRIVAL + 6e-6, None)}  # its answer comes first
+    found = join_exactly(attempts, records, named)
+    assert {name: (one.record.generation, one.how) for name, one in found.items()} == {
+        "a": ("g0", METRICS),
+        "b": ("g1", TRACES),
+        "c": ("g2", TRACES),
+    }
+    assert (found["a"].kv_transfer_s, found["b"].kv_transfer_s) == (0.5, 0.25)
+
+
+def test_an_arrival_with_fewer_decimals_joins_as_long_as_it_names_one() -> None:
+    records = [
+        _record(disagg_server_arrival_time=ARRIVAL),
+        _record(disagg_server_arrival_time=ARRIVAL + 3e-7),
+    ]
+    assert list(join_exactly([_attempt("a", "12345.1234568")], records, {})) == ["a"]
+    assert not join_exactly([_attempt("a", "12345.123")], records, {})
+    both = [_attempt("a", "12345.1234568"), _attempt("b", f"{ARRIVAL + 3e-7:.9f}")]
+    assert list(join_exactly(both, records, {})) == ["a", "b"]
+
+
+def test_what_names_two_joins_nothing() -> None:
+    arrival = f"{ARRIVAL:.9f}"
+    assert not join_exactly([_attempt("a", arrival)], [_record(), _record()], {})
+    assert not join_exactly([_attempt("a", arrival), _attempt("b", arrival)], [_record()], {})
+    assert not join_exactly(
+        [_attempt("a", arrival), _attempt("b")], [_record()], {"b": Trace(ARRIVAL, None)}
+    )
+
+
+@given(st.integers(1, 10**15), st.integers(0, 10**6))
+def test_a_time_is_told_and_written_alike(ticks: int, fraction: int) -> None:
+    """The file has the shortest text of the number, the header has nine decimals."""
+    arrival = ticks / 1e9 + fraction / 7.0
+    again = json.loads(json.dumps(arrival))
+    assert list(
+        join_exactly(
+            [_attempt("a", f"{arrival:.9f}")], [_record(disagg_server_arrival_time=again)], {}
+        )
+    ) == ["a"]

@@ -1,0 +1,83 @@
+"""The files of the embedded model as a side of an audit, and a server that reads by them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from serve_eval.evidence.prompt_audit.local import LocalTokenizer
+from serve_eval.launchers._embedded.tokenizer import Tokenizer
+from serve_eval.launchers.embedded import WEIGHTS
+from serve_eval.protocol.chat_template import renderer
+from serve_eval.schema import Message
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, json_reply, models
+
+TODAY = date(2026, 11, 26)
+TEMPLATE = json.loads((WEIGHTS / "tokenizer_config.json").read_text())["chat_template"]
+
+
+class EmbeddedTokenizer:
+    """Reads tokenizer.json as the embedded model's server does; adds `bos` to texts if given."""
+
+    def __init__(self, folder: Path, *, bos: str | None = None) -> None:
+        self._tokenizer, self._bos = Tokenizer(folder / "tokenizer.json"), bos
+        content = json.loads((folder / "tokenizer.json").read_text())
+        self._ids: dict[str, int] = content["model"]["vocab"] | self._tokenizer.special
+        self._pieces = {number: piece for piece, number in self._ids.items()}
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        first = [self._ids[self._bos]] if self._bos and add_special_tokens else []
+        return first + self._tokenizer.encode(text)
+
+    def piece(self, token: int) -> str | None:
+        return self._pieces.get(token)
+
+    def find(self, piece: str) -> int | None:
+        return self._ids.get(piece)
+
+
+def make_folder(path: Path, template: str | None = TEMPLATE, **config: Any) -> Path:
+    """Copy the embedded model's tokenizer, with another template and settings."""
+    path.mkdir(exist_ok=True)
+    shutil.copy(WEIGHTS / "tokenizer.json", path)
+    given = config if template is None else {"chat_template": template, **config}
+    (path / "tokenizer_config.json").write_text(json.dumps(given))
+    return path
+
+
+def local_side(folder: Path, *, bos: str | None = None) -> LocalTokenizer:
+    """Return the side of a folder, which renders in this process."""
+    tokenizer = EmbeddedTokenizer(folder, bos=bos)
+    return LocalTokenizer(folder, tokenizer, today=TODAY, rendering=renderer)
+
+
+def serve_folder(
+    folder: Path,
+    *,
+    bos: str | None = None,
+    counted_more: int = 0,
+    ids: bool = True,
+    chats_only: bool = False,
+    answer_tokens: int = 1,
+) -> ScriptedServer:
+    """Serve the ids that a folder gives, without their texts.
+
+    Answers count `counted_more` tokens more, and `answer_tokens` of their own; without `ids` no
+    route gives them.
+    """
+    local = local_side(folder, bos=bos)
+
+    async def respond(request: HttpRequest) -> Reply:
+        messages = request.body.get("messages")
+        prompt = request.body.get("prompt") or tuple(Message(**one) for one in messages)
+        found = list((await local.read(prompt)).ids or ())
+        if request.path == "/tokenize":
+            return json_reply({"count": len(found), "tokens": found if ids else []})
+        made = min(answer_tokens, request.max_tokens) if answer_tokens > 1 else 1
+        return answer("x", usage=(len(found) + counted_more, made))
+
+    paths = ["/tokenize", "/v1/chat/completions"] + ([] if chats_only else ["/v1/completions"])
+    return ScriptedServer(respond, paths=paths, routes={"/v1/models": lambda _: models("m")})

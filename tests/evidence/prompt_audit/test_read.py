@@ -1,0 +1,233 @@
+"""Test that the tokens of a prompt are read by each way that a server may offer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import date
+from typing import Any
+
+import pytest
+
+from serve_eval.client.client import Client
+from serve_eval.evidence.prompt_audit.audit import PROMPTS, audit
+from serve_eval.evidence.prompt_audit.causes import PromptCause
+from serve_eval.evidence.prompt_audit.read import MOST_ANSWERS, MOST_REQUESTS, reader_of
+from serve_eval.evidence.prompt_audit.reading import PromptFinding, PromptReading
+from serve_eval.schema import Endpoint, Limits, Message, Prompt
+from tests.scripted_server import (
+    EVERY_PATH,
+    HttpRequest,
+    Reply,
+    ScriptedServer,
+    answer,
+    fail,
+    json_reply,
+    raw,
+)
+
+TEXT: Prompt = "The sum"
+CHAT: Prompt = (Message(role="user", content="The sum"),)
+IDS = [1, 7, 8]
+Routes = dict[str, Callable[[HttpRequest], Reply]]
+
+
+def _read(routes: Routes, prompt: Prompt) -> tuple[PromptReading, ScriptedServer]:
+    server = _server(routes)
+
+    async def main() -> PromptReading:
+        async with (
+            server.serve() as url,
+            Client(Endpoint(base_url=url, model="m"), Limits()) as client,
+        ):
+            return await reader_of(client, side="the server").read(prompt)
+
+    return asyncio.run(main()), server
+
+
+def _server(routes: Routes) -> ScriptedServer:
+    def respond(request: HttpRequest) -> Reply:
+        return routes.get(request.path, lambda _: fail(404, "Not Found"))(request)
+
+    return ScriptedServer(respond, paths=EVERY_PATH)
+
+
+def _answers(count: int = 3, *, strict: bool = False, ids: bool = False) -> Routes:
+    """Answer completions and chats; `strict` refuses the field that asks for ids."""
+
+    def reply(request: HttpRequest) -> Reply:
+        assert request.max_tokens == 1
+        if "return_token_ids" not in request.body:
+            return answer("x", usage=(count, 1))
+        if strict:
+            return fail(400, "extra fields not permitted")
+        told: dict[str, Any] = {"prompt_token_ids": IDS} if ids else {}
+        if request.chat:
+            return answer("x", usage=(count, 1), body=told)
+        return answer("x", usage=(count, 1), choice=told)
+
+    return {"/v1/completions": reply, "/v1/chat/completions": reply}
+
+
+def _vllm(request: HttpRequest) -> Reply:
+    assert request.body["model"] == "m"
+    assert ("prompt" in request.body) != ("messages" in request.body)
+    written = ["<s>", "The", "Ġsum"] if request.body["return_token_strs"] else None
+    return json_reply({"count": 3, "tokens": IDS, "token_strs": written})
+
+
+def _llama_cpp(request: HttpRequest) -> Reply:
+    if "content" not in request.body:
+        return json_reply({"tokens": []})
+    assert request.body["add_special"]
+    assert request.body["content"] in ("The sum", "[INST] The sum")
+    pieces: list[object] = ["<s>", "The", [0xC3]]
+    return json_reply(
+        {"tokens": [{"id": one, "piece": piece} for one, piece in zip(IDS, pieces, strict=True)]}
+    )
+
+
+@pytest.mark.parametrize("prompt", [TEXT, CHAT])
+def test_ids_in_an_answer_come_first_and_tokenize_gives_their_texts(prompt: Prompt) -> None:
+    reading, server = _read({**_answers(ids=True), "/tokenize": _vllm}, prompt)
+    assert (reading.ids, reading.count, reading.source) == ((1, 7, 8), 3, "return_token_ids")
+    assert reading.pieces == ("<s>", "The", " sum")
+    assert reading.text == "<s>The sum"
+    assert reading.agrees
+    assert len(server.requests) == 2
+    reading, server = _read(_answers(ids=True), prompt)
+    assert (reading.ids, reading.pieces) == ((1, 7, 8), None)
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("prompt", [TEXT, CHAT])
+def test_texts_of_other_ids_are_not_taken(prompt: Prompt) -> None:
+    other = {"/tokenize": lambda _: json_reply({"tokens": [7, 8], "token_strs": ["The", "Ġsum"]})}
+    reading, _ = _read({**_answers(ids=True), **other}, prompt)
+    assert (reading.ids, reading.pieces) == ((1, 7, 8), None)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("prompt", [TEXT, CHAT])
+def test_without_ids_in_answers_vllms_route_gives_them(prompt: Prompt, strict: bool) -> None:
+    reading, _ = _read({**_answers(strict=strict), "/tokenize": _vllm}, prompt)
+    assert (reading.ids, reading.count, reading.source) == ((1, 7, 8), 3, "/tokenize")
+
+
+@pytest.mark.parametrize("prompt", [TEXT, CHAT])
+def test_llama_cpp_renders_a_chat_and_tokenizes_its_text(prompt: Prompt) -> None:
+    template = {"/apply-template": lambda _: json_reply({"prompt": "[INST] The sum"})}
+    reading, _ = _read({**_answers(), "/tokenize": _llama_cpp, **template}, prompt)
+    assert (reading.ids, reading.pieces) == ((1, 7, 8), ("<s>", "The", "\ufffd"))
+
+
+def test_trtllm_serve_tokenizes_texts_only() -> None:
+    routes = {"/_internal/tokenize": lambda _: json_reply({"count": 3, "tokens": IDS})}
+    reading, _ = _read({**_answers(strict=True), **routes}, TEXT)
+    assert (reading.ids, reading.source) == ((1, 7, 8), "/_internal/tokenize")
+    reading, _ = _read({**_answers(strict=True), **routes}, CHAT)
+    assert (reading.ids, reading.count, reading.problem) == (None, 3, "")
+
+
+@pytest.mark.parametrize("prompt", [TEXT, CHAT])
+def test_the_render_routes_of_vllm_and_trtllm_serve_give_ids(prompt: Prompt) -> None:
+    one = {"kind": "chat", "token_ids": IDS}
+    routes: Routes = {
+        "/v1/chat/completions/render": lambda _: json_reply(one),
+        "/v1/completions/render": lambda _: json_reply([one]),
+    }
+    reading, _ = _read({**_answers(strict=True), **routes}, prompt)
+    assert reading.ids == (1, 7, 8)
+    assert reading.source.endswith("completions/render")
+
+
+def test_a_count_without_ids_comes_from_answers_or_from_count_tokens() -> None:
+    reading, server = _read(_answers(5, strict=True), CHAT)
+    assert (reading.ids, reading.count, reading.problem) == (None, 5, "")
+    assert sum("completions" in one.path for one in server.requests) - 1 == MOST_ANSWERS
+    counts = {"/v1/messages/count_tokens": lambda _: json_reply({"input_tokens": 6})}
+    silent: Routes = {"/v1/chat/completions": lambda _: answer("x")}
+    reading, _ = _read({**silent, **counts}, CHAT)
+    assert (reading.ids, reading.count) == (None, 6)
+    reading, server = _read(silent, CHAT)
+    assert (reading.count, reading.problem) == (None, "answers count no prompt tokens")
+
+
+@pytest.mark.parametrize("prompt", [TEXT, CHAT])
+def test_a_route_counts_without_an_answer(prompt: Prompt) -> None:
+    def count(routes: Routes) -> tuple[int | None, set[str]]:
+        server = _server(routes)
+
+        async def main() -> int | None:
+            async with (
+                server.serve() as url,
+                Client(Endpoint(base_url=url, model="m"), Limits()) as client,
+            ):
+                return await reader_of(client).count_by_route(prompt)
+
+        return asyncio.run(main()), {one.path for one in server.requests}
+
+    assert count({**_answers(9), "/tokenize": _vllm}) == (3, {"/tokenize"})
+    counted, paths = count(_answers(9))
+    assert counted is None
+    assert not paths & {*_answers()}
+    route = {"/v1/messages/count_tokens": lambda _: json_reply({"input_tokens": 6})}
+    assert count(route)[0] == (None if isinstance(prompt, str) else 6)
+
+
+@pytest.mark.parametrize("prompt", [TEXT, CHAT])
+def test_a_failed_request_is_the_problem_of_the_reading(prompt: Prompt) -> None:
+    reading, server = _read({}, prompt)
+    assert (reading.ids, reading.count) == (None, None)
+    assert reading.problem == "HTTP 404: Not Found"
+    odd = {path: lambda _: raw(b"<html>") for path in ("/tokenize", *_answers())}
+    reading, server = _read(odd, prompt)
+    assert reading.problem.startswith("HTTP 200")
+    worst: Routes = {
+        **{path: lambda _: fail(500, "oops") for path in _answers()},
+        "/tokenize": lambda _: json_reply({"tokens": []}),
+        "/apply-template": lambda _: json_reply({"prompt": "x"}),
+    }
+    reading, server = _read(worst, prompt)
+    assert reading.problem == "HTTP 500: oops"
+    assert len(server.requests) <= MOST_REQUESTS
+
+
+def test_nobody_who_listens_is_no_finding_about_tokens() -> None:
+    async def main() -> list[PromptFinding]:
+        endpoint = Endpoint(base_url="http://127.0.0.1:9/v1", model="m")
+        async with Client(endpoint, Limits()) as one, Client(endpoint, Limits()) as other:
+            return await audit(one, other)
+
+    findings = asyncio.run(main())
+    assert [one.cause for one in findings] == [PromptCause.NOT_READ] * len(PROMPTS)
+    assert all(one.same is None for one in findings)
+
+
+def _audit(routes: Routes, others: Routes, prompts: list[Prompt]) -> list[PromptFinding]:
+    async def main() -> list[PromptFinding]:
+        async with (
+            _server(routes).serve() as url,
+            _server(others).serve() as there,
+            Client(Endpoint(base_url=url, model="m"), Limits()) as one,
+            Client(Endpoint(base_url=there, model="m"), Limits()) as other,
+        ):
+            return await audit(one, other, prompts, today=date(2026, 11, 26))
+
+    return asyncio.run(main())
+
+
+def test_two_endpoints_are_compared_prompt_by_prompt() -> None:
+    sound = {**_answers(ids=True), "/tokenize": _vllm}
+    assert [one.cause for one in _audit(sound, sound, [TEXT, CHAT])] == [PromptCause.SAME] * 2
+
+    def doubled(request: HttpRequest) -> Reply:
+        return json_reply({"tokens": [1, *IDS], "token_strs": ["<s>", "<s>", "The", "Ġsum"]})
+
+    faulty = {**_answers(4), "/tokenize": doubled}
+    for one in _audit(faulty, sound, [TEXT, CHAT]):
+        assert one.cause is PromptCause.BOS_DOUBLED
+        assert "begins 2 times with <s> (id 1)" in one.told
+    counted = _audit(_answers(4, strict=True), sound, [TEXT])
+    assert [one.cause for one in counted] == [PromptCause.COUNT_DIFFERS]
+    assert "4 tokens, 1 more than http://" in counted[0].told
