@@ -24,16 +24,15 @@ IN_PLACE = {
     "launchers/_process/server_process.py": {"os.open": 1},
     "serve_eval/storage/journal.py": {"os.open": 1, "ftruncate": 2},
     "serve_eval/storage/records/executions.py": {"os.open": 1, "ftruncate": 1},
-    "serve_eval/storage/records/reply_proofs.py": {"os.open": 1},
-    "serve_eval/storage/records/traces.py": {"os.open": 1},
-    "serve_eval/storage/reports/canary_files.py": {"os.open": 1, "truncate": 1},
+    "serve_eval/storage/records/answer_origins.py": {"os.open": 2},
+    "serve_eval/storage/reports/invariants_files.py": {"os.open": 1, "truncate": 1},
     "serve_eval/report/ci/place.py": {"open(ab)": 1},  # the summary of a job of GitHub
-    "serve_eval/storage/run_log.py": {"os.open": 1},
+    "serve_eval/storage/sessions.py": {"os.open": 1},
     "serve_eval/workflows/servers/daemon.py": {"os.open": 1},  # the log of a new process
     "serve_eval/workflows/watch/record.py": {"os.open": 1, "open(r+b)": 1, "truncate": 1},
     # A lock holds the number of a process, which only messages show.
     "launchers/_machine/lock_files.py": {"os.open": 2, "truncate": 1},
-    "serve_eval/storage/folder_lock.py": {"os.open": 1},
+    "serve_eval/storage/command_folder.py": {"os.open": 1},
     "serve_eval/file_system.py": {"ftruncate": 1},
     "serve_eval/workflows/servers/held_servers.py": {"os.open": 1},
     # A file that must be new, or that gets its name, or that of its folder, when it is whole.

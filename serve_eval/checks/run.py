@@ -30,7 +30,7 @@ from serve_eval.checks.kinds.prompt_tokens import prompt_tokens_check
 from serve_eval.checks.row import CheckOutcome, CheckResult, CheckRow, SentRequest, fail_check
 from serve_eval.checks.session import CheckSession, StillStarting
 from serve_eval.errors import EndpointError
-from serve_eval.evidence.prompt_audit.local import LocalTokenizer
+from serve_eval.evidence.prompt_audit.local_tokens import LocalTokenizer
 
 Level = Literal["quick", "full"]
 

@@ -37,7 +37,7 @@ def save_ci_files(
     from serve_eval.report.ci.place import add_to_job_summary, find_place, is_github
     from serve_eval.schema import Connection
     from serve_eval.storage.file_names import JUNIT_FILE, SUMMARY_FILE
-    from serve_eval.storage.private_files import write_private
+    from serve_eval.storage.json_files import write_private
 
     step_summary, in_github = environ.get("GITHUB_STEP_SUMMARY"), is_github(environ)
     if not (folder or junit or notify_text or step_summary or in_github):

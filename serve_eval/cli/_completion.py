@@ -112,7 +112,7 @@ def _list_keys(
 
     These are those of the tasks and of the launcher on the line.
     """
-    from serve_eval.plan.set_options import list_plan_keys
+    from serve_eval.plan.settings import list_plan_keys
     from serve_eval.plugins import registry
 
     yield from (f"{one.place}=" for one in own)

@@ -14,12 +14,12 @@ from serve_eval.cli._launch_preview import lines as launch_lines
 from serve_eval.cli._planned_pairs import plan_pairs, takes_pairs
 from serve_eval.cli._streams import emit, path_of, say
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.endpoint.launched_path import list_disagreements
+from serve_eval.evaluation.endpoint.launch import list_disagreements
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.plan.applicable_reference import write_taking
 from serve_eval.plan.command_line import HOW_TO_TAKE
-from serve_eval.plan.lacking_reference import write_taking
+from serve_eval.plan.plan_file import to_file
 from serve_eval.plan.prepared_task import PreparedTask
-from serve_eval.plan.serialise import to_file
 from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.report.lines import describe_preset
 from serve_eval.report.text import clean
@@ -27,7 +27,7 @@ from serve_eval.schema import HOLDOUT, Plan, Prompt
 from serve_eval.stats.classic import classic_test
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS
 from serve_eval.storage.file_names import LOGS
-from serve_eval.storage.private_files import pretty_json
+from serve_eval.storage.json_files import pretty_json
 from serve_eval.storage.records.judgements import judges_of
 from serve_eval.verdicts.exit_code import PASS, UNDECIDED
 from serve_eval.whole_file import replace_named_file

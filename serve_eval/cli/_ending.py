@@ -88,7 +88,7 @@ def print_result(document: Document, faces: ScreenOptions, figures: bytes = b"")
             conclusion=first,
         )
         return
-    from serve_eval.storage.private_files import read_written_text
+    from serve_eval.storage.json_files import read_written_text
 
     if not figures and document.result is not None:
         figures = read_written_text(document.result).encode()

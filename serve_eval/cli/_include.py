@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 
 from serve_eval.cli._options import lines_of
-from serve_eval.plan.flag_values import absolute_all
-from serve_eval.plan.shared_options import INCLUDE_HELP
+from serve_eval.plan.shared_options import INCLUDE_HELP, absolute_all
 
 TRUST_HELP = (
     "Follow the plan of a folder that is not yours: run its commands and send keys to its"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval.evaluation.endpoint.inherited_settings import check_inherited
 from serve_eval.evaluation.endpoint.launch import job_size
-from serve_eval.plan.serialise import to_file
+from serve_eval.evaluation.endpoint.meaningless_settings import check_inherited
+from serve_eval.plan.plan_file import to_file
 from serve_eval.plugins.values import load_launcher
 from serve_eval.report.summary.figures import count
 from serve_eval.schema import LaunchContext, Plan

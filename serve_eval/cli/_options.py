@@ -86,7 +86,7 @@ def settings_of(*sections: Any, only: Collection[str] | None = None) -> dict[str
                 found[name] = _join(found.get(name), value)
     if "set" not in found:
         return found
-    from serve_eval.plan.set_options import spread_keys
+    from serve_eval.plan.settings import spread_keys
 
     return spread_keys(found)
 

@@ -15,8 +15,8 @@ from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command, list_given_flags, settings_of
 from serve_eval.cli._sides import SendingOptions, find_endpoint_plan, is_endpoint, with_plan
 from serve_eval.plan import shared_options as shared
-from serve_eval.plan.address import NO_ADDRESS
 from serve_eval.plan.command_line import TRUSTED
+from serve_eval.plan.launcher import NO_ADDRESS
 from serve_eval.plan.options import ProtocolOptions, ReferenceKeyOptions
 from serve_eval.plugins.setting import Setting
 from serve_eval.shell_words import join_words
@@ -170,7 +170,7 @@ def take(
 
     Exit codes: 0 registered, 2 usage, 4 endpoint or infrastructure, 130 interrupted.
     """
-    from serve_eval.storage.default_folder import claim_default_folder
+    from serve_eval.storage.command_folder import claim_default_folder
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     settings = settings_of(prompts, keys, sending)
@@ -193,7 +193,7 @@ def _find_plan(
     OPENAI_BASE_URL stands for an address that nothing else gives.
     """
     from serve_eval.errors import PlanError
-    from serve_eval.plan.set_options import list_keys
+    from serve_eval.plan.settings import list_keys
 
     keys = list_keys(texts)
     if keys & {"limit", "samples", "shard"}:

@@ -40,7 +40,7 @@ def _find_and_tell(context: typer.Context, folder: Path) -> Path:
 
 def find_told(folder: Path) -> Path:
     """Return the folder that this is, as `name_run` does, and tell it on standard error."""
-    from serve_eval.storage.latest import find_last_below
+    from serve_eval.storage.command_folder import find_last_below
 
     found = find_run(folder)
     assert found is not None
@@ -76,6 +76,6 @@ def find_run(folder: Path | None) -> Path | None:
     """
     if folder != LATEST or folder.exists():
         return folder
-    from serve_eval.storage.latest import find_latest
+    from serve_eval.storage.command_folder import find_latest
 
     return find_latest()

@@ -52,9 +52,9 @@ def resolve_plan(
 
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.trust import to_follow, to_read
+    from serve_eval.plan.plan_file import to_file
     from serve_eval.plan.resolve import resolve
-    from serve_eval.plan.serialise import to_file
-    from serve_eval.plan.user_defaults import read_defaults
+    from serve_eval.plan.settings import read_defaults
     from serve_eval.yaml_source import read
 
     if resume is not None and (plan is not None or "output_dir" in settings):
@@ -117,8 +117,7 @@ def describe_origins(
     `values` are those of --set, from the flag or from SERVE_EVAL_SET.
     """
     from serve_eval.errors import PlanError
-    from serve_eval.plan.set_options import list_keys
-    from serve_eval.plan.user_defaults import list_origins, read_defaults
+    from serve_eval.plan.settings import list_keys, list_origins, read_defaults
     from serve_eval.yaml_source import read
 
     set_keys = list_keys(values) if "settings" in flags else ()
@@ -150,13 +149,13 @@ def name_model(plan: Plan) -> Plan:
 def continue_unfinished(plan: Plan) -> Path | None:
     """Return the folder of an unfinished run of the same plan, and say that it is continued."""
     from serve_eval.cli._kept import find_continued
-    from serve_eval.evaluation.unfinished_run import find_unfinished_run
+    from serve_eval.evaluation.earlier_run import find_unfinished_run
 
     return find_continued(find_unfinished_run(plan, os.environ))
 
 
 def new_folder(plan: Plan) -> Path:
-    from serve_eval.storage.default_folder import claim_default_folder
+    from serve_eval.storage.command_folder import claim_default_folder
 
     name = "".join(
         c if c.isalnum() or c in "-._" else "-"

@@ -116,7 +116,7 @@ def settings_with(protocol: SideProtocolOptions, *sections: object) -> dict[str,
 
 def new_folder(command: str) -> Path:
     """Return the default folder of a command, named by the time."""
-    from serve_eval.storage.default_folder import claim_default_folder
+    from serve_eval.storage.command_folder import claim_default_folder
 
     return claim_default_folder(command)
 
@@ -145,7 +145,7 @@ def resolve_side(text: str, settings: dict[str, Any], **how: Any) -> tuple[Resol
     """
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.trust import to_read
-    from serve_eval.plan.serialise import to_file
+    from serve_eval.plan.plan_file import to_file
     from serve_eval.yaml_source import read
 
     path = Path(text)
@@ -174,7 +174,7 @@ def resolve_side(text: str, settings: dict[str, Any], **how: Any) -> tuple[Resol
 
 def _read_defaults(content: dict[str, Any]) -> dict[str, Any]:
     """Return the content of a plan file with the user's defaults for what it leaves out."""
-    from serve_eval.plan.user_defaults import read_defaults
+    from serve_eval.plan.settings import read_defaults
 
     return read_defaults().put_below(content)
 

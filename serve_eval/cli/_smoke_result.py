@@ -26,7 +26,7 @@ def explain_death(done: Smoke, base_url: str) -> Smoke:
 
 def encode_result(done: Smoke, base_url: str, started_at: str) -> bytes:
     """Return all figures as JSON, in the form that `serve-eval runs view` reads in a folder."""
-    from serve_eval.storage.private_files import pretty_json
+    from serve_eval.storage.json_files import pretty_json
 
     found = {
         "started_at": started_at,
@@ -40,7 +40,7 @@ def encode_result(done: Smoke, base_url: str, started_at: str) -> bytes:
 def save_result(figures: bytes, folder: Path) -> None:
     """Write all figures into the folder; if that fails, warn and go on to tell the result."""
     from serve_eval.cli._streams import say
-    from serve_eval.storage.private_files import write_private
+    from serve_eval.storage.json_files import write_private
     from serve_eval.storage.story_files import SMOKE
 
     try:

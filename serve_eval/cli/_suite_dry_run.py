@@ -14,7 +14,7 @@ from serve_eval.errors import PlanError
 from serve_eval.report.text import clean
 from serve_eval.schema import Suite, SuiteRun
 from serve_eval.storage.file_names import LOGS, SERVERS
-from serve_eval.storage.private_files import pretty_json
+from serve_eval.storage.json_files import pretty_json
 from serve_eval.verdicts.exit_code import worst
 from serve_eval.verdicts.references import spec_text
 from serve_eval.workflows.suite.checked_runs import (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._write_job import JobOptions, check_job, list_kept_flags, write_suite
 from serve_eval.plan.again import permissions
-from serve_eval.plan.flag_values import absolute_all
+from serve_eval.plan.shared_options import absolute_all
 from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _rehearse(known: Suite) -> Suite:
     from dataclasses import replace
 
     from serve_eval.errors import PlanError
-    from serve_eval.plan.rehearse import rehearse_plan
+    from serve_eval.plan.launcher import rehearse_plan
 
     runs, problems, hint = [], [], ""
     for run in known.runs:
@@ -161,7 +161,7 @@ def _open(
 
     from serve_eval.evaluation.trust import adopt_code, check
     from serve_eval.plugins import extensions
-    from serve_eval.storage.reports.suite_files import suite_and_owner
+    from serve_eval.storage.reports.story_results import suite_and_owner
     from serve_eval.workflows.suite.file import read_runs
 
     extensions.include(include_path)
@@ -208,7 +208,7 @@ def execute(
     from serve_eval.cli._streams import say
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.storage.file_names import SUITE_RUNS
-    from serve_eval.storage.reports.suite_files import suite_and_owner
+    from serve_eval.storage.reports.story_results import suite_and_owner
     from serve_eval.storage.story_files import SUITE
     from serve_eval.verdicts.exit_code import FAIL, INTERRUPTED
     from serve_eval.workflows.servers.reuse import attach
@@ -255,7 +255,7 @@ def execute(
 
 
 def _new_folder(name: str) -> Path:
-    from serve_eval.storage.default_folder import claim_default_folder
+    from serve_eval.storage.command_folder import claim_default_folder
     from serve_eval.workflows.suite.matrix import slug
 
     return claim_default_folder(slug(name) or "suite")

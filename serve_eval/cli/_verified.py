@@ -22,8 +22,8 @@ def write_result(
     that a night stops, the plan is what starts them again.
     """
     from serve_eval.storage.file_names import VERIFICATION_REFERENCE
-    from serve_eval.storage.reports.served import find_served_plans, shorten_url
-    from serve_eval.storage.reports.verification_files import write_reference
+    from serve_eval.storage.reports.folder_results import find_served_plans, shorten_url
+    from serve_eval.storage.reports.story_results import write_reference
     from serve_eval.storage.story_files import VERIFY
     from serve_eval.workflows.verify.advice import lacks_floor
 

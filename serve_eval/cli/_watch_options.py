@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from serve_eval.plan import flag_values
+from serve_eval.plan import shared_options
 from serve_eval.plan import shared_options as shared
 from serve_eval.plugins.setting import Setting
 
@@ -23,7 +23,7 @@ class WatchPromptOptions:
             "Task to ask (default: generated sums and copies).",
             flags=("--tasks", "-t"),
             metavar="NAME",
-            parse=flag_values.names_of,
+            parse=shared_options.names_of,
         ),
     ] = None
     cases: shared.Cases = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from serve_eval.plan.flag_values import absolute
+from serve_eval.plan.shared_options import absolute
 from serve_eval.plugins.setting import Setting
 from serve_eval.processes.own_python import build_command
 
@@ -94,7 +94,7 @@ def write_run(plan: Plan, job: JobOptions, *, out_dir: str | None, flags: list[s
     """
     from serve_eval.evaluation.endpoint.launch import job_size
     from serve_eval.plan.again import permissions
-    from serve_eval.plan.serialise import to_file
+    from serve_eval.plan.plan_file import to_file
 
     size = job_size(plan)
     _check(plan, job.job_array)
@@ -201,7 +201,7 @@ def _write(
     from serve_eval.errors import PlanError
     from serve_eval.launchers._slurm.job_script import job_script
     from serve_eval.launchers._slurm.sbatch import list_gpus, try_out
-    from serve_eval.storage.private_files import write_private
+    from serve_eval.storage.json_files import write_private
     from serve_eval.yaml_source import dump
 
     found = list_gpus()

@@ -228,6 +228,6 @@ def main(*, interrupted: Callable[[], bool] = lambda: False) -> None:
         say(f"error: unexpected {type(error).__name__}: {said}", defect(error))
         sys.exit(4)
     finally:
-        storage = sys.modules.get("serve_eval.storage.default_folder")
+        storage = sys.modules.get("serve_eval.storage.command_folder")
         if storage is not None:
             storage.drop_empty_folders()

@@ -183,7 +183,7 @@ def _show(found: Configurations, *, as_json: bool) -> None:
     """Print the differences, the first steps and the expected number of starts."""
     from serve_eval.cli._streams import emit
     from serve_eval.report.text import clean
-    from serve_eval.storage.private_files import pretty_json
+    from serve_eval.storage.json_files import pretty_json
     from serve_eval.workflows.bisect.preview import preview
 
     shown = preview(found)

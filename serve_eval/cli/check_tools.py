@@ -14,7 +14,7 @@ from serve_eval.cli._loads import parse_loads
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._sides import find_endpoint_plan, new_folder
 from serve_eval.plan import shared_options as shared
-from serve_eval.plan.flag_values import names_of
+from serve_eval.plan.shared_options import names_of
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:

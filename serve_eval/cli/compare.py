@@ -23,7 +23,7 @@ from serve_eval.cli._sides import (
     with_plan,
 )
 from serve_eval.plan import shared_options as shared
-from serve_eval.plan.flag_values import margin_of_verdict, number_or_word
+from serve_eval.plan.shared_options import margin_of_verdict, number_or_word
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ def _sides(
     belongs to another user, its plan must be trusted to reach other endpoints.
     """
     from serve_eval.evaluation.trust import to_follow
-    from serve_eval.plan.serialise import to_file
+    from serve_eval.plan.plan_file import to_file
     from serve_eval.workflows.compare.compare import CompareSide
 
     own = {"A": settings, "B": settings if model_b is None else {**settings, "model": model_b}}

@@ -34,7 +34,7 @@ def expand(shown: ListOptions, files: _Files, settings: _Set = None) -> None:
     """List the cases that would be asked and those that are skipped. Nothing is sent."""
     from serve_eval.cli._ending import print_list
     from serve_eval.report.document.listing import Listing
-    from serve_eval.storage.private_files import pretty_json
+    from serve_eval.storage.json_files import pretty_json
 
     found = dict(_questions(files, settings))
     total = sum(len(one.asked) for one in found.values())
@@ -101,7 +101,7 @@ def schema() -> None:
     """Print the JSON schema of case files, for editors."""
     from serve_eval.cases.form import json_schema
     from serve_eval.cli._streams import emit
-    from serve_eval.storage.private_files import pretty_json
+    from serve_eval.storage.json_files import pretty_json
 
     emit(pretty_json(json_schema()).decode())
 

@@ -63,7 +63,7 @@ def check(
     from serve_eval.errors import DatasetError
     from serve_eval.plugins import extensions
     from serve_eval.report.document.listing import ListEntry, Listing
-    from serve_eval.storage.private_files import pretty_json
+    from serve_eval.storage.json_files import pretty_json
     from serve_eval.verdicts.exit_code import FAIL
     from serve_eval.workflows.gold.entries import make_entry
 
@@ -145,7 +145,7 @@ def _list_plans(tasks: Sequence[str], settings: Mapping[str, Any], root: Path) -
     from dataclasses import replace
 
     from serve_eval.cli._sides import with_plan
-    from serve_eval.plan.user_defaults import read_defaults
+    from serve_eval.plan.settings import read_defaults
     from serve_eval.workflows.gold.check import use_server
 
     given = {**settings, "tasks": list(tasks), "dataset_root": str(root), "no_reference": True}

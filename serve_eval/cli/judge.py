@@ -119,7 +119,7 @@ def judge(
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.evaluate import judge_again
     from serve_eval.report.run.document import make_run_document
-    from serve_eval.storage.private_files import pretty_json
+    from serve_eval.storage.json_files import pretty_json
     from serve_eval.storage.story_files import SUITE
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
@@ -176,8 +176,8 @@ def choose_plan(judged: JudgedAgainOptions, include_path: Sequence[str] | None, 
     """
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.trust import to_read
+    from serve_eval.plan.plan_file import to_file
     from serve_eval.plan.resolve import resolve
-    from serve_eval.plan.serialise import to_file
 
     for text in judged.rule_options or ():
         if not re.match(rf"verdict\.|expect\.|({'|'.join(_JUDGED_KEYS)})=", text):
@@ -203,7 +203,7 @@ def _judge_suite(
 ) -> int:
     """Judge the finished runs of a suite, print its table, and return the exit code."""
     from serve_eval.cli._ending import end
-    from serve_eval.storage.private_files import pretty_json
+    from serve_eval.storage.json_files import pretty_json
     from serve_eval.workflows.suite.document import make_document
     from serve_eval.workflows.suite.judged_again import judge_suite_again
 

@@ -126,7 +126,7 @@ def references_power(faces: PageFaceOptions, asked: PowerOptions) -> None:
     from serve_eval.cli._ci_files import check_asked
     from serve_eval.cli._ending import end
     from serve_eval.errors import PlanError
-    from serve_eval.storage.private_files import pretty_json
+    from serve_eval.storage.json_files import pretty_json
     from serve_eval.workflows.power.answers import answer
     from serve_eval.workflows.power.assumed import PowerQuestion
     from serve_eval.workflows.power.document import make_document

@@ -195,7 +195,7 @@ def run(
         plan, ending.resume, settings, follow=not only_shown, trust_plan=ending.trust_plan
     )
     if auto:
-        from serve_eval.evaluation.token_limit import choose_limits
+        from serve_eval.evaluation.earlier_run import choose_limits
 
         limited, lines = choose_limits(resolved.plan, resolved.out_dir)
         resolved = replace(resolved, plan=limited, notes=(*resolved.notes, *lines))

@@ -137,7 +137,7 @@ def runs_export(
 def _end_files(found: Exported, to_format: str, faces: FaceOptions, runs: Sequence[Path]) -> int:
     """Show which files were written, and return the exit code."""
     from serve_eval.cli._ending import end
-    from serve_eval.storage.private_files import pretty_json
+    from serve_eval.storage.json_files import pretty_json
     from serve_eval.workflows.export.document import make_document
 
     document = make_document(
@@ -192,7 +192,7 @@ def _end_table(
     from serve_eval.cli._streams import STDOUT
     from serve_eval.report.results_table import write_table
     from serve_eval.series.differences import compare_rows
-    from serve_eval.storage.private_files import pretty_json
+    from serve_eval.storage.json_files import pretty_json
     from serve_eval.workflows.export.document import make_document
 
     if baseline is not None:

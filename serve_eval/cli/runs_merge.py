@@ -83,8 +83,8 @@ def runs_merge(
     from serve_eval.cli._run_plan import new_folder
     from serve_eval.cli._streams import say
     from serve_eval.evaluation.trust import adopt_code
+    from serve_eval.plan.plan_file import to_file
     from serve_eval.plan.resolve import resolve
-    from serve_eval.plan.serialise import to_file
     from serve_eval.report.run.document import make_run_document
     from serve_eval.workflows.merge.merge import merge as merged
     from serve_eval.workflows.merge.merge import plan_of_whole

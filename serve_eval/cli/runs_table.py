@@ -52,7 +52,7 @@ def runs_table(
     from serve_eval.cli._ending import end
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
-    from serve_eval.storage.private_files import pretty_json
+    from serve_eval.storage.json_files import pretty_json
     from serve_eval.whole_file import write_named_file
     from serve_eval.workflows.collect.collect import collect as collect_rows
     from serve_eval.workflows.collect.document import describe_rows, make_document

@@ -61,7 +61,7 @@ def runs_trend(
     from serve_eval.errors import PlanError, RunFolderError
     from serve_eval.series.chart import chart
     from serve_eval.series.history import find_series
-    from serve_eval.storage.private_files import pretty_json
+    from serve_eval.storage.json_files import pretty_json
     from serve_eval.workflows.drift.document import describe_charts, make_document
 
     page = faces.output

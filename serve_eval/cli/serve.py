@@ -12,8 +12,7 @@ import typer
 
 from serve_eval.cli._common_options import ScreenOptions
 from serve_eval.cli._options import command, lines_of
-from serve_eval.plan.flag_values import absolute_all
-from serve_eval.plan.shared_options import IncludePath, Rehearse
+from serve_eval.plan.shared_options import IncludePath, Rehearse, absolute_all
 from serve_eval.plugins.setting import Setting
 from serve_eval.shell_words import join_words
 
@@ -115,7 +114,7 @@ def serve(
     assert what is not None
     plan = _resolve(what, asked.model, asked.settings, absolute_all(asked.include_path or ()))
     if asked.rehearse:
-        from serve_eval.plan.rehearse import rehearse_plan
+        from serve_eval.plan.launcher import rehearse_plan
 
         plan = rehearse_plan(plan)
     if asked.dry_run:
@@ -213,7 +212,7 @@ def _record(folder: Path | None, what: str, plan: Plan, ended: Held | ServeEvalE
 
     from serve_eval.errors import ServeEvalError
     from serve_eval.schema import REHEARSAL
-    from serve_eval.storage.private_files import pretty_json, write_private
+    from serve_eval.storage.json_files import pretty_json, write_private
     from serve_eval.storage.story_files import SERVE
 
     if folder is None or Path(what).absolute() == (folder / "plan.yaml").absolute():
@@ -255,7 +254,7 @@ def _describe(entry: Held, what: str, *, detached: bool) -> str:
 def _show(entries: Sequence[Held], shown: ScreenOptions, *, stopped: bool = False) -> None:
     """Print servers that are kept up, or were stopped."""
     from serve_eval.cli._ending import print_result
-    from serve_eval.storage.private_files import pretty_json
+    from serve_eval.storage.json_files import pretty_json
     from serve_eval.workflows.servers.document import describe_servers, make_document
 
     figures = pretty_json(describe_servers(entries))

@@ -25,7 +25,7 @@ def setup_doctor(faces: PageFaceOptions) -> None:
     """
     from serve_eval.cli._ci_files import check_asked
     from serve_eval.cli._ending import end
-    from serve_eval.storage.private_files import pretty_json
+    from serve_eval.storage.json_files import pretty_json
     from serve_eval.workflows.doctor.document import make_document
     from serve_eval.workflows.doctor.findings import examine
 

@@ -36,11 +36,11 @@ def format_schema(kind: str) -> str:
     import json
 
     from serve_eval.errors import PlanError
-    from serve_eval.plan.plan_schema import describe_plan
+    from serve_eval.plan.plan_file import describe_plan
     from serve_eval.plugins.registry import nearest
     from serve_eval.report.document import describe_document_form
     from serve_eval.report.document.listing import describe_listing_form
-    from serve_eval.storage.json_schemas import describe_journal, describe_report_file
+    from serve_eval.storage.reports.report_file import describe_journal, describe_report_file
     from serve_eval.workflows.events import describe_events
     from serve_eval.workflows.suite.suite_schema import describe_suite
 

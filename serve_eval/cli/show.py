@@ -110,7 +110,7 @@ def show(
     from serve_eval.cli._ending import print_result
     from serve_eval.errors import PlanError
     from serve_eval.report.text import escape_json
-    from serve_eval.storage.private_files import pretty_json
+    from serve_eval.storage.json_files import pretty_json
     from serve_eval.workflows.show.document import make_document
     from serve_eval.workflows.show.story import Selection
     from serve_eval.workflows.show.story import show as read_shown

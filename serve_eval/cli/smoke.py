@@ -15,8 +15,8 @@ from serve_eval.cli._address import ADDRESS_HELP, SetOptions, address_of
 from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command
 from serve_eval.cli._smoke_options import CheckOptions, SmokeResultOptions
-from serve_eval.plan.flag_values import names_of
 from serve_eval.plan.options import ConnectionOptions
+from serve_eval.plan.shared_options import names_of
 
 if TYPE_CHECKING:
     from serve_eval.checks.check import Check
@@ -64,7 +64,7 @@ def smoke(
     from contextlib import ExitStack
 
     from serve_eval.checks.run import choose_checks
-    from serve_eval.evidence.prompt_audit.local import open_local
+    from serve_eval.evidence.prompt_audit.local_tokens import open_local
     from serve_eval.plan.resolve import resolve_address
     from serve_eval.workflows.smoke import smoke as smoke_test
     from serve_eval.workflows.smoke.known import KnownFailures

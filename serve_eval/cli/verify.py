@@ -104,7 +104,7 @@ def verify(
     from serve_eval.cli._async import Interrupted
     from serve_eval.cli._ci_files import check_asked
     from serve_eval.cli._streams import say
-    from serve_eval.evidence.prompt_audit.local import open_local
+    from serve_eval.evidence.prompt_audit.local_tokens import open_local
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.verify.servers import PROBES, VerifyRules
 
@@ -203,7 +203,7 @@ def _execute(asked: _Asked, faces: FaceOptions) -> int:
     from serve_eval.cli._async import run_async
     from serve_eval.cli._ending import end
     from serve_eval.cli._verified import write_result
-    from serve_eval.storage.reports.verification_files import read_reference, write_reference
+    from serve_eval.storage.reports.story_results import read_reference, write_reference
     from serve_eval.workflows.verify.document import make_document, make_registered
 
     file, model = asked.reference.register, str(asked.settings.get("model") or "")
@@ -256,7 +256,7 @@ async def _verify(
     The folder stays locked until the stack ends.
     """
     from serve_eval.cli._streams import say
-    from serve_eval.storage.folder_lock import occupy
+    from serve_eval.storage.command_folder import occupy
     from serve_eval.storage.story_files import VERIFY
     from serve_eval.workflows.verify.legs import parse_worker
     from serve_eval.workflows.verify.verify import verify, verify_fleet

@@ -22,8 +22,8 @@ from serve_eval.cli._watch_options import (
     WatchProbeOptions,
     WatchPromptOptions,
 )
-from serve_eval.plan.flag_values import names_of
 from serve_eval.plan.options import ConnectionOptions
+from serve_eval.plan.shared_options import names_of
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan

@@ -33,7 +33,7 @@ from serve_eval.schema import (
     is_rehearsal,
 )
 from serve_eval.storage import run_folder
-from serve_eval.storage.records.traces import read_traces
+from serve_eval.storage.records.answer_origins import read_traces
 from serve_eval.storage.reports.report_file import REPORT_SCHEMA
 from serve_eval.storage.sessions import SessionRecord
 from serve_eval.verdicts import references

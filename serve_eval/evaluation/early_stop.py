@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from serve_eval.evaluation.engine.order import arrange, arrange_groups, list_group_keys, task_seed
+from serve_eval.evaluation.engine.lane import arrange, arrange_groups, list_group_keys, task_seed
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.values import load_verdict_rule

@@ -14,32 +14,38 @@ from serve_eval.evaluation.endpoint.launch import (
     last_endpoint,
     with_model,
 )
-from serve_eval.evaluation.engine.concurrency import MOST
+from serve_eval.evaluation.engine.load_session import MOST
 from serve_eval.evaluation.engine.lockstep import Participant
+from serve_eval.evaluation.preflight import check_margins
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.provable_margin import check_margins
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import CheckDefaults, allow_any, ignore, open_session
-from serve_eval.evaluation.session_log import log_report, log_session
+from serve_eval.evaluation.session_log import (
+    Stopwatch,
+    log_report,
+    log_session,
+    warn_of_old_answers,
+)
 from serve_eval.evaluation.settle import settle
-from serve_eval.evaluation.steps.ask_again import ask_again
-from serve_eval.evaluation.steps.ask_tasks import ask_tasks
-from serve_eval.evaluation.steps.judge_answers import judge_answers
-from serve_eval.evaluation.steps.note_cut_off import note_cut_off
-from serve_eval.evaluation.steps.nothing_asked import warn_of_old_answers
-from serve_eval.evaluation.steps.open_tasks import open_tasks, replay_tasks, score_again, stop_early
-from serve_eval.evaluation.steps.refuse_sampling import refuse_other_sampling
+from serve_eval.evaluation.steps.ask_tasks import ask_again, ask_tasks, note_cut_off
+from serve_eval.evaluation.steps.open_tasks import (
+    judge_answers,
+    open_tasks,
+    replay_tasks,
+    run_answers,
+    score_again,
+    stop_early,
+)
 from serve_eval.evaluation.steps.report_run import report_run, save_report
-from serve_eval.evaluation.steps.run_answers import run_answers
 from serve_eval.evaluation.steps.use_endpoint import (
     needs_endpoint,
     note_endpoint,
     open_endpoint,
     probe_endpoint,
+    refuse_other_sampling,
 )
-from serve_eval.evaluation.stopwatch import Stopwatch
-from serve_eval.evidence.companions import Companions
-from serve_eval.plan.expect import check_expected
+from serve_eval.evidence.engine_counters import Companions
+from serve_eval.plan.check import check_expected
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope

@@ -17,16 +17,16 @@ import msgspec
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.endpoint.launch import check_launcher, with_model
-from serve_eval.evaluation.engine.progress import Labelled
+from serve_eval.evaluation.engine.lockstep import Labelled
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.settle import settle
-from serve_eval.evidence.companions import Companions
+from serve_eval.evidence.engine_counters import Companions
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.schema import Endpoint, Plan, Progress, Report, Spec
 from serve_eval.storage import order_seed, run_folder
-from serve_eval.storage.differences import differences
+from serve_eval.storage.json_files import differences
 
 
 async def prepare_passes(

@@ -1,4 +1,4 @@
-"""Determine everything known before the first request: tasks, data, references, thresholds.
+"""Determine everything known before the first request: tasks, data, references, rules, thresholds.
 
 What cannot be judged fails here, before a GPU is taken.
 """
@@ -10,6 +10,7 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from serve_eval.errors import (
@@ -19,28 +20,30 @@ from serve_eval.errors import (
     SandboxError,
     ServeEvalError,
 )
+from serve_eval.evaluation.preflight import check_sizes, warn_of_shared_texts
 from serve_eval.plan.applicable_reference import (
     ApplicableReference,
+    LackingReference,
     explain_refusal,
     find_applicable,
+    find_lacking,
+    is_replaced,
+    may_lack,
     reference_directories,
 )
+from serve_eval.plan.check import refuse_meaningless
 from serve_eval.plan.chosen_samples import SampleChoice
-from serve_eval.plan.data_roots import DATASET, find_roots
-from serve_eval.plan.lacking_reference import LackingReference, find_lacking, is_replaced, may_lack
-from serve_eval.plan.meaningless import refuse_meaningless
-from serve_eval.plan.prepared_task import PreparedTask
-from serve_eval.plan.request_size import check_sizes
+from serve_eval.plan.prepared_task import CLASSIC, DATASET, PreparedTask, find_roots
 from serve_eval.plan.shard import ShardPart, list_places, shard_fingerprint
-from serve_eval.plan.shared_texts import warn_of_shared_texts
-from serve_eval.plan.task_rule import choose_rule
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, SERVER_ADDS, fingerprint
 from serve_eval.protocol.shared import build_task, usual_task
 from serve_eval.schema import Dataset, Hypothesis, Plan, Reference, Shard, Spec, Task
 from serve_eval.stats.classic import num_samples_for
+from serve_eval.stats.finding import MIN_UNITS
 from serve_eval.verdicts import few_samples, pairing
 from serve_eval.verdicts.exit_code import worst
+from serve_eval.verdicts.pairing import count_known
 from serve_eval.verdicts.references import find_acceptance_length
 from serve_eval.verdicts.validity import CHOSEN_SAMPLES
 
@@ -353,3 +356,28 @@ def _take_part(shard: Shard, whole: PreparedTask) -> PreparedTask:
     return replace(
         whole, dataset=dataset, fingerprint=prints, part=part, notes=(*whole.notes, note)
     )
+
+
+PAIRED = Spec(name="paired")
+MOST = 10_000
+"""Number of prompts after which the least number of groups is no longer looked for."""
+
+
+def choose_rule(plan: Plan, task: Task, dataset: Dataset, reference: Reference | None) -> Spec:
+    """Return the rule that judges a task, with its options.
+
+    If the user names none, scores per sample are judged prompt by prompt, as `compare` judges them.
+    A reference that has none, as a published one, is judged by the classic rule, and so is one with
+    an explicit threshold, with other prompts, or of a value that cannot be paired. So are fewer
+    prompts, or groups of them, than a rule of pairs judges.
+    """
+    if plan.rule_named or plan.verdict != CLASSIC:
+        return plan.verdict
+    if reference is None or reference.runs is None or reference.threshold is not None:
+        return plan.verdict
+    units = {sample.group or f"id {sample.id}" for sample in islice(dataset.samples, MOST)}
+    if len(units) < MIN_UNITS:
+        return plan.verdict
+    if not task.aggregation.paired or count_known(dataset, reference) != len(dataset.samples):
+        return plan.verdict
+    return PAIRED

@@ -1,19 +1,37 @@
-"""Prove the path of a run from what its folder holds."""
+"""Prove the path of a run from what its folder holds, such as repeated answers.
+
+Only generated answers count that should repeat: at temperature 0, or with a sampling seed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import asyncio
+import random
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
-from serve_eval.evaluation.ask_again import compare_repeats, join_repeated
+from serve_eval.client.client import Client
+from serve_eval.evaluation.engine.send import send
 from serve_eval.evaluation.task_run import TaskRun
-from serve_eval.evidence.path_proof.facts import find_longest_shared, gather_facts
-from serve_eval.evidence.path_proof.findings import find_path, list_expected, warn_of_path
-from serve_eval.schema import EngineReport, PathClaim, PathFinding, Plan, TaskReport
-from serve_eval.storage.records.traces import Served
+from serve_eval.evidence.agreement.answer_texts import hash_answer
+from serve_eval.evidence.path_facts import find_longest_shared, gather_facts
+from serve_eval.evidence.path_proof import find_path, list_expected, warn_of_path
+from serve_eval.schema import (
+    EngineReport,
+    Failure,
+    PathClaim,
+    PathFinding,
+    Plan,
+    RepeatedAnswers,
+    Sample,
+    Task,
+    TaskReport,
+)
+from serve_eval.storage.records.answer_origins import Served
 from serve_eval.storage.sessions import SessionRecord
 
 
@@ -62,3 +80,102 @@ def _list_prompts(task_run: TaskRun) -> Iterator[str]:
         text = prompt if isinstance(prompt, str) else msgspec.json.encode(prompt).decode()
         for _ in range(times):
             yield text
+
+
+MOST_AGAIN = 64
+"""Prompts that are asked again. If 7 % of all answers do not repeat, one is found with a
+probability of 99 %: 1 - .93^64."""
+MOST_IN_FLIGHT = 64
+_REPEAT = re.compile(r"(.*)#\d+", re.DOTALL)
+
+
+def may_compare(task: Task) -> bool:
+    """Return True if answers of the task should repeat."""
+    sampling = task.sampling
+    steady = sampling.temperature == 0 or sampling.seed is not None
+    return steady and not task.prompt_logprobs
+
+
+def compare_repeats(tasks: Iterable[TaskRun]) -> RepeatedAnswers | None:
+    """Return the comparison of the repeats of a run; None if no prompt has two answers."""
+    found = [_compare_task(one) for one in tasks if one.accumulator.repeats > 1]
+    return join_repeated(one for one in found if one.prompts)
+
+
+def join_repeated(parts: Iterable[RepeatedAnswers]) -> RepeatedAnswers | None:
+    """Return the sum of several comparisons; None without any."""
+    known = list(parts)
+    if not known:
+        return None
+    return RepeatedAnswers(
+        prompts=sum(one.prompts for one in known),
+        differ=sum(one.differ for one in known),
+        failed=sum(one.failed for one in known),
+        example=next((one.example for one in known if one.example), ""),
+    )
+
+
+def _compare_task(task_run: TaskRun) -> RepeatedAnswers:
+    task = task_run.prepared.task
+    answers: dict[str, list[bytes]] = {}
+    for name, answer in _last_answers(task_run).items():
+        again = _REPEAT.fullmatch(name)
+        answers.setdefault(name if again is None else again[1], []).append(answer)
+    several = {prompt: found for prompt, found in answers.items() if len(found) > 1}
+    other = [prompt for prompt, found in several.items() if len(set(found)) > 1]
+    return RepeatedAnswers(
+        prompts=len(several),
+        differ=len(other),
+        example=f"{task.name} {other[0]}" if other else "",
+    )
+
+
+async def compare_again(
+    tasks: Sequence[TaskRun], client: Client, *, seed: int, in_flight: int | None
+) -> RepeatedAnswers | None:
+    """Ask up to MOST_AGAIN answered prompts again, and compare the answers.
+
+    They are drawn by `seed`, and asked with as many in flight as the run had (None: not fixed).
+    Returns None if no answer of these tasks should repeat.
+    """
+    known = [(one.prepared.task, *pair) for one in tasks for pair in _list_answered(one)]
+    if not known:
+        return None
+    chosen = random.Random(seed).sample(known, min(MOST_AGAIN, len(known)))
+    turns = asyncio.Semaphore(min(in_flight or MOST_IN_FLIGHT, MOST_IN_FLIGHT))
+
+    async def ask(task: Task, sample: Sample, before: bytes) -> bool | None:
+        async with turns:
+            result = await send(client, task, sample)
+        return None if isinstance(result, Failure) else hash_answer(result) == before
+
+    same = await asyncio.gather(*(ask(*one) for one in chosen))
+    other = [
+        f"{task.name} {sample.id}"
+        for (task, sample, _), equal in zip(chosen, same, strict=True)
+        if equal is False
+    ]
+    return RepeatedAnswers(
+        prompts=sum(one is not None for one in same),
+        differ=len(other),
+        failed=same.count(None),
+        example=other[0] if other else "",
+    )
+
+
+def _list_answered(task_run: TaskRun) -> list[tuple[Sample, bytes]]:
+    """Return the samples of a task with an answer that should repeat, each with its hash."""
+    samples = {one.id: one for one in task_run.prepared.dataset.samples}
+    answers = _last_answers(task_run)
+    return [(samples[name], answers[name]) for name in answers if name in samples]
+
+
+def _last_answers(task_run: TaskRun) -> dict[str, bytes]:
+    """Return the hash of each answer that should repeat, by the id of its sample."""
+    if not may_compare(task_run.prepared.task):
+        return {}
+    return {
+        record.id: hash_answer(record.response)
+        for record in task_run.journal.records()
+        if record.response is not None and record.response.choice_logprobs is None
+    }

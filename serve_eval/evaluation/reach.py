@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.plan.address import DEFAULT_BASE_URL
+from serve_eval.plan.launcher import DEFAULT_BASE_URL
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import OPTIONS as CHOICES
 from serve_eval.protocol.shared import build_task

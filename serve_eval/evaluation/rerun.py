@@ -14,12 +14,16 @@ from typing import Literal
 
 import serve_eval
 from serve_eval.cases.keys import canonical_sha256
-from serve_eval.plan.data_roots import find_roots
-from serve_eval.plan.prepared_task import PreparedTask
+from serve_eval.plan.prepared_task import PreparedTask, find_roots
 from serve_eval.schema import Plan, Sample, Task, is_mutable
-from serve_eval.storage.archive import archive, count_archived
+from serve_eval.storage.archive import (
+    AskedCase,
+    add_asked_cases,
+    archive,
+    count_archived,
+    read_asked_cases,
+)
 from serve_eval.storage.file_names import ARCHIVE, cases_file, judgements_file, samples_file
-from serve_eval.storage.records.asked_cases import AskedCase, add_asked_cases, read_asked_cases
 
 Rerun = Literal["never", "failed", "changed", "version", "all"]
 """Sets of answers to ask again, in addition to changed questions. Each includes those before it.

@@ -11,22 +11,19 @@ from typing import TYPE_CHECKING
 from serve_eval.client.connection import hide_in_errors
 from serve_eval.client.secret_mask import SecretMask
 from serve_eval.errors import JournalError
+from serve_eval.evaluation.engine.lane import forget_order
 from serve_eval.evaluation.engine.load_session import CutOff
-from serve_eval.evaluation.engine.order import forget_order
 from serve_eval.evaluation.results.scoring import ScoringProcesses
-from serve_eval.evaluation.session_log import LoggedTasks
-from serve_eval.evaluation.stopwatch import Stopwatch
+from serve_eval.evaluation.session_log import LoggedTasks, Stopwatch
 from serve_eval.evaluation.task_run import TaskRun, open_scoring
-from serve_eval.evidence.companions import Companions
-from serve_eval.evidence.engine_counters import SessionMeter
+from serve_eval.evidence.engine_counters import Companions, SessionMeter
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import Endpoint, Isolation, Plan, Progress, SamplingDefaults
 from serve_eval.storage import run_folder
 from serve_eval.storage.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.storage.order_seed import OrderSeeds
-from serve_eval.storage.records.reply_proofs import Proofs, run_proofs
-from serve_eval.storage.run_log import RunLog
-from serve_eval.storage.sessions import SessionFile
+from serve_eval.storage.records.answer_origins import Proofs, run_proofs
+from serve_eval.storage.sessions import RunLog, SessionFile
 
 if TYPE_CHECKING:
     from serve_eval.sandbox.sandbox import Sandbox

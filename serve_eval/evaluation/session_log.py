@@ -1,12 +1,16 @@
-"""Log the events of a session: start, endpoint, probes, failures by cause, warnings, end."""
+"""Log a session's events with their times, or say that it asked nothing."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import serve_eval
 from serve_eval.errors import ServeEvalError
@@ -19,6 +23,23 @@ from serve_eval.schema import (
     Report,
     SamplingDefaults,
 )
+
+if TYPE_CHECKING:
+    from serve_eval.evaluation.run_session import RunSession
+
+
+class Stopwatch:
+    """A stopwatch that starts when it is created."""
+
+    def __init__(self) -> None:
+        self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self._began = time.monotonic()
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds since the start, rounded to milliseconds."""
+        return round(time.monotonic() - self._began, 3)
+
 
 FAILURES_EVERY_S = 10.0
 """Shortest time between two lines about the failures of a task."""
@@ -114,3 +135,50 @@ class LoggedTasks:
         self.log(f"{task}: asked")
         if self.shown is not None:
             self.shown.end(task)
+
+
+_WARNING = re.compile(
+    r"nothing was asked: .*, the last one (?:since|at) (?P<at>[-\d]+ [:\d]+ UTC);"
+)
+
+
+def warn_of_old_answers(session: RunSession) -> None:
+    """Add a warning with the time of the last answer, if the folder has one."""
+    if at := find_last_answer([session.folder]):
+        session.warnings.append(write_warning(at, "name another folder or give --rerun all"))
+
+
+def find_last_answer(folders: Iterable[Path]) -> str:
+    """Return the time of the last answer in run folders, in UTC; "" if they have none."""
+    from serve_eval.storage.reports.folder_results import read_last_answer
+
+    times = [at for folder in folders if (at := read_last_answer(folder)) is not None]
+    return f"{datetime.fromtimestamp(max(times), UTC):%Y-%m-%d %H:%M} UTC" if times else ""
+
+
+def write_warning(at: str, to_ask: str) -> str:
+    """Return the warning that all answers are old, the last one of the time `at`.
+
+    `to_ask` says how to ask again. `describe_old_answers` finds the warning.
+    """
+    return (
+        "nothing was asked: every answer was already in the folder, the last one at"
+        f" {at}; to ask again, {to_ask}"
+    )
+
+
+def describe_old_answers(warnings: Sequence[str]) -> str:
+    """Return that nothing was asked, and the time of the last answer; "" if a session asked."""
+    at = find_stated_time(warnings)
+    return write_notice(at) if at else ""
+
+
+def find_stated_time(warnings: Sequence[str]) -> str:
+    """Return the time of the last answer in a warning of `write_warning`; "" if there is none."""
+    found = next(filter(None, map(_WARNING.match, warnings)), None)
+    return "" if found is None else str(found["at"])
+
+
+def write_notice(at: str) -> str:
+    """Return the notice that comes before a result whose last answer is of the time `at`."""
+    return f"nothing was asked: the last answer came at {at}"

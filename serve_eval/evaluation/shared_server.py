@@ -1,4 +1,4 @@
-"""Share one server between runs that need the same one."""
+"""Share one server between runs that need the same one, while its task keeps it up."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from serve_eval.errors import EndpointError, LaunchError, ServeEvalError
-from serve_eval.evaluation.endpoint.keeper import while_kept
 from serve_eval.evaluation.endpoint.launch import Launching, launch
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evidence.companions import Companions
+from serve_eval.evidence.engine_counters import Companions
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import Endpoint, Plan, RunError
@@ -170,3 +169,27 @@ async def _is_gone(base_url: str) -> bool:
     with suppress(OSError):
         await writer.wait_closed()
     return False
+
+
+@asynccontextmanager
+async def while_kept(keeper: asyncio.Task[None]) -> AsyncIterator[None]:
+    """Raise the keeper's error in the block as soon as the keeper fails."""
+    task, over = asyncio.current_task(), False
+    assert task is not None
+    cancelling = task.cancelling()
+
+    def note_end(_: object) -> None:
+        if not over:
+            task.cancel()
+
+    keeper.add_done_callback(note_end)
+    try:
+        yield
+    except asyncio.CancelledError:
+        error = keeper.exception() if keeper.done() and not keeper.cancelled() else None
+        if error is not None and task.uncancel() <= cancelling:
+            raise error from None
+        raise
+    finally:
+        over = True
+        keeper.remove_done_callback(note_end)

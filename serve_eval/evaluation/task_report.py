@@ -1,8 +1,8 @@
-"""Report on one task of a run: its result, its verdict and remarks for the reader."""
+"""Report on one task of a run: its result, verdict, remarks and cut answers."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 from serve_eval.errors import ExternalCodeError
 from serve_eval.evaluation.capabilities import reason
 from serve_eval.evaluation.capabilities.sampling import put_kept
-from serve_eval.evaluation.judge_cuts import add_cut_effect
 from serve_eval.evaluation.judges import remarks as judge_remarks
 from serve_eval.evaluation.results.degradation import degradations
 from serve_eval.evaluation.results.degradation import describe as told_of
 from serve_eval.evaluation.results.examples import break_down_reference, pick_example
 from serve_eval.evaluation.task_run import TaskRun, random_order
 from serve_eval.evidence.attribution import latency
-from serve_eval.evidence.attribution.from_run import attribute_task
-from serve_eval.evidence.attribution.prompt_kinds import kinds_of
+from serve_eval.evidence.attribution.bad_workers import attribute_task, kinds_of
 from serve_eval.plan.again import permissions
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.values import load_verdict_rule
@@ -41,8 +39,8 @@ from serve_eval.schema import (
 )
 from serve_eval.shell_words import quote_path
 from serve_eval.storage.order_seed import OrderSeeds
-from serve_eval.storage.records.traces import Served
-from serve_eval.verdicts import cut_answers, one_draw, pairing, repaired, two_rules
+from serve_eval.storage.records.answer_origins import Served
+from serve_eval.verdicts import cut_answers, one_draw, pairing, reference_cuts, repaired, two_rules
 from serve_eval.verdicts.rules import _acceptance, _early
 from serve_eval.verdicts.rules._classic import NO_PAIRS
 from serve_eval.verdicts.validity import remarks
@@ -296,4 +294,44 @@ def _warnings(
         *late,
         *([] if drawn is None else [drawn]),
         *said,
+    )
+
+
+def add_cut_effect(
+    verdict: Verdict,
+    task_run: TaskRun,
+    result: TaskResult,
+    reference: Reference,
+    judge: Callable[..., Verdict],
+) -> Verdict:
+    """Return the verdict with what it would be if cut answers of either side were right.
+
+    `judge(result, pairs, against)` is the rule; `against` is the reference unless it is given.
+    """
+    task, dataset = task_run.prepared.task, task_run.prepared.dataset
+    right = task_run.accumulator.with_cuts_right() if result.cut else None
+    better = reference_cuts.with_cuts_right(task, dataset, reference)
+
+    def judge_own() -> Verdict:
+        assert right is not None
+        pairs, _ = pairing.with_reference(task, dataset, reference, right.runs())
+        return judge(replace(result, value=result.cut_value, bounds=result.cut_bounds), pairs)
+
+    def judge_theirs() -> Verdict:
+        assert better is not None
+        assert better.reference is not None
+        runs = task_run.accumulator.runs()
+        pairs, _ = pairing.with_reference(task, dataset, reference, runs, cuts_right=True)
+        return judge(result, pairs, against=better.reference)
+
+    return cut_answers.add_effect(
+        verdict,
+        result,
+        own=judge_own if right is not None and result.cut_value is not None else None,
+        reference_cut=None if better is None else better.cut,
+        reference_answers=None if better is None else better.answers,
+        theirs=judge_theirs if better is not None and better.reference and better.cut else None,
+        reference_name="the reference"
+        if better is None or better.runs == 1
+        else f"the reference's {better.runs} runs",
     )

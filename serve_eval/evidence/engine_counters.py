@@ -1,4 +1,7 @@
-"""Read the counters of engines at the start and the end of a session, and keep the differences.
+"""Read the counters of a deployment's engines at both ends of a session.
+
+A comparison asks its endpoints some prompts again, by runs of their own. Servers count the requests
+of all runs, which would otherwise look like those of other clients.
 
 The servers of a deployment are read at their own addresses, without the key and the proxy, which
 are for the endpoint. A server that does not say what it is is not asked. The differences are
@@ -8,7 +11,7 @@ recorded and shown; a missing counter never fails a run.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,10 +27,53 @@ from serve_eval.client.questions.engine_metrics import (
 )
 from serve_eval.client.questions.self_description import SGLANG, VLLM
 from serve_eval.errors import ServeEvalError
-from serve_eval.evidence.companions import Companions
-from serve_eval.evidence.deployed_servers import list_servers
-from serve_eval.schema import Endpoint, EngineReport, Limits, ServerCounts
+from serve_eval.evidence.path_facts import list_servers
+from serve_eval.schema import Endpoint, EngineReport, Limits, SamplingDefaults, ServerCounts
 from serve_eval.schema.base_url import normalise_base_url
+
+
+class Companions:
+    """The clients of all runs that one command has, and what was found of their endpoints."""
+
+    def __init__(self) -> None:
+        self._clients: list[Client] = []
+        self._defaults: dict[tuple[str, str | None, bool], asyncio.Task[SamplingDefaults]] = {}
+
+    async def share_defaults(
+        self, client: Client, probe: Callable[[], Awaitable[SamplingDefaults]], *, chat: bool
+    ) -> SamplingDefaults:
+        """Return the sampling defaults of a client's endpoint, which one of its runs probes."""
+        key = client.endpoint.base_url, client.endpoint.model, chat
+        if key not in self._defaults:
+            self._defaults[key] = asyncio.ensure_future(_run(probe))
+        return await asyncio.shield(self._defaults[key])
+
+    def join(self, client: Client) -> None:
+        """Add the client of a run. It stays after the end of the run."""
+        self._clients.append(client)
+
+    def count_sent(self, client: Client) -> int:
+        """Return the requests that the others have sent so far to this client's endpoint."""
+        return sum(one.sent for one in self._others(client))
+
+    def count_counted(self, client: Client) -> int:
+        """Return those of them that the engine has surely counted.
+
+        Those in flight come later, and so may as many of those before: an engine counts a request
+        shortly after its answer.
+        """
+        return sum(max(0, one.sent - 2 * one.attempts.in_flight) for one in self._others(client))
+
+    def _others(self, client: Client) -> Iterator[Client]:
+        url = client.endpoint.base_url
+        for one in self._clients:
+            if one is not client and one.endpoint.base_url == url:
+                yield one
+
+
+async def _run(probe: Callable[[], Awaitable[SamplingDefaults]]) -> SamplingDefaults:
+    return await probe()
+
 
 TIMEOUT_S = 5.0
 ROUTES: Mapping[object, str] = {VLLM: VLLM_ROUTE, SGLANG: SGLANG_ROUTE}

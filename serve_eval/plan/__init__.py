@@ -1,15 +1,13 @@
 """Turn YAML, flags and environment variables into a Plan, and hold prepared tasks."""
 
 __all__ = [
-    "address",
     "check",
-    "flag_values",
+    "launcher",
     "limits_options",
     "options",
-    "parse",
+    "plan_file",
     "prepared_task",
     "resolve",
-    "serialise",
-    "set_options",
+    "settings",
     "shared_options",
 ]

@@ -1,23 +1,25 @@
-"""Check the values of a plan against each other, and its names and options against the plugins."""
+"""Check the values of a plan against each other, or refuse secrets or meaningless answers."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from serve_eval.client.wire_format.finish_reasons import BREAK, PENDING, meaning
 from serve_eval.errors import PlanError
 from serve_eval.plan.command_line import TRUSTED
-from serve_eval.plan.expect import list_problems
-from serve_eval.plan.flag_values import USUAL
-from serve_eval.plan.parse import LAUNCHERS, TASKS, VERDICTS, Problems, spec_of
+from serve_eval.plan.plan_file import LAUNCHERS, TASKS, VERDICTS, Problems, spec_of
+from serve_eval.plan.shared_options import USUAL
 from serve_eval.plugins import registry
 from serve_eval.plugins.values import load_launcher, load_verdict_rule, rules_with_early_stop
 from serve_eval.protocol import shared
-from serve_eval.schema import MOST_REPEATS, Spec, is_mutable
+from serve_eval.protocol.meaningless import MeaninglessSetting, find_meaningless
+from serve_eval.schema import MOST_REPEATS, PathClaim, Plan, Spec, is_mutable
+from serve_eval.secret_signs import ADVICE, Place, find_secrets, holds_secret
 from serve_eval.shell_words import quote_path
 from serve_eval.verdicts.repaired import read_policy
 
@@ -162,3 +164,116 @@ def check_repeats(
                 ("repeats", name),
                 f"is not a task of this run.{registry.nearest(name, sorted(known))}",
             )
+
+
+def merge_expected(file: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings with the expectations of the file below those of the flag."""
+    given, flags = file.get("expect"), settings.get("expect")
+    if not isinstance(given, Mapping) or not isinstance(flags, Mapping):
+        return dict(settings)
+    return {**settings, "expect": {**given, **flags}}
+
+
+def list_problems(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Return each unknown name with a message."""
+    known = [claim.value for claim in PathClaim]
+    return [
+        (name, f"unknown part of a path.{registry.nearest(name, known)} Known: {', '.join(known)}")
+        for name in names
+        if name not in known
+    ]
+
+
+def check_expected(expect: Mapping[str, bool]) -> None:
+    """Raise PlanError for an unknown name in the expectations of a plan."""
+    if problems := list_problems(expect):
+        raise PlanError([f"expect.{name}: {message}" for name, message in problems])
+
+
+TEXTS = frozenset(
+    {"system_prompt", "system_messages", "prompt", "prompts", "prefix", "stop", "template"}
+)
+"""Options of tasks that are texts of prompts, which may be about passwords."""
+NAMES = frozenset({"job_secret", "auth_key"})
+"""Options of launchers that sound secret and hold a name or a choice."""
+
+
+def check_secrets(
+    values: Mapping[str, object],
+    tasks: Iterable[Spec],
+    launcher: Spec,
+    verdict: Spec,
+    problems: Problems,
+) -> None:
+    """Add a problem for each place that probably holds a secret, without its value.
+
+    The address of the endpoint and the section `connection` have checks of their own.
+    """
+    for name, value in values.items():
+        if isinstance(value, str) and holds_secret(value) and name != "base_url":
+            problems.add((name,), ADVICE)
+    for place in _in_options(launcher.options, NAMES | {"base_url"}):
+        problems.add(("launcher", *place), ADVICE)
+    for place in _in_options(verdict.options, frozenset()):
+        problems.add(("verdict", *place), ADVICE)
+    for i, task in enumerate(tasks):
+        for place in _in_options(task.options, TEXTS):
+            problems.add(("tasks", i, task.name, *place), ADVICE)
+
+
+def _in_options(options: Mapping[str, object], free: frozenset[str]) -> Iterator[Place]:
+    yield from find_secrets({name: value for name, value in options.items() if name not in free})
+
+
+HINT = (
+    "Answers would not follow from the model, and no accuracy of them means anything: leave"
+    " it out, or allow it with --set allow_meaningless=true (in a plan: allow_meaningless: true)."
+)
+
+
+def list_meaningless(plan: Plan) -> list[MeaninglessSetting]:
+    """Return the settings of the launcher and of the requests, in the order of the plan.
+
+    Config files that the launcher names are read; one that cannot be is the launcher's to report.
+    """
+    launcher = dict(plan.launcher.options)
+    found = [*find_meaningless(launcher, "launcher"), *_find_in_files(launcher, "launcher")]
+    for task in plan.tasks:
+        body = {"extra_body": task.options.get("extra_body")}
+        found += find_meaningless(body, task.name)
+    return list(dict.fromkeys(found))
+
+
+def _find_in_files(options: Mapping[str, object], place: str) -> Iterator[MeaninglessSetting]:
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            yield from _find_in_files(value, f"{place}.{name}")
+        elif name == "config" and isinstance(value, str):
+            yield from find_meaningless(_read(value), f"{place}.config {value}")
+
+
+def _read(file: str) -> object:
+    import yaml
+
+    with suppress(OSError, UnicodeError, yaml.YAMLError):
+        return yaml.safe_load(Path(file).expanduser().read_text(encoding="utf-8"))
+    return None
+
+
+def refuse_meaningless(plan: Plan) -> list[PlanError]:
+    """Return an error that names the meaningless settings of a plan; none if it allows them."""
+    if plan.allow_meaningless or not (found := list_meaningless(plan)):
+        return []
+    return [PlanError([str(one) for one in found], hint=HINT)]
+
+
+def warn_of_meaningless(plan: Plan, told: Iterable[str]) -> Iterator[str]:
+    """Yield a warning for the report of a run that may be meaningless, as its plan permits.
+
+    `told` are the settings that running servers reported.
+    """
+    if found := dict.fromkeys([*map(str, list_meaningless(plan)), *told]):
+        yield (
+            "the answers do not follow from the model, so that no value here means anything:"
+            f" {'; '.join(found)} (--set allow_meaningless=true)"
+        )

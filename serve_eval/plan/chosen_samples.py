@@ -1,4 +1,4 @@
-"""Ask exactly the samples that a plan names: read their ids, and find them in the tasks.
+"""Choose the samples that a plan asks by their ids, with their repeats.
 
 `samples` of a plan is a list of ids, a mapping of tasks to such lists, or a file of ids: one per
 line, or JSON with an `id` in each object, which the files scores/ and samples/ of a run folder are,
@@ -16,9 +16,12 @@ from typing import Any
 
 import msgspec
 
+from serve_eval.cases.planned import PlannedCases
 from serve_eval.errors import PlanError
-from serve_eval.plan.parse import Problems
+from serve_eval.plan.plan_file import Problems
+from serve_eval.plan.shared_options import USUAL, Times
 from serve_eval.plugins import registry
+from serve_eval.protocol.shared import find_usual_repeats
 from serve_eval.schema import Dataset, Plan, Spec, Task, is_mutable
 
 Given = str | Sequence[str | int]
@@ -175,3 +178,47 @@ def _find_ids(wanted: Iterable[str], dataset: Dataset) -> dict[str, list[str]]:
             known[case].append(sample.id)
     known.update((sample.id, [sample.id]) for sample in dataset.samples)
     return {name: known.get(name) or known.get(_REPEAT.sub("", name), []) for name in wanted}
+
+
+def read_repeats(
+    given: Times | Mapping[str, Times] | None, with_cases: PlannedCases
+) -> dict[str, Any]:
+    """Return the number of repeats as fields of a plan.
+
+    A single number applies to all tasks. Otherwise a task uses the number of the plan, or of its
+    case file. The plan has the number that is usual, not the word.
+    """
+    if isinstance(given, int):
+        return {"repeats": given}
+    names = {task.name for task in with_cases.tasks}
+    if given == USUAL:
+        given = dict.fromkeys(names - with_cases.iterations.keys(), USUAL)
+    told = {**with_cases.iterations, **(given or {})}
+    numbers = {
+        name: (_find_usual(name) or 1) if times == USUAL else times
+        for name, times in told.items()
+        if name in names
+    }
+    return {"repeats_of": {name: times for name, times in numbers.items() if times > 1}}
+
+
+def _find_usual(name: str) -> int | None:
+    return None if is_mutable(name) else find_usual_repeats(name)
+
+
+def note_repeats(given: Times | Mapping[str, Times] | None, plan: Plan) -> Iterator[str]:
+    """Yield what is usual for tasks whose repeats were not chosen."""
+    if given == USUAL and not plan.repeats_of:
+        yield "no task of this run is usually asked several times: each prompt is asked once"
+    for task in plan.tasks if given == USUAL else ():
+        if plan.times(task.name) > 1 and not task.options.get("temperature"):
+            yield (
+                f"{task.name}: at temperature 0 a server may answer alike each time; set the"
+                " sampling of the model's card (--temperature, protocol.top_p)"
+            )
+    for task in plan.tasks if given is None else ():
+        if (usual := _find_usual(task.name)) is not None and plan.times(task.name) == 1:
+            yield (
+                f"{task.name}: models are usually compared by avg@{usual}; --repeats usual asks"
+                f" each prompt {usual} times instead of once"
+            )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from serve_eval.plan import flag_values
+from serve_eval.plan import shared_options
 from serve_eval.plan.shared_options import (
     Order,
     OrderSeed,
@@ -28,7 +28,7 @@ class LimitsOptions:
             "Requests in flight (default 64); auto finds what the endpoint can handle.",
             metavar="N|auto",
             key="limits.concurrency",
-            parse=flag_values.number_or_word,
+            parse=shared_options.number_or_word,
         ),
     ] = None
     rate_limit: RateLimit = None

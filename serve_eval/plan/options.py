@@ -1,7 +1,7 @@
 """Declare each option of a plan once: flag, variable, key of the plan file, type and meaning.
 
 The command line derives its flags from these structures, with one panel of the help for each (see
-cli/_options.py); plan/parse.py derives the keys of a plan file and their types. Commands with a
+cli/_options.py); plan/plan_file.py derives the keys of a plan file and their types. Commands with a
 part of these options have their own structures. Nothing here imports the classes of a plan, so that
 `--help` is fast.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from serve_eval.plan import flag_values
+from serve_eval.plan import shared_options
 from serve_eval.plan.limits_options import LimitsOptions
 from serve_eval.plan.shared_options import (
     SPEC,
@@ -91,8 +91,8 @@ class AskedOptions:
             " 1). The report then shows how stable the answers are.",
             flags=("--repeats", "--iterations"),
             metavar="N|usual",
-            in_file=flag_values.Times | dict[str, flag_values.Times],
-            parse=flag_values.number_or_word,
+            in_file=shared_options.Times | dict[str, shared_options.Times],
+            parse=shared_options.number_or_word,
         ),
     ] = None
     seed: Seed = None
@@ -115,7 +115,7 @@ class ProtocolOptions:
             "Folder of the tokenizer. The client renders its chat template and, for likelihoods,"
             " reads its first token.",
             metavar="DIR",
-            parse=flag_values.absolute,
+            parse=shared_options.absolute,
             flag=False,
         ),
     ] = None
@@ -146,7 +146,7 @@ class ProtocolOptions:
             "Maximum number of tokens in an answer. auto: the limit of the newest finished run of"
             " the model and task next to the run folder, doubled if it cut an answer.",
             metavar="N|auto",
-            parse=flag_values.number_or_word,
+            parse=shared_options.number_or_word,
         ),
     ] = None
     temperature: Annotated[
@@ -172,7 +172,7 @@ class ProtocolOptions:
         Setting(
             "More fields for every request, as a JSON object.",
             metavar="JSON",
-            parse=flag_values.json_object,
+            parse=shared_options.json_object,
             flag=False,
         ),
     ] = None

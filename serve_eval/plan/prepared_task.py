@@ -1,12 +1,25 @@
-"""Hold a task that is ready to run: its data and its reference."""
+"""Hold a task that is ready to run: its data, reference, and the requests for its samples."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import zlib
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from serve_eval.plan.shard import ShardPart
-from serve_eval.schema import Dataset, Hypothesis, Need, Reference, Sample, Spec, Task
+from serve_eval.schema import (
+    DataRoots,
+    Dataset,
+    Hypothesis,
+    Need,
+    Plan,
+    Reference,
+    Request,
+    Sample,
+    Spec,
+    Task,
+)
 from serve_eval.schema.media import list_media_needs
 from serve_eval.verdicts.below_reference import Expected, of_reference
 from serve_eval.verdicts.references import AcceptanceLength
@@ -77,3 +90,44 @@ class PreparedTask:
 def lacks_context(sample: Sample) -> bool:
     """Return True if a choice of the sample is judged without any text before it."""
     return bool(sample.choices) and not sample.prompt and (not sample.heads or "" in sample.heads)
+
+
+DATASET = "dataset"
+"""Name in `allow_mismatch` that accepts data other than the published set, or a part of it."""
+
+
+def find_roots(plan: Plan) -> DataRoots:
+    """Return the places where the tasks of a plan look for their data."""
+    return DataRoots(
+        roots=tuple(map(Path, plan.dataset_roots)),
+        allow_hub=plan.allow_hub,
+        allow_fewer=DATASET in plan.allow_mismatch,
+    )
+
+
+def request_of(task: Task, sample: Sample) -> Request:
+    """Return the request for one sample."""
+    own, sampling, extra = sample.override, task.sampling, task.extra
+    if own is not None:
+        sampling = own.limit(sampling)
+        extra = {**extra, **own.extra}
+    if sampling.seed is not None and sampling.temperature != 0:
+        sampling = replace(sampling, seed=derive_seed(sampling.seed, sample.id))
+    return Request(
+        sample_id=sample.id,
+        prompt=sample.prompt,
+        sampling=sampling,
+        extra=extra,
+        prompt_logprobs=task.prompt_logprobs,
+    )
+
+
+def derive_seed(seed: int, sample_id: str) -> int:
+    """Return the seed of the request for a sample, or for a repeat of it, from that of the run.
+
+    An engine starts its random numbers again for each request. With one seed for all, every prompt
+    would be answered by the same numbers: at temperature .8 the values of 15 such runs had a
+    standard deviation of 8.8 points where independent answers have 3.3. The same seed and sample
+    give the same request on every side of a comparison.
+    """
+    return zlib.crc32(f"{seed}:{sample_id}".encode()) & 0x7FFFFFFF

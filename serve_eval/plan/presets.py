@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import PlanError
-from serve_eval.plan.parse import Problems
+from serve_eval.plan.plan_file import Problems
 from serve_eval.protocol import shared
 from serve_eval.protocol.presets import (
     ALL,

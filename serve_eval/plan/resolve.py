@@ -31,17 +31,27 @@ from typing import Any
 from serve_eval.cases.planned import PlannedCases, plan_tasks
 from serve_eval.client import connection
 from serve_eval.errors import PlanError
-from serve_eval.plan.address import launcher_of, with_normal_address
-from serve_eval.plan.check import check_repeats, check_specs, check_values
-from serve_eval.plan.check_secrets import check_secrets
-from serve_eval.plan.chosen_samples import read_choice
-from serve_eval.plan.expect import merge_expected
-from serve_eval.plan.flag_values import absolute
-from serve_eval.plan.parse import SECTIONS, VERDICTS, Problems, scalars, section, spec_of, tasks_of
-from serve_eval.plan.rehearse import rehearse
-from serve_eval.plan.repeats import note_repeats, read_repeats
-from serve_eval.plan.set_options import apply_setting
+from serve_eval.plan.check import (
+    check_repeats,
+    check_secrets,
+    check_specs,
+    check_values,
+    merge_expected,
+)
+from serve_eval.plan.chosen_samples import note_repeats, read_choice, read_repeats
+from serve_eval.plan.launcher import launcher_of, rehearse, with_normal_address
+from serve_eval.plan.plan_file import (
+    SECTIONS,
+    VERDICTS,
+    Problems,
+    scalars,
+    section,
+    spec_of,
+    tasks_of,
+)
+from serve_eval.plan.settings import apply_setting
 from serve_eval.plan.shard import parse_shard
+from serve_eval.plan.shared_options import absolute
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import scope
 from serve_eval.schema import (

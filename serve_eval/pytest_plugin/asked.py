@@ -200,7 +200,7 @@ def _list_unknown(asked: AskedEvaluation, elsewhere: set[str]) -> dict[str, str]
 
 def _list_known(elsewhere: set[str]) -> list[str]:
     """Return the names of all options of an evaluation."""
-    from serve_eval.plan.parse import KEYS
+    from serve_eval.plan.plan_file import KEYS
 
     return sorted({*KEYS, *elsewhere, *_ONLY_IN_TESTS})
 
@@ -211,7 +211,7 @@ def _place_in_task(asked: AskedEvaluation, name: str, elsewhere: Sequence[str]) 
     It may be misspelt, unless it is closer to an option `elsewhere`.
     """
     from serve_eval.errors import PlanError
-    from serve_eval.plan.parse import TASKS
+    from serve_eval.plan.plan_file import TASKS
     from serve_eval.plugins.closest import find_misspelt
     from serve_eval.plugins.registry import load, options_of
 
@@ -257,6 +257,6 @@ def _list_in_sections() -> set[str]:
     """Return the fields of the sections of a plan, such as quant_algo and concurrency."""
     import typing
 
-    from serve_eval.plan.parse import SECTIONS
+    from serve_eval.plan.plan_file import SECTIONS
 
     return {name for kind in SECTIONS.values() for name in typing.get_type_hints(kind)}

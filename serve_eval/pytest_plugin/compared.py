@@ -99,7 +99,7 @@ def build_sides(
 def _read_side(given: Any) -> _Given:
     """Return a side as it is given. Raises PlanError for what is no side."""
     from serve_eval.errors import PlanError
-    from serve_eval.plan.serialise import to_file
+    from serve_eval.plan.plan_file import to_file
     from serve_eval.schema import Plan
 
     if isinstance(given, Mapping):

@@ -259,7 +259,7 @@ class Evaluator:
         """
         __tracebackhide__ = True
         from serve_eval.errors import PlanError
-        from serve_eval.plan.rehearse import rehearse_plan
+        from serve_eval.plan.launcher import rehearse_plan
         from serve_eval.schema import REHEARSAL
 
         of_all = self._workbench.options.rehearse

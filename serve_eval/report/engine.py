@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from serve_eval.client.questions.engine_metrics import add
-from serve_eval.evidence.deployed_servers import ROLES
+from serve_eval.evidence.path_facts import ROLES
 from serve_eval.schema import EngineCounts, EngineReport, Report
 
 GENERATION = ROLES["generation_servers"]

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evidence.agreement.answer_pairs import TaskAnswers, read_task
-from serve_eval.evidence.agreement.common_prompts import keep_common, list_mismatches
-from serve_eval.evidence.agreement.score_pairs import score_pairs
+from serve_eval.evidence.agreement.score_pairs import keep_common, list_mismatches, score_pairs
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
 from serve_eval.report.results_table.cell import describe_run_effect
 from serve_eval.report.results_table.content import RUN

@@ -28,8 +28,12 @@ from serve_eval.series.planned_tasks import PlannedTask, list_planned
 from serve_eval.series.read_runs import UNFINISHED, FinishedRun, explain_no_run, search_runs
 from serve_eval.shell_words import quote_path
 from serve_eval.storage.file_names import SUITE_RUNS
-from serve_eval.storage.reports.comparison_files import describe_comparison, locate_runs
-from serve_eval.storage.reports.suite_files import find_suite_report, read_suite
+from serve_eval.storage.reports.story_results import (
+    describe_comparison,
+    find_suite_report,
+    locate_runs,
+    read_suite,
+)
 from serve_eval.storage.story_files import COMPARE, SUITE
 
 NEVER = datetime.min.replace(tzinfo=UTC)

@@ -12,10 +12,14 @@ from pathlib import Path
 from serve_eval.errors import RunFolderError
 from serve_eval.schema import Report, SuiteRow, TaskReport, VerdictOutcome
 from serve_eval.storage.file_names import PLAN_FILE, REPORT_FILE
-from serve_eval.storage.reports.ended_early import EndedEarly, list_ended_early
-from serve_eval.storage.reports.folder_results import FolderResult, list_results
+from serve_eval.storage.reports.folder_results import (
+    EndedEarly,
+    FolderResult,
+    list_ended_early,
+    list_results,
+)
 from serve_eval.storage.reports.report_file import has_report, read_report
-from serve_eval.storage.reports.suite_files import find_suite_rows
+from serve_eval.storage.reports.story_results import find_suite_rows
 from serve_eval.storage.sessions import read_sessions, sessions_fingerprint
 from serve_eval.storage.story_files import find_maker, name_command
 

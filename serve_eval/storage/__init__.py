@@ -2,13 +2,12 @@
 
 __all__ = [
     "archive",
+    "command_folder",
     "file_names",
-    "folder_format",
     "journal",
-    "latest",
+    "json_files",
     "order_seed",
     "ownership",
-    "private_files",
     "run_folder",
     "server_logs",
     "sessions",

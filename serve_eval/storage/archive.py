@@ -1,16 +1,19 @@
-"""Move records that no longer count from a task's files to archive/<time>/ of the run folder."""
+"""Archive records that no longer count, such as those of cases that are asked otherwise.
+
+A line has the expectation, the scorer and the versions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.storage.file_names import list_archived_samples, name_archive_file
-from serve_eval.storage.private_files import write_private
+from serve_eval.storage.file_names import cases_file, list_archived_samples, name_archive_file
+from serve_eval.storage.json_files import write_private
 from serve_eval.storage.reports.report_file import drop_report
 
 
@@ -69,3 +72,41 @@ def decode_lines(file: Path, decoder: msgspec.json.Decoder[T]) -> Iterator[T]:
                 f"{file}:{number}: a damaged record: {error}",
                 hint="Delete that line: its sample is then asked again.",
             ) from error
+
+
+class AskedCase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The conditions under which a sample was asked.
+
+    Expectations are hashes, since hold-out sets have lines too.
+    """
+
+    id: str
+    case: str
+    question: str
+    expected: str
+    scorer: str
+    scorer_version: int
+    serve_eval: str
+    server: str | None = None
+
+
+_decoder = msgspec.json.Decoder(AskedCase)
+_encode = msgspec.json.Encoder().encode
+
+
+def read_asked_cases(run: Path, task: str) -> dict[str, AskedCase]:
+    """Return the conditions under which each sample was last asked, by sample.
+
+    Raises RunFolderError for a damaged line.
+    """
+    return {line.id: line for line in decode_lines(cases_file(run, task), _decoder)}
+
+
+def add_asked_cases(run: Path, task: str, lines: Iterable[AskedCase]) -> None:
+    """Append lines to those of a task.
+
+    Raises RunFolderError or JournalError if they cannot be written.
+    """
+    file = cases_file(run, task)
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    write_private(file, b"".join([*whole_lines(file), *(_encode(line) + b"\n" for line in lines)]))

@@ -20,7 +20,7 @@ import msgspec
 from serve_eval.errors import RunFolderError
 from serve_eval.schema import Plan
 from serve_eval.storage.file_names import ORDER_FILE
-from serve_eval.storage.private_files import pretty_json, write_private
+from serve_eval.storage.json_files import pretty_json, write_private
 from serve_eval.storage.run_folder import has_answers
 
 _SEED, _OLD_EARLY_SEED = "order_seed", "early_stop_seed"

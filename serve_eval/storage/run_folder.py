@@ -1,4 +1,4 @@
-"""Open a run folder: lock it, bind it to one plan, and keep it private to the user.
+"""Open a run folder: lock it, bind it to one plan, keep it private.
 
 See file_names for the files in it.
 """
@@ -14,13 +14,14 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.schema import Plan
+from serve_eval.plugins import registry
+from serve_eval.schema import Plan, is_mutable
 from serve_eval.storage import ownership
-from serve_eval.storage._mutable_parts import drop_mutable_parts
-from serve_eval.storage.copy_mark import forget_copy, is_unfinished_copy
-from serve_eval.storage.differences import differences
-from serve_eval.storage.failed_records import holds_more_than_failures
+from serve_eval.storage.command_folder import check_unused as check_unused
+from serve_eval.storage.command_folder import hold as hold
+from serve_eval.storage.command_folder import read_claim as read_claim
 from serve_eval.storage.file_names import (
+    COPY_FILE,
     LOGS,
     LOOKS_FILE,
     PAGES,
@@ -33,13 +34,16 @@ from serve_eval.storage.file_names import (
     journals_below,
     samples_file,
 )
-from serve_eval.storage.folder_format import FOLDER_FORMAT, FORMAT_KEY, check_format
-from serve_eval.storage.folder_lock import check_unused as check_unused
-from serve_eval.storage.folder_lock import hold as hold
-from serve_eval.storage.folder_lock import read_claim as read_claim
-from serve_eval.storage.missing_run import explain_missing_run
-from serve_eval.storage.private_files import pretty_json, write_private
+from serve_eval.storage.json_files import (
+    FOLDER_FORMAT,
+    FORMAT_KEY,
+    check_format,
+    differences,
+    pretty_json,
+    write_private,
+)
 from serve_eval.storage.sessions import forget_sessions
+from serve_eval.storage.story_files import explain_missing_run
 
 FREE_FIELDS = (
     "rule_named",
@@ -298,3 +302,95 @@ def _begin_again(path: Path) -> None:
     for folder in (SAMPLES, SCORES):
         for file in (path / folder).glob("*.jsonl"):
             file.unlink()
+
+
+def drop_mutable_parts(*stored: dict[str, Any]) -> None:
+    """Remove from two stored plans the parts of user cases that may change.
+
+    These are the cases, their files and their scoring. Options for all cases, such as a
+    temperature, stay, since the ids do not reflect them.
+    """
+    both = set.intersection(*({task["name"] for task in one["plan"]["tasks"]} for one in stored))
+    for one in stored:
+        one["fingerprints"] = {
+            name: found for name, found in one["fingerprints"].items() if not is_mutable(name)
+        }
+        one["plan"]["tasks"] = [
+            _drop_own_options(task) for task in one["plan"]["tasks"] if _stays(task["name"], both)
+        ]
+
+
+def _stays(task: str, both: set[str]) -> bool:
+    return task in both or not is_mutable(task)
+
+
+def _drop_own_options(task: dict[str, Any]) -> dict[str, Any]:
+    """Return a stored task. Options that select its cases are removed if the task is mutable."""
+    if not is_mutable(task["name"]):
+        return task
+    own = registry.options_of(registry.load("serve_eval.tasks", task["name"]))
+    return {
+        "name": task["name"],
+        "options": {k: v for k, v in task["options"].items() if k not in own},
+    }
+
+
+class _Ending(msgspec.Struct):
+    """The part of a record that says that its sample failed."""
+
+    failure: msgspec.Raw = msgspec.Raw()
+
+
+_ending = msgspec.json.Decoder(_Ending)
+
+
+def holds_more_than_failures(journal: Path) -> bool:
+    """Return True if a line of a journal is no failure, or cannot be read.
+
+    A torn last line counts as nothing: its sample is asked again. False if there is no journal.
+    """
+    try:
+        with journal.open("rb") as lines:
+            return any(line.endswith(b"\n") and not _is_failure(line) for line in lines)
+    except FileNotFoundError:
+        return False
+
+
+def _is_failure(line: bytes) -> bool:
+    try:
+        return bytes(_ending.decode(line).failure) not in (b"", b"null")
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False
+
+
+class CopyMark(msgspec.Struct, frozen=True, kw_only=True):
+    """The sources of a copy, the hash of its plan, and if it is complete."""
+
+    schema_version: int = 1
+    sources: tuple[str, ...] = ()
+    plan: str = ""
+    done: bool = False
+
+
+def find_copy(path: Path) -> CopyMark | None:
+    """Return the mark of a folder, or None for a folder of no copy.
+
+    A mark that cannot be read is not ours: ours are written whole. Nothing is emptied then.
+    """
+    try:
+        return msgspec.json.decode((path / COPY_FILE).read_bytes(), type=CopyMark)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return CopyMark(done=True)
+
+
+def is_unfinished_copy(path: Path) -> bool:
+    """Return True if a folder lacks answers that its command will copy."""
+    mark = find_copy(path)
+    return mark is not None and not mark.done
+
+
+def forget_copy(path: Path) -> None:
+    """Remove the mark of a complete copy, which then is a run like any other."""
+    (path / COPY_FILE).unlink(missing_ok=True)

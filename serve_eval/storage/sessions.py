@@ -1,13 +1,20 @@
-"""Read and write environment.json, which has one entry per session of a run, oldest first.
+"""Record the sessions of a run in environment.json and run.log, to the end of each.
 
 A session is recorded before its first request, with the versions in use, the endpoint and its
 abilities. Its load is added at its end. The endpoint is signed, since later commands send prompts
 to it. Fields that this version does not know stay in the file.
+
+The file is private, has no secrets, and never stops a run. When it is full, it is moved to
+run.log.1, which it replaces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +32,8 @@ from serve_eval.schema import (
     ThoughtsSeen,
 )
 from serve_eval.storage import ownership
-from serve_eval.storage.file_names import SESSIONS_FILE
-from serve_eval.storage.private_files import pretty_json, write_private
+from serve_eval.storage.file_names import LOG_FILE, SESSIONS_FILE
+from serve_eval.storage.json_files import pretty_json, write_private
 
 
 class UsedCode(msgspec.Struct, frozen=True):
@@ -242,3 +249,58 @@ def _write(run: Path, entries: list[dict[str, Any]]) -> bytes:
     data = pretty_json(entries)
     write_private(run / SESSIONS_FILE, data)
     return data
+
+
+MOST_BYTES = 1024 * 1024
+"""Size of run.log at which it is moved away."""
+MOST_CHARACTERS = 2000
+"""Longest line; a server may answer with a page."""
+
+
+class RunLog:
+    """The log of a run folder. `hide` removes secrets from a line."""
+
+    def __init__(self, folder: Path, hide: Callable[[str], str]) -> None:
+        self._file, self._hide = folder / LOG_FILE, hide
+
+    def note(self, line: str) -> None:
+        """Append a line with the time. Ignores a disk that is full or a file that is not ours."""
+        flat = " ".join(self._hide(line).split())
+        plain = "".join(c if c.isprintable() else "?" for c in flat)[:MOST_CHARACTERS]
+        stamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        data = f"{stamp}  {plain}\n".encode(errors="backslashreplace")
+        with suppress(OSError):
+            if self._file.exists() and self._file.stat().st_size + len(data) > MOST_BYTES:
+                self._file.replace(self._file.with_name(f"{LOG_FILE}.1"))
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+            with os.fdopen(os.open(self._file, flags, 0o600), "ab") as out:
+                out.write(data)
+
+
+INTERRUPTED = "interrupted"
+MOST_REASON_CHARACTERS = 400
+"""Characters of a message that are kept: it may have the tail of a server's log."""
+_EVENT = re.compile(r"^\S+Z  (start|end): (.*)$", re.MULTILINE)
+_ENDING = re.compile(r"^(?:[A-Z]\w*: )?(.*?)(?:; \d+ retries)?$")
+_FINISHED = "exit code "
+
+
+def find_session_end(run: Path) -> str:
+    """Return the error that ended the last session, INTERRUPTED, or "" if none is recorded.
+
+    A session that was killed, goes on, or has a report records none.
+    """
+    try:
+        text = (run / LOG_FILE).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    kind, said = next(reversed(_EVENT.findall(text)), ("start", ""))
+    if kind == "start" or said.startswith(_FINISHED):
+        return ""
+    found = _ENDING.match(said)
+    message = said if found is None else found[1]
+    return (
+        message
+        if len(message) <= MOST_REASON_CHARACTERS
+        else f"{message[: MOST_REASON_CHARACTERS - 3]}..."
+    )

@@ -79,7 +79,7 @@ def task(
 ) -> Task:
     """Return the task with its options.
 
-    serve_eval.evaluation.first_token sets `prefix` before the task is loaded for a run. Raises
+    serve_eval.evaluation.settle sets `prefix` before the task is loaded for a run. Raises
     PlanError for unsupported tasks and options.
     """
     begins = prefix or ""

@@ -10,7 +10,7 @@ import yaml
 from serve_eval.cases import file
 from serve_eval.cases.questions import questions
 from serve_eval.errors import PlanError
-from serve_eval.plan.shared_texts import NAME, warn_of_shared_texts
+from serve_eval.evaluation.preflight import NAME, warn_of_shared_texts
 from serve_eval.schema import Message, Sample
 from tests.cli.command import serve_eval
 

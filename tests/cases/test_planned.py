@@ -11,8 +11,8 @@ import pytest
 
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.plan import resolve
+from serve_eval.plan.plan_file import to_file
 from serve_eval.plan.resolve import Resolved
-from serve_eval.plan.serialise import to_file
 from serve_eval.workflows.suite.execution import evaluate_suite
 from serve_eval.workflows.suite.file import read as read_suite
 from tests.cases.counting import Counting, counting

@@ -12,8 +12,8 @@ import pytest
 
 from serve_eval.cli.app import make_command
 from serve_eval.plan.command_line import write_run_command, write_take_command
+from serve_eval.plan.plan_file import to_file
 from serve_eval.plan.resolve import resolve
-from serve_eval.plan.serialise import to_file
 from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 
 from serve_eval.cli.setup_schema import KINDS
 from serve_eval.errors import PlanError
-from serve_eval.plan.parse import KEYS
+from serve_eval.plan.plan_file import KEYS
 from serve_eval.plan.resolve import resolve
 from serve_eval.yaml_source import read
 from tests.cli.command import serve_eval

@@ -34,7 +34,7 @@ def test_an_odd_width_is_ignored(columns: str) -> None:
 
 def test_folders_of_one_second_never_collide(tmp_path: Path) -> None:
     script = (
-        "from serve_eval.storage.default_folder import claim_default_folder as claim\n"
+        "from serve_eval.storage.command_folder import claim_default_folder as claim\n"
         "for _ in range(20): print(claim('same').name)\n"
     )
     started = [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.storage.unfinished import CONTINUED_DAYS
+from serve_eval.storage.reports.folder_results import CONTINUED_DAYS
 from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

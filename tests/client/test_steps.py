@@ -26,7 +26,7 @@ from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.engine.runner import ask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.evaluation.results.replay import replay
+from serve_eval.evaluation.task_run import replay
 from serve_eval.schema import (
     Dataset,
     Endpoint,
@@ -45,7 +45,7 @@ from serve_eval.schema import (
 )
 from serve_eval.storage.file_names import PROOFS_FILE
 from serve_eval.storage.journal import Journal, Record, read
-from serve_eval.storage.records.reply_proofs import Proofs
+from serve_eval.storage.records.answer_origins import Proofs
 from tests.client import faulty_server as act
 from tests.client.doubling_server import FOREIGN, Doubling, DoublingServer, whole
 from tests.client.faulty_server import Act, FaultyServer, Received

@@ -15,7 +15,7 @@ import pytest
 from serve_eval.client.client import Client
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.capabilities import prompt_logprobs
-from serve_eval.evaluation.first_token import ask_prefix, remarks, settle_prefixes
+from serve_eval.evaluation.settle import ask_prefix, remarks, settle_prefixes
 from serve_eval.launchers import embedded, simulated
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, serve
 from serve_eval.plan.prepared_task import PreparedTask

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from serve_eval.evaluation.capabilities.sampling.questions import PROMPT
-from serve_eval.evaluation.capabilities.sampling.words import DIFFER, advise
+from serve_eval.evaluation.capabilities.sampling.reading import PROMPT
+from serve_eval.evaluation.capabilities.sampling.sending import DIFFER, advise
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.launchers._embedded.server import create_app
 from serve_eval.launchers._http.server import serve_app

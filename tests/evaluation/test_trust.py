@@ -14,7 +14,7 @@ from serve_eval.cli._suite_run import _open
 from serve_eval.errors import PlanError, WithheldCodeError
 from serve_eval.evaluation.trust import adopt_code, to_follow, to_read
 from serve_eval.schema import Plan, Spec, Suite, SuiteRun
-from serve_eval.storage.reports.suite_files import write_suite
+from serve_eval.storage.reports.story_results import write_suite
 from serve_eval.storage.run_folder import open_folder
 
 

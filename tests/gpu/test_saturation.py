@@ -24,10 +24,10 @@ from typing import Any
 import pytest
 
 from serve_eval.client.wire_format.wire import encode
-from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers import embedded, transformers_serve
+from serve_eval.plan.prepared_task import request_of
 from serve_eval.schema import Endpoint, LaunchContext, Limits, Plan, Spec
 from serve_eval.storage.sessions import loads
 from tests.peers.peers import PEERS, PYTHON

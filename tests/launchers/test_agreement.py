@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.endpoint.launch import check_launcher
-from serve_eval.evaluation.endpoint.launched_path import list_disagreements, list_promised
+from serve_eval.evaluation.endpoint.launch import check_launcher, list_disagreements, list_promised
 from serve_eval.schema import Plan, Spec
 
 MTP = {"decoding_type": "MTP", "num_nextn_predict_layers": 1}

@@ -23,10 +23,9 @@ from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evidence import engine_counters
-from serve_eval.evidence.companions import Companions
-from serve_eval.evidence.engine_counters import MANY, begin, end, remarks
-from serve_eval.evidence.path_proof.facts import NamedLegs, PathFacts
-from serve_eval.evidence.path_proof.kv_transfer import judge_kv_transfer
+from serve_eval.evidence.engine_counters import MANY, Companions, begin, end, remarks
+from serve_eval.evidence.path_facts import NamedLegs, PathFacts
+from serve_eval.evidence.path_proof import judge_kv_transfer
 from serve_eval.launchers import trtllm, trtllm_disaggregated
 from serve_eval.schema import Endpoint, EngineReport, LaunchContext, Limits, Plan, Report
 from tests.launchers.processes import gone

@@ -10,8 +10,7 @@ import pytest
 
 from serve_eval.client.client import Client
 from serve_eval.evidence.prompt_audit.audit import PROMPTS, audit
-from serve_eval.evidence.prompt_audit.causes import PromptCause
-from serve_eval.evidence.prompt_audit.reading import PromptFinding
+from serve_eval.evidence.prompt_audit.reading import PromptCause, PromptFinding
 from serve_eval.launchers import llama_cpp
 from serve_eval.schema import LaunchContext, Limits
 from tests.evidence.prompt_audit.embedded_tokenizer import local_side

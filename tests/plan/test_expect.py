@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.plan.flag_values import read_expected
 from serve_eval.plan.resolve import resolve
+from serve_eval.plan.shared_options import read_expected
 
 FILE = {"tasks": ["word_problems"], "expect": {"kv_transfer": True, "speculation": True}}
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from serve_eval.plan.options import IN_A_PLAN, ProtocolOptions, keys_in_file
-from serve_eval.plan.parse import KEYS, SECTIONS
+from serve_eval.plan.plan_file import KEYS, NOT_SAVED, SECTIONS, to_file
 from serve_eval.plan.resolve import resolve
-from serve_eval.plan.serialise import NOT_SAVED, to_file
 from serve_eval.plugins.setting import Declared, list_declared
 from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError
+from serve_eval.plan.plan_file import to_file
 from serve_eval.plan.presets import settle_preset
 from serve_eval.plan.resolve import resolve
-from serve_eval.plan.serialise import to_file
 from serve_eval.protocol.presets import read_presets
 from serve_eval.report.lines import describe_preset
 from serve_eval.schema import Plan

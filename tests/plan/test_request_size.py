@@ -9,7 +9,7 @@ import pytest
 from serve_eval.datasets import small_media
 from serve_eval.datasets.media import video_part
 from serve_eval.errors import PlanError
-from serve_eval.plan.request_size import check_sizes
+from serve_eval.evaluation.preflight import check_sizes
 from serve_eval.schema import (
     Connection,
     Limits,

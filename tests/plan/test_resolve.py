@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError
+from serve_eval.plan.plan_file import to_file
 from serve_eval.plan.resolve import resolve, resolve_address
-from serve_eval.plan.serialise import to_file
 from serve_eval.schema import AccuracySpec, Plan, Spec
 from serve_eval.yaml_source import parse
 

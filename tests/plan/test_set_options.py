@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.plan.set_options import CHOICES, spread_keys
+from serve_eval.plan.settings import CHOICES, spread_keys
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.engine.order import arrange
-from serve_eval.evaluation.results.repeats import Repeated
+from serve_eval.evaluation.engine.lane import arrange
+from serve_eval.evaluation.results.sample_table import Repeated
+from serve_eval.plan.plan_file import to_file
 from serve_eval.plan.resolve import resolve
-from serve_eval.plan.serialise import to_file
 from serve_eval.plan.shard import ShardPart, list_places, parse_shard, seed_of_group
 from serve_eval.schema import Limits, Plan, Sample, Shard, Spec
 

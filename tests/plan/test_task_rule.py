@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.plan.task_rule import choose_rule
+from serve_eval.evaluation.prepare import choose_rule
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (

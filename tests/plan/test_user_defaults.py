@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.plan.user_defaults import read_defaults
+from serve_eval.plan.settings import read_defaults
 from tests.cli.command import serve_eval
 
 RUN = ("run", "-t", "passkey_short", "--no-reference", "--dry-run", "--json", "-m", "m")

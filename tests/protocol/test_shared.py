@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import NotComparableError, PlanError
-from serve_eval.evaluation.engine.request import derive_seed, request_of
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.plan.prepared_task import PreparedTask
+from serve_eval.plan.plan_file import to_file
+from serve_eval.plan.prepared_task import PreparedTask, derive_seed, request_of
 from serve_eval.plan.resolve import resolve
-from serve_eval.plan.serialise import to_file
 from serve_eval.protocol.shared import ONLY_IF_SET, apply, build_task
 from serve_eval.schema import (
     AccuracySpec,

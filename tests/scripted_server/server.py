@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from serve_eval.evaluation.capabilities.sampling.questions import PROMPT
+from serve_eval.evaluation.capabilities.sampling.reading import PROMPT
 from serve_eval.launchers._http.server import serve_app
 from tests.scripted_server.replies import Reply, answer
 from tests.scripted_server.request import HttpRequest

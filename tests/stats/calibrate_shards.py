@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy
 from numpy.typing import NDArray
 
-from serve_eval.evaluation.engine.order import arrange
+from serve_eval.evaluation.engine.lane import arrange
 from serve_eval.evaluation.results.degradation import Course, degradations
 from serve_eval.plan.shard import ShardPart, list_places
 from serve_eval.schema import Metric, Sample, Shard

@@ -15,9 +15,8 @@ import numpy
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from serve_eval.evidence.probes.evidence import ProbeEvidence
-from serve_eval.evidence.probes.floor import find_floor
-from serve_eval.evidence.probes.limits import DistanceLimits
+from serve_eval.evidence.probes.floor import DistanceLimits, find_floor
+from serve_eval.evidence.probes.judging import ProbeEvidence
 from serve_eval.evidence.probes.paired import count_probes
 from serve_eval.schema import ProbeDistance
 from serve_eval.schema import VerificationOutcome as Outcome

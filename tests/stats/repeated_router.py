@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy
 
-from serve_eval.evidence.attribution.from_run import WRONG, AttributedAnswer, compare_workers
+from serve_eval.evidence.attribution.bad_workers import WRONG, AttributedAnswer, compare_workers
 from serve_eval.schema import Metric
 from serve_eval.stats.contingency import Cell, rows
-from serve_eval.storage.records.traces import Served
+from serve_eval.storage.records.answer_origins import Served
 
 ALPHA = 0.01
 

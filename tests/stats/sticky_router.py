@@ -11,11 +11,15 @@ from dataclasses import dataclass
 import numpy
 from scipy.stats import beta
 
-from serve_eval.evidence.attribution.from_run import WRONG, AttributedAnswer, compare_workers
-from serve_eval.evidence.attribution.prompt_kinds import SUBJECT
+from serve_eval.evidence.attribution.bad_workers import (
+    SUBJECT,
+    WRONG,
+    AttributedAnswer,
+    compare_workers,
+)
 from serve_eval.schema import Metric
 from serve_eval.stats.contingency import Cell, rows
-from serve_eval.storage.records.traces import Served
+from serve_eval.storage.records.answer_origins import Served
 from serve_eval.verdicts.below_reference import estimate_expected
 
 ALPHA, SERVERS, SUBJECTS = 0.01, 4, 20

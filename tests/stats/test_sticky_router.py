@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy
 import pytest
 
-from serve_eval.evidence.attribution.from_run import DIFFICULTY
-from serve_eval.evidence.attribution.prompt_kinds import SUBJECT
+from serve_eval.evidence.attribution.bad_workers import DIFFICULTY, SUBJECT
 from tests.stats.sticky_router import Setting, interval, played
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import RunFolderError
-from serve_eval.storage.reports import attribution_file, comparison_files
+from serve_eval.storage.reports import story_results
 from serve_eval.storage.story_files import (
     ATTRIBUTE,
     COMPARE,
@@ -46,8 +46,8 @@ def _list_readers() -> list[tuple[str, StoryFiles, Read, bool]]:
         if one.result:
             found += [(one.result, one, partial(one.find, of=CONTENT), True)]
             found += [(one.result, one, partial(one.read, of=CONTENT), False)]
-    found += [("compare.json", COMPARE, comparison_files.locate_runs, False)]
-    found += [("attribution.json", ATTRIBUTE, attribution_file.check_attribution, True)]
+    found += [("compare.json", COMPARE, story_results.locate_runs, False)]
+    found += [("attribution.json", ATTRIBUTE, story_results.check_attribution, True)]
     return found
 
 
@@ -76,7 +76,7 @@ def test_a_command_reads_what_it_writes_and_drops_it(tmp_path: Path) -> None:
     stored = json.loads((tmp_path / "compare.json").read_text())
     assert stored == {"schema_version": COMPARE.version, **SIDES}
     assert COMPARE.find_plan_content(tmp_path) == SIDES
-    assert comparison_files.locate_runs(tmp_path) == [("A", Path("/one")), ("B", tmp_path / "b")]
+    assert story_results.locate_runs(tmp_path) == [("A", Path("/one")), ("B", tmp_path / "b")]
     TOOLS.write(tmp_path, {"cells": [1]})
     (tmp_path / "report.html").write_text("the page")
     assert TOOLS.find(tmp_path, CONTENT) == {"cells": [1]}
@@ -88,7 +88,7 @@ def test_a_command_reads_what_it_writes_and_drops_it(tmp_path: Path) -> None:
 def test_a_file_without_a_version_is_of_the_first(tmp_path: Path) -> None:
     (tmp_path / "compare.json").write_text(json.dumps(SIDES))
     assert COMPARE.find_plan_content(tmp_path) == SIDES
-    assert len(comparison_files.locate_runs(tmp_path)) == 2
+    assert len(story_results.locate_runs(tmp_path)) == 2
 
 
 @pytest.mark.parametrize("content", ["{", '{"schema_version": "five"}', "[]"])

@@ -178,9 +178,7 @@ def test_only_storage_knows_the_names_of_the_files_of_a_run() -> None:
 
 def test_only_storage_opens_the_files_of_a_run() -> None:
     _, found = _scan()
-    assert not found, "read and write them by a function of storage/:\n" + "\n".join(
-        found
-    )
+    assert not found, "read and write them by a function of storage/:\n" + "\n".join(found)
 
 
 @pytest.mark.parametrize(

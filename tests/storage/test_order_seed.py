@@ -17,7 +17,7 @@ import pytest
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
-from serve_eval.evaluation.engine.order import arrange, task_seed
+from serve_eval.evaluation.engine.lane import arrange, task_seed
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rerun import Rerun

@@ -10,8 +10,7 @@ import pytest
 
 from serve_eval.errors import RunFolderError
 from serve_eval.schema import Connection, Limits, Plan, Spec
-from serve_eval.storage.differences import differences
-from serve_eval.storage.private_files import write_private
+from serve_eval.storage.json_files import differences, write_private
 from serve_eval.storage.run_folder import open_folder, read_plan
 
 PLAN = Plan(

@@ -9,8 +9,8 @@ import pytest
 
 from serve_eval.client.secret_mask import SecretMask
 from serve_eval.schema import Connection
-from serve_eval.storage import run_log
-from serve_eval.storage.run_log import RunLog
+from serve_eval.storage import sessions
+from serve_eval.storage.sessions import RunLog
 from tests.cli.command import serve_eval
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z  (.+)")
@@ -64,14 +64,14 @@ def test_secrets_and_control_characters_are_replaced(tmp_path: Path) -> None:
     RunLog(tmp_path, mask).note("the key abcdefgh12345678 was\nrefused \x1b[31m" + "x" * 9999)
     [line] = _lines(tmp_path)
     assert line.startswith("the key *** was refused ?[31mxxx")
-    assert len(line) == run_log.MOST_CHARACTERS
+    assert len(line) == sessions.MOST_CHARACTERS
 
 
 def test_the_log_is_bounded_and_never_stops_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = RunLog(tmp_path, str)
-    monkeypatch.setattr(run_log, "MOST_BYTES", 5000)
+    monkeypatch.setattr(sessions, "MOST_BYTES", 5000)
     for number in range(1000):
         log.note(f"line {number}")
     sizes = [(tmp_path / name).stat().st_size for name in ("run.log", "run.log.1")]

@@ -23,7 +23,7 @@ import msgspec
 
 from serve_eval.datasets.generated import write_gsm8k, write_humaneval, write_mmlu
 from serve_eval.errors import DatasetError
-from serve_eval.evaluation.engine.request import request_of
+from serve_eval.plan.prepared_task import request_of
 from serve_eval.plugins import registry
 from serve_eval.plugins.declarations import Option
 from serve_eval.protocol.shared import build_task

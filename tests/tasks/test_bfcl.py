@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import DatasetError, PlanError
-from serve_eval.evaluation.engine.request import request_of
+from serve_eval.plan.prepared_task import request_of
 from serve_eval.schema import DataRoots, Message, Need, Outcome, Response, Sample, ToolCall
 from serve_eval.tasks._bfcl.categories import CATEGORIES, LEADERBOARD, weight_of
 from serve_eval.tasks._bfcl.checking import CallError, MadeCall, check_call, check_calls

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.plan.shared_texts import warn_of_shared_texts
+from serve_eval.evaluation.preflight import warn_of_shared_texts
 from serve_eval.plugins import registry
 from serve_eval.schema import DataRoots
 from serve_eval.tasks import longbench_v2, videomme, zero_scrolls

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.errors import DatasetError
-from serve_eval.evaluation.engine.request import request_of
+from serve_eval.plan.prepared_task import request_of
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Message, Need, Response, Spec
 from serve_eval.tasks.json_mode_eval import task

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.errors import DatasetError, PlanError
-from serve_eval.evaluation.engine.request import request_of
+from serve_eval.plan.prepared_task import request_of
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Outcome, Response, Sample, Score, Spec
 from serve_eval.tasks._longbench_prompts import find_installed, read

@@ -12,8 +12,7 @@ from typing import Any
 
 from serve_eval.client.connection import connect
 from serve_eval.client.preflight import PING
-from serve_eval.evaluation.capabilities.features import TOOL, tools
-from serve_eval.evaluation.capabilities.guided_decoding import probe_guided_decoding
+from serve_eval.evaluation.capabilities.features import TOOL, probe_guided_decoding, tools
 from serve_eval.evaluation.capabilities.probe_request import WORD
 from serve_eval.launchers._standin.calls import ToolFaults
 from serve_eval.launchers._standin.model import EOS, MadeUpModel, encode, prompt_of

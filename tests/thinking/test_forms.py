@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from serve_eval.client.client import Client
-from serve_eval.evaluation.engine.thinking import QUESTION, send_to_thinker
+from serve_eval.evaluation.engine.send import QUESTION, send_to_thinker
 from serve_eval.schema import Endpoint, Limits, Message, Request, Response, SamplingParams
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, json_reply, stream
 

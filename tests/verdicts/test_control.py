@@ -13,8 +13,8 @@ import pytest
 
 from serve_eval.client.request_body import put_media
 from serve_eval.client.wire_format import wire
-from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.evaluate import evaluate, judge_again
+from serve_eval.plan.prepared_task import request_of
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
     DataRoots,

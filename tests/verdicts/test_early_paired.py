@@ -23,7 +23,7 @@ from serve_eval.evaluation.early_stop import EarlyStopping, watch
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.plan.serialise import to_file
+from serve_eval.plan.plan_file import to_file
 from serve_eval.report.document import print_document
 from serve_eval.report.run.document import make_run_document
 from serve_eval.schema import EarlyStop, Plan, Report, Spec, Verdict, VerdictOutcome

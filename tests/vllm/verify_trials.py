@@ -22,10 +22,8 @@ import msgspec
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation.probe_server import AskedServer
-from serve_eval.evidence.probes.distance import measure_distance
-from serve_eval.evidence.probes.evidence import ProbeEvidence
-from serve_eval.evidence.probes.floor import find_floor
-from serve_eval.evidence.probes.limits import DistanceLimits
+from serve_eval.evidence.probes.floor import DistanceLimits, find_floor, measure_distance
+from serve_eval.evidence.probes.judging import ProbeEvidence
 from serve_eval.schema import Endpoint, Limits, Plan, Probe, ProbeDistance, ProbeReading, Spec
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
 from serve_eval.workflows.verify.verify import register

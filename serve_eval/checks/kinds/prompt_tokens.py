@@ -14,15 +14,14 @@ from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_un
 from serve_eval.checks.session import CheckSession
 from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS, COMPLETIONS, UNREADABLE
 from serve_eval.evidence.prompt_audit.audit import PROMPTS, audit
-from serve_eval.evidence.prompt_audit.causes import PromptCause
-from serve_eval.evidence.prompt_audit.local import LocalTokenizer
-from serve_eval.evidence.prompt_audit.read import (
+from serve_eval.evidence.prompt_audit.local_tokens import LocalTokenizer
+from serve_eval.evidence.prompt_audit.reading import PromptCause, PromptFinding
+from serve_eval.evidence.prompt_audit.server_tokens import (
     MOST_ANSWERS,
     MOST_REQUESTS,
     PostReply,
     PromptReader,
 )
-from serve_eval.evidence.prompt_audit.reading import PromptFinding
 
 _SOUND = frozenset({PromptCause.SAME, PromptCause.SAME_COUNT})
 _SHOWN = 3

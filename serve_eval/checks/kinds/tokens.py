@@ -15,7 +15,7 @@ from serve_eval.checks.row import (
     report_unsupported,
 )
 from serve_eval.checks.session import CheckSession
-from serve_eval.evidence.prompt_audit.token_ids import (
+from serve_eval.evidence.prompt_audit.server_tokens import (
     INTERNAL,
     RETURN_FIELD,
     TOKENIZE,

@@ -7,24 +7,21 @@ not only the status. An ability that the endpoint lacks gives a separate outcome
 
 from __future__ import annotations
 
-from serve_eval.evaluation.capabilities.context_length import CONTEXT, read_context
-from serve_eval.evaluation.capabilities.guided_decoding import (
-    SEEN_BLANK,
-    end_of_blanks,
-    is_blank_json,
-    warn_of_guided_decoding,
-)
-from serve_eval.evaluation.capabilities.logprobs import (
+from serve_eval.evaluation.capabilities.features import (
     LIKELIEST,
     PREFIX,
+    SEEN_BLANK,
     TEXT,
+    end_of_blanks,
     find_misplaced,
     first_token,
+    is_blank_json,
     is_one_token,
     prompt_logprobs,
+    warn_of_guided_decoding,
 )
 from serve_eval.evaluation.capabilities.probe import probe, reason
-from serve_eval.evaluation.capabilities.probe_request import WORD
+from serve_eval.evaluation.capabilities.probe_request import CONTEXT, WORD, read_context
 
 __all__ = [
     "CONTEXT",

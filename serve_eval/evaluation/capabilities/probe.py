@@ -8,15 +8,16 @@ from dataclasses import replace
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import refuse, trial
 from serve_eval.datasets.small_media import dot, number
-from serve_eval.evaluation.capabilities import features, logprobs
-from serve_eval.evaluation.capabilities.context_length import (
+from serve_eval.evaluation.capabilities import features
+from serve_eval.evaluation.capabilities import features as logprobs
+from serve_eval.evaluation.capabilities.features import probe_guided_decoding
+from serve_eval.evaluation.capabilities.probe_request import (
     CONTEXT,
+    HELP,
     LONGER,
     context_length,
     refuses_shortest,
 )
-from serve_eval.evaluation.capabilities.guided_decoding import probe_guided_decoding
-from serve_eval.evaluation.capabilities.probe_request import HELP
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import Ability, AudioForm, Need, SamplingParams
 from serve_eval.schema.media import media_form, media_kind

@@ -3,8 +3,5 @@
 __all__ = [
     "deployment",
     "hang_detector",
-    "keeper",
     "launch",
-    "server_quirks",
-    "system_fingerprints",
 ]

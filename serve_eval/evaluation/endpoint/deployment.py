@@ -17,7 +17,7 @@ import msgspec
 from msgspec import structs
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.evidence.deployed_servers import (
+from serve_eval.evidence.path_facts import (
     FRONT,
     ROLES,
     SERVER,

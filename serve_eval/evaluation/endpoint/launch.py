@@ -1,4 +1,8 @@
-"""Launch or reach the endpoint of a plan, watch it, and report on it."""
+"""Launch or reach the endpoint of a plan, watch it, and report on it.
+
+The behaviour was found with the servers themselves; docs/endpoints.md has the table. Behaviour that
+shows in an answer is probed instead, for any server.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +18,24 @@ import msgspec
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, hide_in_errors
 from serve_eval.client.preflight import discover_model, short
+from serve_eval.client.questions.self_description import LLAMA_CPP_PYTHON
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.endpoint.hang_detector import HangDetector, ProbedServer
-from serve_eval.evaluation.endpoint.inherited_settings import check_inherited
-from serve_eval.evaluation.endpoint.launched_path import list_disagreements
-from serve_eval.evaluation.endpoint.server_quirks import quirks
-from serve_eval.plan.meaningless import warn_of_meaningless
+from serve_eval.evaluation.endpoint.meaningless_settings import check_inherited
+from serve_eval.plan.check import warn_of_meaningless
 from serve_eval.plan.prepared_task import PreparedTask
-from serve_eval.plugins.values import load_launcher
-from serve_eval.schema import Endpoint, JobSize, LaunchContext, Plan, Prompt, Sample, Task
+from serve_eval.plugins.values import Launcher, load_launcher
+from serve_eval.schema import (
+    Endpoint,
+    JobSize,
+    LaunchContext,
+    PathClaim,
+    Plan,
+    Prompt,
+    Sample,
+    Task,
+)
 from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.schema.prompt_hash import prompt_sha256
 from serve_eval.storage.file_names import LOGS
@@ -266,3 +278,67 @@ def _list_known(task: Task, sample: Sample) -> Iterator[tuple[Prompt, str, str]]
         said = context[start:] + choice
         others = "-2" if said == wrong else "-3"
         yield context + choice, *(("-0.5", "-4") if said == right else (others, others))
+
+
+def describe(plan: Plan, endpoint: Endpoint) -> Endpoint:
+    """Return the endpoint with what its launcher promises and warns of."""
+    told = {"expects": list_promised(plan), "disagreements": list_disagreements(plan)}
+    return endpoint.with_info(**{name: found for name, found in told.items() if found})
+
+
+def list_promised(plan: Plan) -> tuple[str, ...]:
+    """Return the names of the claims that the launcher makes. Raise PlanError for unknown ones."""
+    launcher = load_launcher(plan.launcher.name)
+    if launcher.expects is None:
+        return ()
+    names = tuple(launcher.expects(_context(plan), **_options(launcher, plan)))
+    for name in names:
+        if name not in set(PathClaim):
+            raise PlanError(
+                f"launcher {plan.launcher.name}: expects() returned {name!r}",
+                hint=f"Known: {', '.join(PathClaim)}.",
+            )
+    return names
+
+
+def list_disagreements(plan: Plan) -> tuple[str, ...]:
+    """Return the launcher's warnings about options of servers that work together."""
+    launcher = load_launcher(plan.launcher.name)
+    if launcher.lint is None:
+        return ()
+    return tuple(launcher.lint(_context(plan), **_options(launcher, plan)))
+
+
+def _options(launcher: Launcher, plan: Plan) -> dict[str, object]:
+    return launcher.check_options(plan.launcher.options)
+
+
+def _context(plan: Plan) -> LaunchContext:
+    return LaunchContext(model=plan.model, log_dir=Path(), patience_s=plan.limits.sample_timeout_s)
+
+
+TRANSFORMERS = "transformers_serve"
+"""Our launcher for transformers, the only sign of it: the server reports nothing about itself."""
+
+
+def quirks(plan: Plan, endpoint: Endpoint, tasks: Sequence[Task]) -> list[str]:
+    """Return what a reader of the numbers should know about the server, and what to do."""
+    asked = [task for task in tasks if not task.prompt_logprobs]
+    found = []
+    if endpoint.info.server == LLAMA_CPP_PYTHON and (
+        plan.limits.stream and plan.limits.concurrency != 1 and plan.launcher.name != "llama_cpp"
+    ):
+        found.append(
+            f"the endpoint is {LLAMA_CPP_PYTHON}, which cuts off streams when a newer request"
+            " arrives, unless it runs with --interrupt_requests false. Start it with that"
+            " option, or run without --set limits.stream=true or with --concurrency 1"
+        )
+    sampled = [
+        task.name for task in asked if task.sampling.temperature or plan.times(task.name) > 1
+    ]
+    if plan.launcher.name == TRANSFORMERS and sampled:
+        found.append(
+            "transformers serve ignores the temperature of a request: unless generation_config.json"
+            f" sets do_sample, every answer to a prompt is the same ({', '.join(sampled)})"
+        )
+    return found

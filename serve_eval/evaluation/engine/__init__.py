@@ -2,15 +2,9 @@
 
 __all__ = [
     "circuit_breaker",
-    "concurrency",
     "lane",
     "load_session",
     "lockstep",
-    "order",
-    "progress",
-    "request",
     "runner",
     "send",
-    "starvation",
-    "upkeep",
 ]

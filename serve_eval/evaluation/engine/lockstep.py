@@ -1,4 +1,4 @@
-"""Keep two runs in step: both send a sample that they share at the same time."""
+"""Keep two runs in step, with their progress side by side."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import asyncio
 import heapq
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from serve_eval.schema import FailureKind, Progress
 
 Place = tuple[str, int]
 """A sample, by the name of its task and its position."""
@@ -87,3 +90,22 @@ class Participant:
         waiting = self._lockstep._other(self)._waiting
         while waiting and waiting[0][0] <= self._reached:
             heapq.heappop(waiting)[-1].set()
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """Progress of one side, with its label before the task name."""
+
+    shown: Progress
+    label: str
+
+    def begin(self, task: str, planned: int, completed: int) -> None:
+        self.shown.begin(f"{self.label}: {task}", planned, completed)
+
+    def update(
+        self, task: str, done: int, failed: Mapping[FailureKind, int], value: float | None
+    ) -> None:
+        self.shown.update(f"{self.label}: {task}", done, failed, value)
+
+    def end(self, task: str) -> None:
+        self.shown.end(f"{self.label}: {task}")

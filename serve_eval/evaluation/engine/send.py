@@ -1,20 +1,35 @@
-"""Send a sample as one request, or as one request for each of its choices."""
+"""Send a sample as one request, or as one request for each of its choices.
+
+Most servers apply stop strings to all that a model writes, its thoughts too: a run would then score
+beginnings of thoughts. An answer that ended so is asked again without stop strings and cut at the
+first one behind its thoughts, and so are later answers of its kind. Answers of models that do not
+think, and of those whose thoughts no stop string ends, are what they would be anyway.
+
+If the chat template opens the thoughts, one that is cut within them has no tag. One request finds
+out, when the first answer comes that may be of this kind.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from functools import partial
+from http import HTTPStatus
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from serve_eval.client.client import Client
-from serve_eval.evaluation.engine.request import request_of
-from serve_eval.evaluation.engine.thinking import send_to_thinker
+from serve_eval.client.wire_format import wire
+from serve_eval.client.wire_format.thinking import CLOSE, OPEN
+from serve_eval.plan.prepared_task import request_of
 from serve_eval.schema import (
     Attempt,
     Failure,
     FailureKind,
+    Message,
     Need,
     Request,
     Response,
@@ -111,3 +126,119 @@ class _ChoiceAnswers:
             choice_greedy=None if self.greedy is None else tuple(self.greedy),
             system_fingerprint=self._fingerprint,
         )
+
+
+QUESTION = "What is 7 + 5? Answer with the number."
+TOKENS = 1024
+"""Token limit of the request that finds out who opens thoughts."""
+LEAST = 16
+"""max_tokens from which a cut answer may be one of thoughts: fewer ask for no answer."""
+_STOPPED = ("stop", "stop_sequence")
+_NOT_ASKED = ("response_format", "tools", "tool_choice", "guided_json", "continue_final_message")
+"""Fields that would force another answer to the question."""
+
+
+Send = Callable[[Request], Awaitable[Response | Failure]]
+
+
+async def send_to_thinker(
+    client: Client, request: Request, *, alone: bool = False, send: Send | None = None
+) -> Response | Failure:
+    """Return the response to a request, in whose thoughts no stop string counts.
+
+    `send` sends the request in place of the client, which then only finds out who opens thoughts.
+    Attempts of both requests are in the response if it was asked twice; its times and tokens are
+    those of the second.
+    """
+    send = send or partial(client.send, alone=alone)
+    known, stops = client.thoughts, request.sampling.stop
+    if stops and known.ends_at_stops(request):
+        known.seen.withheld += 1
+        return await _send_without_stops(client, request, send)
+    result = await send(request)
+    if isinstance(result, Failure) or request.prompt_logprobs:
+        return result
+    if stops and _ends_in_thoughts(result):
+        return await _send_again(client, request, result, send)
+    if not _may_be_thoughts(request, result):
+        return result
+    if not await known.are_opened(request, partial(_opens_thoughts, client, request)):
+        return result
+    if result.finish_reason in _STOPPED:
+        return await _send_again(client, request, result, send)
+    known.seen.unmarked += 1
+    return _as_thoughts(result)
+
+
+async def _send_again(
+    client: Client, request: Request, result: Response, send: Send
+) -> Response | Failure:
+    client.thoughts.note_stopped(request)
+    again = await _send_without_stops(client, request, send)
+    return msgspec.structs.replace(again, attempts=(*result.attempts, *again.attempts))
+
+
+async def _send_without_stops(client: Client, request: Request, send: Send) -> Response | Failure:
+    """Return the response to a request without its stop strings, cut at the first of them."""
+    stops = request.sampling.stop
+    bare = msgspec.structs.replace(request, sampling=replace(request.sampling, stop=()))
+    result = await send(bare)
+    if isinstance(result, Failure):
+        return result
+    if _may_be_thoughts(bare, result) and await client.thoughts.are_opened(
+        request, partial(_opens_thoughts, client, request)
+    ):
+        return _as_thoughts(result)
+    found = [(at, stop) for stop in stops if (at := result.text.find(stop)) >= 0]
+    if not found:
+        return result
+    at, stop = min(found)
+    return msgspec.structs.replace(
+        result, text=result.text[:at], finish_reason="stop", stop_reason=stop
+    )
+
+
+def _ends_in_thoughts(result: Response) -> bool:
+    """Return True if an answer ended of itself within thoughts that it shows or counts."""
+    if result.stopped_in_reasoning:
+        return True
+    if not result.usage.reasoning_tokens or result.finish_reason not in _STOPPED:
+        return False
+    return not (result.text.strip() or result.tool_calls or result.thoughts_ended)
+
+
+def _may_be_thoughts(request: Request, result: Response) -> bool:
+    """Return True if an answer to a chat may be the beginning of thoughts without a tag."""
+    if isinstance(request.prompt, str) or result.reasoning or result.tool_calls:
+        return False
+    if not result.text.strip() or result.thoughts_ended or request.sampling.max_tokens < LEAST:
+        return False
+    return result.truncated or (bool(request.sampling.stop) and result.finish_reason in _STOPPED)
+
+
+def _as_thoughts(result: Response) -> Response:
+    """Return an answer of thoughts alone."""
+    return msgspec.structs.replace(result, text="", reasoning=result.text)
+
+
+async def _opens_thoughts(client: Client, request: Request) -> bool:
+    """Return True if an answer to an easy question closes thoughts that it did not open."""
+    extra = {name: value for name, value in request.extra.items() if name not in _NOT_ASKED}
+    most = max(TOKENS, request.sampling.max_tokens)
+    probe = Request(
+        sample_id="probe",
+        prompt=(Message(role="user", content=QUESTION),),
+        sampling=replace(request.sampling, max_tokens=min(most, 4 * TOKENS), stop=()),
+        extra=extra,
+    )
+    path = urlsplit(client.endpoint.base_url).path + wire.route(probe.prompt)
+    body = await client.encoder.encode(probe)
+    reply = await client.exchange("POST", path, body, timeout_s=client.limits.sample_timeout_s)
+    if isinstance(reply, Failure) or reply.error is not None or reply.status != HTTPStatus.OK:
+        return False
+    try:
+        text = wire.decode(reply.content, reply.content_type).text
+    except wire.InvalidResponse:
+        return False
+    before, closed, _ = text.partition(CLOSE)
+    return bool(closed) and OPEN not in before

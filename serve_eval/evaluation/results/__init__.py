@@ -4,10 +4,7 @@ __all__ = [
     "accumulator",
     "degradation",
     "degradation_alarm",
-    "repeats",
-    "replay",
     "sample_table",
     "scoring",
-    "stability",
     "task_result",
 ]

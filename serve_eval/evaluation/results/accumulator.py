@@ -12,7 +12,6 @@ import msgspec
 from msgspec import UNSET
 
 from serve_eval.client.traffic import TrafficCounter
-from serve_eval.evaluation.results._scorer_errors import ScorerErrors
 from serve_eval.evaluation.results.sample_table import (
     CUT_FLAGS,
     FAILURE_CODES,
@@ -27,11 +26,10 @@ from serve_eval.evaluation.results.sample_table import (
     UNLISTED_FINISH,
     SampleTable,
 )
-from serve_eval.evaluation.results.scoring import Grade, ScoredApart, try_grading
+from serve_eval.evaluation.results.scoring import Grade, ScoredApart, ScorerErrors, try_grading
 from serve_eval.evaluation.results.scoring import score_response as score_response
-from serve_eval.evaluation.results.task_result import task_result
-from serve_eval.evaluation.results.unlisted_finishes import UnlistedFinishes
-from serve_eval.evidence.whole_answer import hash_answer
+from serve_eval.evaluation.results.task_result import UnlistedFinishes, task_result
+from serve_eval.evidence.agreement.answer_texts import hash_answer
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.processes.forkserver import describe_error
 from serve_eval.schema import (

@@ -1,38 +1,50 @@
-"""Ask what has no answer yet: the tasks of a session become lanes of the engine."""
+"""Ask what has no answer yet: the tasks of a session become lanes of the engine.
+
+This comes after the counters of the engines were read, since a repeated prompt is a hit of the
+prefix cache.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from serve_eval.client.client import Client
 from serve_eval.client.secret_mask import SecretMask
-from serve_eval.errors import ServeEvalError
+from serve_eval.errors import JournalError, LaunchError, ServeEvalError, ServerEndedError
 from serve_eval.evaluation.endpoint.hang_detector import HangDetector
 from serve_eval.evaluation.endpoint.launch import watch_for_hung
 from serve_eval.evaluation.engine.circuit_breaker import CircuitBreaker
-from serve_eval.evaluation.engine.lane import Lane
+from serve_eval.evaluation.engine.lane import Lane, arrange, task_seed
 from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.engine.lockstep import Participant
-from serve_eval.evaluation.engine.order import arrange, task_seed
 from serve_eval.evaluation.engine.runner import ask
+from serve_eval.evaluation.prove_path import compare_again, may_compare
 from serve_eval.evaluation.rerun import note_asked
 from serve_eval.evaluation.results.degradation_alarm import DegradationAlarm
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.steps.open_tasks import settle_scores
 from serve_eval.evaluation.task_run import TaskRun, random_order
-from serve_eval.evidence.attribution.named_servers import note_named_servers
-from serve_eval.evidence.attribution.trace import note_servers
+from serve_eval.evidence.attribution.trace import note_named_servers, note_servers
 from serve_eval.evidence.attribution.trace_files import note_servers_from_files
-from serve_eval.schema import Limits, ThoughtsSeen, is_mutable
+from serve_eval.schema import (
+    Attempt,
+    Failure,
+    FailureKind,
+    Limits,
+    LostAnswer,
+    PathClaim,
+    ThoughtsSeen,
+    is_mutable,
+)
 from serve_eval.schema.media import MEDIA_NEEDS
 from serve_eval.storage import run_folder
 from serve_eval.storage.journal import withdrawals
-from serve_eval.storage.records.media import keep_media
-from serve_eval.storage.records.prompts import has_prompts, write_prompts
+from serve_eval.storage.records.prompts import has_prompts, keep_media, write_prompts
 from serve_eval.storage.reports.report_file import drop_report
 
 LEAST_RETRY_BUDGET = 100
@@ -221,3 +233,61 @@ def _once_more(task_run: TaskRun) -> Lane:
         again,
         alone=_withdrawn(task_run) if again else (),
     )
+
+
+async def ask_again(session: RunSession, client: Client) -> None:
+    """Ask prompts again and note in the folder how many answers differ.
+
+    Nothing is asked if the plan expects no such answers, or if the run repeats its prompts anyway.
+    """
+    if not wants_again(session):
+        return
+    session.notify("asking prompts again: the plan expects that answers repeat")
+    limit = session.plan.limits.concurrency
+    found = await compare_again(
+        session.tasks,
+        client,
+        seed=session.seeds.samples,
+        in_flight=limit if isinstance(limit, int) else None,
+    )
+    if found is not None:
+        session.noted.note_repeated(found)
+
+
+def wants_again(session: RunSession) -> bool:
+    """Return True if prompts are to be asked again, and no session did."""
+    plan = session.plan
+    if not plan.expect.get(PathClaim.DETERMINISTIC) or plan.integration_test:
+        return False
+    tasks = [one.prepared.task for one in session.tasks if may_compare(one.prepared.task)]
+    if not tasks or any(plan.times(task.name) > 1 for task in tasks):
+        return False
+    return all(one.repeated is None for one in session.noted.read())
+
+
+@contextmanager
+def note_cut_off(session: RunSession) -> Iterator[None]:
+    """Write a failure for each sample in flight if a server ends or hangs within the block.
+
+    A later session asks these samples again. Without the record, a server that ends with its bad
+    answers would leave no trace of them. What the user stops loses nothing.
+    """
+    try:
+        yield
+    except (ServerEndedError, LaunchError):
+        now = time.time()
+        lost = Attempt(
+            start_s=now,
+            end_s=now,
+            failure=FailureKind.DISCONNECTED,
+            status=None,
+            request_id="",
+            lost=LostAnswer.RESTART,
+        )
+        told = "the server ended while the request was in flight"
+        failure = Failure(kind=FailureKind.DISCONNECTED, message=told, attempts=(lost,))
+        with suppress(JournalError):  # report the end of the server instead
+            for lane, i in session.cut_off:
+                if lane.accumulator.score(i) is None:
+                    lane.keep(lane.accumulator.samples[i], failure)
+        raise

@@ -1,35 +1,39 @@
-"""Open the tasks of a session: their journals, existing answers and open samples."""
+"""Open the tasks of a session, to complete their answers with programs and judges."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from serve_eval.client.client import Client
 from serve_eval.evaluation.endpoint.launch import last_endpoint
-from serve_eval.evaluation.judges import check_judges
+from serve_eval.evaluation.judges import JudgeSession, ask_judges, check_judges
 from serve_eval.evaluation.rerun import Rerun, set_aside
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.evaluation.results.replay import replay, take
 from serve_eval.evaluation.run_session import RunSession
-from serve_eval.evaluation.steps.judge_answers import list_pending_judges
-from serve_eval.evaluation.steps.run_answers import find_sandbox
-from serve_eval.evaluation.task_run import TaskRun
-from serve_eval.evidence.attribution.named_servers import note_earlier_servers
+from serve_eval.evaluation.task_run import TaskRun, replay, take
+from serve_eval.evidence.attribution.trace import note_earlier_servers
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plan.shard import seed_of_group
+from serve_eval.schema import Isolation, Judge
 from serve_eval.storage import order_seed, run_folder
 from serve_eval.storage.file_names import executions_file, judgements_file, samples_file
 from serve_eval.storage.journal import Journal
-from serve_eval.storage.records.executions import Executions
-from serve_eval.storage.records.judgements import Judgements
-from serve_eval.storage.records.reply_proofs import (
+from serve_eval.storage.records.answer_origins import (
     Proofs,
     judges_proofs,
     withdraw_all,
     withdraw_unsettled,
 )
+from serve_eval.storage.records.executions import Executions, permit
+from serve_eval.storage.records.judgements import Judgements, judges_of
 from serve_eval.storage.records.scores import ScoreFile, write_scores
 from serve_eval.storage.reports.report_file import drop_report
+
+if TYPE_CHECKING:
+    from serve_eval.sandbox.sandbox import Sandbox
 
 
 async def open_tasks(session: RunSession, rerun: Rerun, seed: int | None) -> None:
@@ -231,3 +235,69 @@ def _put_in_place(session: RunSession, scores: ScoreFile) -> None:
 
 def _scores(session: RunSession, prepared: PreparedTask) -> ScoreFile:
     return session.open_files.enter_context(write_scores(session.folder, prepared.task.name))
+
+
+async def find_sandbox(session: RunSession) -> tuple[Sandbox, Isolation] | None:
+    """Return where answers will run, or None if none will.
+
+    Raises SandboxError before anything is asked in vain.
+    """
+    names = [
+        w.prepared.task.name
+        for w in session.tasks
+        if w.executions is not None and (w.unfinished or w.list_pending_programs())
+    ]
+    if not names:
+        return None
+    sandbox, isolation = await permit(names, allowed=session.plan.allow_code_execution)
+    session.notify(
+        f"{', '.join(names)}: code written by the model runs here, with {isolation.name} as user"
+        f" {isolation.uid}"
+    )
+    return sandbox, isolation
+
+
+async def run_answers(session: RunSession) -> None:
+    """Run the answers that have not been run, in tasks that need it."""
+    allowed = session.plan.allow_code_execution
+    for w in session.tasks:
+        if w.executions is not None and (programs := w.list_pending_programs()):
+            session.sandbox = session.sandbox or await permit(
+                [w.prepared.task.name], allowed=allowed
+            )
+            await w.executions.run(
+                w.prepared.task.name, programs, *session.sandbox, session.progress
+            )
+
+
+def list_pending_judges(tasks: Iterable[TaskRun]) -> list[Judge]:
+    """Return the judges that will be asked, each once.
+
+    Raises PlanError for two judges of a task with the same name.
+    """
+    found: list[Judge] = []
+    for w in tasks:
+        if w.judgements is not None and (w.unfinished or w.list_unjudged(itself=False)):
+            judges = judges_of(w.prepared.task, w.prepared.dataset.samples)
+            found += [judge for judge, _ in judges if judge not in found]
+    return found
+
+
+async def judge_answers(session: RunSession, itself: Client | None = None) -> None:
+    """Have the unjudged answers judged, in tasks that need it.
+
+    If `itself` is given, the endpoint judges its own answers; otherwise the other judges do.
+    """
+    judging = JudgeSession(
+        plan=session.plan,
+        environ=session.environ,
+        notify=session.notify,
+        itself=itself,
+        progress=session.progress,
+        at_first=partial(drop_report, session.folder),
+    )
+    for w in session.tasks:
+        if w.judgements is None or not (pending := w.list_unjudged(itself=itself is not None)):
+            continue
+        await ask_judges(judging, w.prepared.task.name, pending, w.judgements.path)
+        w.judgements = Judgements(w.judgements.path)

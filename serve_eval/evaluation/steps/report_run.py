@@ -1,19 +1,28 @@
-"""Report on a session: remarks for the reader, and the verdicts."""
+"""Report on a session: remarks for the reader, and the verdicts.
+
+vLLM's names its version and a hash of its configuration, so that unlike servers behind one address
+have unlike ones. Hosted models change theirs without notice: several are stated, not accused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
 
-from serve_eval.evaluation import first_token
+from serve_eval.evaluation import settle
 from serve_eval.evaluation.build_report import report_on
-from serve_eval.evaluation.endpoint import system_fingerprints
 from serve_eval.evaluation.endpoint.launch import about_endpoint
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evidence import engine_counters
-from serve_eval.schema import Report
+from serve_eval.schema import AnswerSpan, Report, Traffic
 from serve_eval.storage.journal import withdrawals
-from serve_eval.storage.records.reply_proofs import count_unproven, describe_unproven, judges_proofs
-from serve_eval.storage.records.reply_proofs import describe_proofs as told_of_steps
+from serve_eval.storage.records.answer_origins import (
+    count_unproven,
+    describe_unproven,
+    judges_proofs,
+)
+from serve_eval.storage.records.answer_origins import describe_proofs as told_of_steps
 from serve_eval.storage.reports.report_file import write_report
 
 
@@ -66,16 +75,14 @@ def _remarks(session: RunSession) -> Iterator[str]:
         noted,
         [w.prepared.task for w in session.tasks],
     )
-    yield from system_fingerprints.remarks(
-        system_fingerprints.merge_spans(w.accumulator.traffic for w in session.tasks),
+    yield from remarks(
+        merge_spans(w.accumulator.traffic for w in session.tasks),
         [one.endpoint.base_url for one in noted],
     )
     for one in noted:
         yield from () if one.thoughts is None else one.thoughts.remarks()
     yield from engine_counters.remarks([one.engine for one in noted])
-    yield from first_token.remarks(
-        [w.prepared for w in session.tasks], first_token.list_abilities(noted)
-    )
+    yield from settle.remarks([w.prepared for w in session.tasks], settle.list_abilities(noted))
 
 
 def _about_connections(session: RunSession) -> Iterator[str]:
@@ -114,3 +121,52 @@ def _about_streams(session: RunSession) -> Iterator[str]:
         and not any(t.traffic.ttft_s for t in tallies)
     ):
         yield "streams were requested but none came: times to the first token are not available"
+
+
+Spans = Mapping[str, AnswerSpan]
+
+
+def merge_spans(traffics: Iterable[Traffic]) -> Spans:
+    """Return the answers of several tasks by fingerprint, in the order of their beginnings."""
+    found: dict[str, AnswerSpan] = {}
+    for traffic in traffics:
+        for name, one in traffic.system_fingerprints.items():
+            other = found.get(name, one)
+            found[name] = AnswerSpan(
+                answers=one.answers + (other.answers if name in found else 0),
+                first_s=min(one.first_s, other.first_s),
+                last_s=max(one.last_s, other.last_s),
+            )
+    return dict(sorted(found.items(), key=lambda item: item[1].first_s))
+
+
+def remarks(spans: Spans, addresses: Sequence[str]) -> list[str]:
+    """Return a warning if the answers carry several fingerprints; `addresses` are the sessions'.
+
+    Fingerprints one after the other at several addresses are expected, and another remark names the
+    addresses.
+    """
+    if len(spans) < 2:
+        return []
+    replaced = all(a.last_s <= b.first_s for a, b in pairwise(spans.values()))
+    if not replaced:
+        each = ", ".join(f"{name} ({one.answers} answers)" for name, one in spans.items())
+        return [
+            f"the answers carry {len(spans)} system_fingerprints, mixed from"
+            f" {_time(sorted(one.first_s for one in spans.values())[1])} on: {each}: servers of"
+            " different configurations answer at one address"
+        ]
+    if len(set(addresses)) > 1:
+        return []
+    first, *later = spans.items()
+    parts = [f"{first[0]} ({first[1].answers} answers)"]
+    parts += [f"from {_time(one.first_s)} on {name} ({one.answers} answers)" for name, one in later]
+    return [
+        f"the answers carry {len(spans)} system_fingerprints, one after the other:"
+        f" {', '.join(parts)}: the server was replaced, or its configuration changed, during the"
+        " run"
+    ]
+
+
+def _time(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%H:%M:%S} UTC"

@@ -1,32 +1,47 @@
-"""Provide an endpoint during a session: launch or reach it, probe it, and note it in the folder."""
+"""Provide an endpoint during a session: launch or reach it, probe it, and note it in the folder.
+
+They are known only once the endpoint is probed, so that this is the one difference of a protocol
+that is found after the tasks were prepared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
-from functools import partial
+from dataclasses import replace
+from functools import partial, reduce
 
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
-from serve_eval.evaluation import first_token
+from serve_eval.evaluation import settle
 from serve_eval.evaluation.build_report import environment
 from serve_eval.evaluation.capabilities import probe, warn_of_guided_decoding
-from serve_eval.evaluation.endpoint import deployment, launched_path
-from serve_eval.evaluation.endpoint.launch import Launching, launch
-from serve_eval.evaluation.endpoint.server_quirks import quirks
-from serve_eval.evaluation.endpoint.told_settings import learn_settings
+from serve_eval.evaluation.capabilities.sampling import (
+    OtherSampling,
+    choose_sent,
+    compare_with_reference,
+    join_routes,
+    probe_defaults,
+    put_logged,
+    read_logged,
+    to_fields,
+)
+from serve_eval.evaluation.endpoint import deployment
+from serve_eval.evaluation.endpoint import launch as launched_path
+from serve_eval.evaluation.endpoint.launch import Launching, launch, quirks
+from serve_eval.evaluation.endpoint.meaningless_settings import learn_settings
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.session_log import log_endpoint
-from serve_eval.evaluation.steps.ask_again import wants_again
+from serve_eval.evaluation.steps.ask_tasks import wants_again
 from serve_eval.evaluation.steps.open_tasks import open_again
-from serve_eval.evaluation.steps.refuse_sampling import refuse_other_sampling
-from serve_eval.evaluation.steps.settle_defaults import settle_defaults
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.evidence import engine_counters
 from serve_eval.evidence.path_proof import foresee_path
 from serve_eval.masking import Masking
-from serve_eval.schema import Endpoint, ServerInfo, is_mutable
+from serve_eval.plan.applicable_reference import LackingReference, find_lacking, is_replaced
+from serve_eval.protocol.fingerprint import SERVER_ADDS
+from serve_eval.schema import Endpoint, SamplingDefaults, ServerInfo, is_mutable
 from serve_eval.storage import server_logs
 
 
@@ -82,7 +97,7 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
     session.endpoint = endpoint = await learn_settings(session.plan, endpoint, client)
     defaults = await settle_defaults(session, client, lacking)
     lines = [
-        *first_token.remarks(prepared, found),
+        *settle.remarks(prepared, found),
         *warn_of_guided_decoding(found),
         *quirks(session.plan, endpoint, [p.task for p in prepared]),
         *deployment.remarks(endpoint.info),
@@ -144,3 +159,88 @@ def _hide_in_logs(session: RunSession, endpoint: Endpoint, masking: Masking) -> 
             f"warning: {path} holds a secret and cannot be rewritten: delete it, or protect it like"
             " the secret"
         )
+
+
+async def settle_defaults(
+    session: RunSession, client: Client, lacking: Collection[str]
+) -> SamplingDefaults | None:
+    """Return the sampling defaults of the endpoint, and have the client send neutral values.
+
+    Each route that is asked is probed once in a run, also if the run resumes, and once for all runs
+    of a command. None: no task asks for an answer, or the run was begun without the probe, and ends
+    as it began. `lacking` are the tasks that are not asked.
+    """
+    asked = [
+        w.prepared
+        for w in session.tasks
+        if not w.prepared.task.prompt_logprobs and w.prepared.task.name not in lacking
+    ]
+    found = session.noted.defaults()
+    if found is None and asked and not session.noted.read():
+        by_route = []
+        for chat in sorted({one.chat for one in asked}, reverse=True):
+            ask = partial(probe_defaults, client, session.endpoint, chat=chat)
+            by_route.append(await session.companions.share_defaults(client, ask, chat=chat))
+        found = reduce(join_routes, by_route)
+        logs = server_logs.log_files(session.folder, (), session.endpoint.info)
+        found = put_logged(found, read_logged(logs))
+    if found is None:
+        return None
+    found = choose_sent(found, session.plan.server_defaults)
+    client.encoder.neutral = to_fields(found)
+    return found
+
+
+def refuse_other_sampling(session: RunSession) -> None:
+    """Take the references away from the tasks that they may not judge.
+
+    `--allow-mismatch server_adds` keeps them. Raises NotComparableError for all of them, unless the
+    plan allows that a task has none.
+    """
+    other = list(_list_other(session))
+    plan = session.plan
+    if SERVER_ADDS in plan.allow_mismatch:
+        for w, _ in other:
+            w.prepared = replace(w.prepared, protocol=_allow(w.prepared.protocol or ""))
+        return
+    refused = [
+        LackingReference(
+            w.prepared.spec.name,
+            w.prepared.task.name,
+            f"the protocol differs from the reference's: {one.told}",
+            (SERVER_ADDS,),
+            one.hint,
+            replaced=w.prepared.reference is not None and is_replaced(plan, w.prepared.reference),
+        )
+        for w, one in other
+    ]
+    for error in find_lacking(plan, refused):
+        raise error
+    for (w, _), lacking in zip(other, refused, strict=True):
+        session.notify(f"warning: {lacking.task}: no verdict: {lacking.why}")
+        w.prepared = replace(
+            w.prepared, reference=None, why_no_reference=lacking.why, protocol=None
+        )
+        if w.early is not None:
+            w.early, w.note = None, "no early stop: there is no reference"
+
+
+def _list_other(session: RunSession) -> Iterator[tuple[TaskRun, OtherSampling]]:
+    """Yield the tasks whose sampling differs from that of their reference."""
+    found = session.noted.defaults()
+    for w in session.tasks:
+        reference = w.prepared.reference
+        if reference is None:
+            continue
+        other = compare_with_reference(found, reference, w.prepared.task)
+        if other is not None and other.differs:
+            yield w, other
+
+
+def _allow(protocol: str) -> str:
+    """Return the text about a protocol with the mismatch that is allowed."""
+    told = "mismatch allowed: "
+    before, found, fields = protocol.partition(told)
+    names = [*filter(None, fields.split(", ")), *([] if SERVER_ADDS in fields else [SERVER_ADDS])]
+    start = before if found else f"{before}, " if before else ""
+    return f"{start}{told}{', '.join(names)}"

@@ -1,3 +1,7 @@
 """Compare the answers of two runs prompt by prompt."""
 
-__all__ = ["answer_pairs", "first_divergence", "load_words", "self_flips", "text_places", "words"]
+__all__ = [
+    "answer_pairs",
+    "answer_texts",
+    "self_flips",
+]

@@ -1,4 +1,7 @@
-"""Compare two finished run folders prompt by prompt: scores, changed answers and text agreement."""
+"""Compare the answers of two finished run folders prompt by prompt, or with all repeats.
+
+With a sampling seed, the repeats of one number have the same seed on both sides.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evidence.whole_answer import hash_answer, join_text
+from serve_eval.evidence.agreement.answer_texts import hash_answer, join_text
 from serve_eval.schema import (
     Agreement,
     Failure,
@@ -19,14 +22,14 @@ from serve_eval.schema import (
     Report,
     Response,
     TaskReport,
+    TextPlaces,
     find_lost,
 )
 from serve_eval.shell_words import quote_path
 from serve_eval.stats.common_prefix import common_prefix
 from serve_eval.storage import journal
 from serve_eval.storage.file_names import samples_file
-from serve_eval.storage.records.scores import ScoreRecord, score_records
-from serve_eval.storage.records.shared_values import SharedValues
+from serve_eval.storage.records.scores import ScoreRecord, SharedValues, score_records
 
 _REPEAT = re.compile(r"(.*)#(\d+)", re.DOTALL)
 _BEFORE, _AFTER = 20, 60
@@ -213,7 +216,7 @@ def another_answer(one: ScoreRecord, other: ScoreRecord) -> bool:
     return one.answer != other.answer
 
 
-def flips(a: TaskAnswers, b: TaskAnswers, prompts: Sequence[str], run: int = 0) -> list[Flip]:
+def read_flips(a: TaskAnswers, b: TaskAnswers, prompts: Sequence[str], run: int = 0) -> list[Flip]:
     """Return these prompts with the answers of A and B in one run of both."""
     both = texts(a, prompts, run), texts(b, prompts, run)
     found = []
@@ -292,4 +295,109 @@ def first_difference(a: str, b: str) -> FirstDifference | None:
     start = max(0, place - _BEFORE)
     return FirstDifference(
         character=place, word=word, a=a[start : place + _AFTER], b=b[start : place + _AFTER]
+    )
+
+
+RunPair = tuple[int, int]
+"""A run of A and a run of B, counted from 0."""
+
+
+def name_answer(prompt: str, run: int) -> str:
+    """Return the id of an answer: that of its prompt, with the number of a repeat after the first.
+
+    A run folder names its answers alike.
+    """
+    return f"{prompt}#{run + 1}" if run else prompt
+
+
+def find_prompt(answers: TaskAnswers, name: str) -> str:
+    """Return the prompt of an answer of this name."""
+    prompt, _, number = name.rpartition("#")
+    several = len(answers.lines) > 1 and name not in answers.lines[0]
+    return prompt if several and number.isdigit() else name
+
+
+def pair_runs(a: TaskAnswers, b: TaskAnswers) -> list[RunPair]:
+    """Return the repeats of both sides that are compared; further ones of one side have no pair."""
+    return [(run, run) for run in range(min(len(a.lines), len(b.lines)))]
+
+
+def pair_own(answers: TaskAnswers) -> list[RunPair]:
+    """Return all pairs of two repeats of one side."""
+    runs = range(len(answers.lines))
+    return [(one, other) for one in runs for other in runs if one < other]
+
+
+def find_all_changes(a: TaskAnswers, b: TaskAnswers) -> tuple[list[str], list[str]]:
+    """Return the answers whose score fell, and those whose score rose, from A to B."""
+    worse: list[str] = []
+    better: list[str] = []
+    for run, other in pair_runs(a, b):
+        fell, rose = find_changes(a, b, a_run=run, b_run=other)
+        worse += [name_answer(prompt, run) for prompt in fell]
+        better += [name_answer(prompt, run) for prompt in rose]
+    return worse, better
+
+
+def agree_in_all(a: TaskAnswers, b: TaskAnswers, runs: Sequence[RunPair]) -> Agreement:
+    """Return how far the texts agree over pairs of runs, counted by pairs of answers."""
+    found = [agreement(a, b, a_run=one, b_run=other) for one, other in runs]
+    if len(found) == 1:
+        return found[0]
+    asked = {prompt for one, other in runs for prompt in a.lines[one] if prompt in b.lines[other]}
+    return Agreement(
+        prompts=len(asked),
+        pairs=sum(one.prompts for one in found),
+        identical=sum(one.identical for one in found),
+        same_answer=sum(one.same_answer for one in found),
+        different=sum(one.different for one in found),
+    )
+
+
+def list_flips(a: TaskAnswers, b: TaskAnswers, names: Iterable[str]) -> list[Flip]:
+    """Return the answers of these names, as `find_all_changes` returns them, of A and B."""
+    wanted = list(names)
+    flips: dict[str, Flip] = {}
+    for run, _ in pair_runs(a, b):
+        known = {name_answer(prompt, run): prompt for prompt in a.lines[run]}
+        prompts = [known[name] for name in wanted if name in known]
+        if prompts:
+            for flip in read_flips(a, b, prompts, run):
+                flips.setdefault(flip.id, flip)
+    return [flips[name] for name in wanted]
+
+
+def find_text_places(a: TaskAnswers, b: TaskAnswers) -> TextPlaces | None:
+    """Return where the answers of two runs part, repeat by repeat, or None if no text differs.
+
+    Raises RunFolderError for journals that cannot be read.
+    """
+    return measure_places(_list_parted(a, b))
+
+
+def _list_parted(a: TaskAnswers, b: TaskAnswers) -> Iterator[tuple[str, str]]:
+    """Yield the texts of the answers that differ."""
+    for one, other in pair_runs(a, b):
+        first, second = a.said[one], b.said[other]
+        changed = [prompt for prompt, said in first.items() if second.get(prompt, said) != said]
+        if changed:
+            before, after = texts(a, changed, one), texts(b, changed, other)
+            yield from ((before[p], after[p]) for p in changed if p in before and p in after)
+
+
+def measure_places(pairs: Iterable[tuple[str, str]]) -> TextPlaces | None:
+    """Summarize the first differing characters of pairs of texts; equal ones do not count. Pure."""
+    found = [
+        (place := common_prefix(one, other), place / max(len(one), len(other)))
+        for one, other in pairs
+        if one != other
+    ]
+    if not found:
+        return None
+    places, shares = zip(*found, strict=True)
+    return TextPlaces(
+        texts=len(places),
+        at_start=places.count(0),
+        median_character=float(statistics.median(places)),
+        median_share=float(statistics.median(shares)),
     )

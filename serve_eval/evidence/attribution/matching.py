@@ -1,4 +1,4 @@
-"""Match an orchestrator's records with our requests, by ids or by times. Pure.
+"""Match an orchestrator's records with the attempts of a run's samples.
 
 A record names the servers of a request. If it has an id that an answer has too, the id joins them.
 Otherwise times do. The records' times are on the server's monotonic clock and ours on our own, with
@@ -20,11 +20,23 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
-from serve_eval.evidence.attribution.clock_offset import LONGEST_JITTER_S, candidates, fit
-from serve_eval.evidence.attribution.record import SentAttempt, WorkerRecord
+from serve_eval.evidence.attribution.clock_offset import (
+    LONGEST_JITTER_S,
+    SentAttempt,
+    WorkerRecord,
+    candidates,
+    fit,
+)
+from serve_eval.schema import Attempt, Response
+from serve_eval.schema.base_url import find_address
+from serve_eval.stats.contingency import CONTEXT, GENERATION
+from serve_eval.storage.journal import Journal, Record
+from serve_eval.storage.records.answer_origins import Served, read_traces
 
 IDS, TIMES = "ids", "times"
 METRICS, TRACES = "metrics of the answers", "request traces"
@@ -168,3 +180,93 @@ def _of_block(
         ):
             return {}
     return {j: block[i] for j, i in best.sure(block).items()}
+
+
+class LastAttempt(NamedTuple):
+    """The attempt that ended a sample, with an answer or without."""
+
+    task: str
+    sample_id: str
+    attempt: Attempt
+    answered: bool
+
+    @property
+    def key(self) -> tuple[str, str, float]:
+        """The task, the sample and the start, as `read_known` returns them."""
+        return self.task, self.sample_id, self.attempt.start_s
+
+
+def list_last_attempts(journals: Mapping[str, Journal], part: bytes = b"") -> Iterator[LastAttempt]:
+    """Yield the last attempt of each outcome in the journals, which are by task.
+
+    Skips records without `part`, and choices, since each has its own requests.
+    """
+    for task, journal in journals.items():
+        for kept in journal.records(part):
+            result = kept.response or kept.failure
+            if result is None or not result.attempts:
+                continue
+            if kept.response is None or kept.response.choice_logprobs is None:
+                answered = kept.response is not None
+                yield LastAttempt(task, kept.id, result.attempts[-1], answered)
+
+
+def read_known(folder: Path) -> set[tuple[str, str, float]]:
+    """Return the attempts whose servers are known, by task, sample and start."""
+    lines = (
+        one
+        for of_task in (read_traces(folder) or {}).values()
+        for ones in of_task.values()
+        for one in ones
+    )
+    return {(one.task, one.id, one.started_s) for one in lines}
+
+
+class SampleAttempts(NamedTuple):
+    """The start of the attempt that gave the result, the response, and the first attempt."""
+
+    started_s: float
+    response: Response | None
+    first: Attempt
+
+
+def summarise_attempts(records: Iterable[Record]) -> dict[str, SampleAttempts]:
+    """Return the attempts of each sample, by its id.
+
+    The result is the first response, or else the last failure.
+    """
+    found: dict[str, SampleAttempts] = {}
+    for one in records:
+        result, before = one.response or one.failure, found.get(one.id)
+        if result is None or not result.attempts or (before and before.response is not None):
+            continue
+        first = before.first if before else result.attempts[0]
+        found[one.id] = SampleAttempts(result.attempts[-1].start_s, one.response, first)
+    return found
+
+
+def find_servers(sample_id: str, attempt: Attempt) -> Served | None:
+    """Return the servers of an attempt if its reply named them, be it an answer or an error."""
+    if attempt.servers is None:
+        return None
+    return Served(
+        task="",
+        id=sample_id,
+        started_s=attempt.start_s,
+        context=attempt.servers.context,
+        generation=attempt.servers.generation,
+        how=HEADERS,
+    )
+
+
+def list_answering_roles(folder: Path) -> set[str]:
+    """Return the roles of servers that answered a run under a name that is an address."""
+    named = {
+        (role, name)
+        for of_task in (read_traces(folder) or {}).values()
+        for lines in of_task.values()
+        for one in lines
+        for role, name in ((CONTEXT, one.context), (GENERATION, one.generation))
+        if name is not None
+    }
+    return {role for role, name in named if find_address(name) is not None}

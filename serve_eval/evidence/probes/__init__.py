@@ -1,7 +1,6 @@
 """Ask probes, texts whose next token is uncertain, and judge how far the answers are away."""
 
 __all__ = [
-    "distance",
-    "evidence",
     "floor",
+    "judging",
 ]

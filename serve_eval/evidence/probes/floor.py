@@ -1,18 +1,229 @@
-"""Find the floor: what healthy servers differ by, from the distances of one of them. Pure."""
+"""Measure the distances of answers to probes against the floor by which healthy servers differ.
+
+A floor has one of three origins. One that the user *gave* is the largest distance of healthy
+numerics. One that siblings *measured* is the largest of almost all of their distances, and a
+healthy server may be TIMES as far away. One that is *unknown* accuses nobody of other numerics: no
+sibling was there, or all of them answer as replicas do, which says nothing of other kernels.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
 from serve_eval.errors import NotComparableError
-from serve_eval.evidence.probes.distance import CLEAR_GAP, GONE, measure_distance
-from serve_eval.evidence.probes.given_floor import ALLOWED
-from serve_eval.evidence.probes.limits import FLOORS, DistanceLimits
-from serve_eval.schema import Probe, ProbeDistance, Verification, VerificationReference
+from serve_eval.schema import (
+    Probe,
+    ProbeDistance,
+    ProbeReading,
+    TokenReading,
+    Verification,
+    VerificationReference,
+)
+from serve_eval.stats.exceedances import log_evidence_above
+
+GONE = 20.0
+"""Distance of an answer that ends at once: the expected token has a probability of about 0."""
+CLEAR_GAP = 0.15
+"""Nats between the two likeliest tokens above which no healthy server was seen to choose the other
+one. Without log-probabilities only such flips count."""
+
+
+def measure_distance(probe: str, a: ProbeReading, b: ProbeReading) -> ProbeDistance | None:
+    """Return the distance of `b` from `a`, whose likeliest tokens are compared.
+
+    The second tokens are compared only after equal first ones. Returns None if the lists have no
+    token in common: then nothing was measured.
+    """
+    if a.tokens and not b.tokens:
+        return _compare_texts(probe, a, b)
+    found = list[tuple[int, float, bool]]()
+    flipped = False
+    for place in (0, 1):
+        one, other = _find(a, place), _find(b, place)
+        if one is not None and other is not None:
+            found.append((place, *_compare_tokens(one, other)))
+            flipped = one.text != other.text
+        if flipped or (place == 0 and not _begin_alike(a, b)):
+            break
+    if not found:
+        return None
+    place, nats, at_least = max(found, key=lambda one: one[1])
+    by_place = {one: value for one, value, _ in found}
+    return ProbeDistance(
+        probe=probe,
+        nats=nats,
+        token=place,
+        at_least=at_least,
+        flipped=flipped,
+        first_nats=by_place.get(0, 0.0),
+        second_nats=by_place.get(1),
+    )
+
+
+def _compare_texts(probe: str, a: ProbeReading, b: ProbeReading) -> ProbeDistance | None:
+    """Compare with an answer that lists no tokens."""
+    if not b.text:
+        return ProbeDistance(probe=probe, nats=GONE, at_least=True, flipped=True, first_nats=GONE)
+    first = _find(a, 0)
+    if first is None or not first.text:
+        return None
+    flipped = not b.text.startswith(first.text)
+    gap = _gap(first)
+    nats = gap if flipped and gap > CLEAR_GAP else 0.0
+    return ProbeDistance(
+        probe=probe, nats=nats, at_least=True, texts_only=True, flipped=flipped, first_nats=nats
+    )
+
+
+def _find(reading: ProbeReading, place: int) -> TokenReading | None:
+    """Return the token at a place of the answer; None if it is not in the list."""
+    index = place - reading.skipped
+    return reading.tokens[index] if 0 <= index < len(reading.tokens) else None
+
+
+def _begin_alike(a: ProbeReading, b: ProbeReading) -> bool:
+    """Return True if the first tokens are equal, by their texts or by those of the answers."""
+    one, other = _find(a, 0), _find(b, 0)
+    if one is not None and other is not None:
+        return one.text == other.text
+    known = one or other
+    if known is None:
+        return a.text == b.text
+    return (b if other is None else a).text.startswith(known.text)
+
+
+def _compare_tokens(a: TokenReading, b: TokenReading) -> tuple[float, bool]:
+    """Return the distance of two tokens at one place, and True if that is a lower bound."""
+    top_a, top_b = {**a.top, a.text: a.logprob}, {**b.top, b.text: b.logprob}
+    token = max(top_a, key=lambda text: top_a[text])
+    if token in top_b:
+        return abs(top_a[token] - top_b[token]), False
+    # It is less likely there than each token of the list.
+    return max(0.0, top_a[token] - min(top_b.values())), True
+
+
+def _gap(token: TokenReading) -> float:
+    """Return by how many nats the chosen token is likelier than the next one."""
+    others = [value for text, value in token.top.items() if text != token.text]
+    return token.logprob - max(others, default=token.logprob)
+
+
+def find_step(readings: Sequence[ProbeReading]) -> float:
+    """Return the step of a server's log-probabilities: 10 to the power of minus its decimals.
+
+    0 for more than six decimals, which is finer than any numerics that count.
+    """
+    values = [
+        value for reading in readings for token in reading.tokens for value in token.top.values()
+    ]
+    for decimals in range(7):
+        step = 10.0**-decimals
+        if values and all(abs(value - round(value, decimals)) < step * 1e-6 for value in values):
+            return step
+    return 0.0
+
+
+FAR_NATS = 0.5
+"""Distance, in nats, that no numerics explain. A fault of few requests shows in such hits."""
+MARGIN = 1.5
+"""Factor from the largest distance of a few repetitions to the largest one of many."""
+FLOORS = 3.0
+TIMES = 2.0
+"""Factor by which a healthy server may be further away than its siblings."""
+LEAST_FLOOR = 0.02
+"""Floor, in nats, below which siblings measure nothing. Engines that were measured with other
+kernels have largest distances of .2, so siblings below it are replicas of one build."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistanceLimits:
+    """The limits of distances, in nats. `floor` is None if nobody measured or gave it.
+
+    `measured`: siblings measured it, and `typical` is the median of their distances.
+    """
+
+    noise: float
+    step: float
+    floor: float | None
+    measured: bool = False
+    typical: float = 0.0
+
+    @property
+    def beyond_noise(self) -> float:
+        """The largest distance that the noise and the rounding explain."""
+        return max(MARGIN * self.noise, self.step)
+
+    @property
+    def known(self) -> bool:
+        """True if a server can differ from the floor: it was given, or the siblings measured it.
+
+        Siblings measure it if they differ at all, and by LEAST_FLOOR or more; noise of the
+        reference's server counts as such a difference.
+        """
+        if self.floor is None or not self.measured:
+            return self.floor is not None
+        return self.typical > 0.0 and max(self.floor, self.beyond_noise) >= LEAST_FLOOR
+
+    @property
+    def beyond_floor(self) -> float:
+        """The largest distance that healthy numerics explain; infinite if unknown."""
+        if self.floor is None or not self.known:
+            return math.inf
+        return max(self.floor * (TIMES if self.measured else 1.0), self.beyond_noise)
+
+    @property
+    def beyond_floors(self) -> float:
+        """The distance of a large fault: FLOORS times the floor; infinite if unknown."""
+        if self.floor is None or not self.known:
+            return math.inf
+        return FLOORS * max(self.floor, self.beyond_noise)
+
+    @property
+    def far(self) -> float:
+        """The distance that only a fault explains, if healthy servers have no such answers.
+
+        If siblings are compared, their answers show whether healthy servers have them.
+        """
+        given = self.known and not self.measured
+        return max(FAR_NATS, self.beyond_floors if given else FLOORS * self.beyond_noise)
+
+    @property
+    def far_alone(self) -> float:
+        """The distance that only a fault explains where no sibling answers the same probes."""
+        return max(self.far, self.beyond_floors)
+
+    @property
+    def far_sibling(self) -> float:
+        """The distance of a sibling from which a healthy server could be far away."""
+        return self.far / TIMES
+
+    def exceeds_siblings(self, nats: float, siblings: tuple[float, ...]) -> bool:
+        """Return True for an answer more than TIMES as far away as those of all siblings."""
+        return nats > max(TIMES * max(siblings), LEAST_FLOOR, self.beyond_noise)
+
+
+ALLOWED, ALLOWED_FAR = 0.05, 0.01
+"""Shares of probes beyond a given floor, and far beyond it, that healthy servers may have."""
+
+
+def weigh_probes(asked: int, beyond_floor: int, far: int) -> float:
+    """Return the natural logarithm of the evidence that a server is another one.
+
+    Of `asked` probes, `beyond_floor` lie beyond the floor and `far` of them far beyond it. The
+    evidence is the mean of that against ALLOWED and that against ALLOWED_FAR.
+    """
+    bets = (
+        log_evidence_above(beyond_floor, asked - beyond_floor, ALLOWED),
+        log_evidence_above(far, asked - far, ALLOWED_FAR),
+    )
+    top = max(bets)
+    return top + math.log(sum(math.exp(bet - top) for bet in bets) / len(bets))
+
 
 COVERED_ALPHA = 0.05
 """Probability with which more than ALLOWED of a sibling's probes lie beyond its floor."""

@@ -20,7 +20,7 @@ import math
 import statistics
 from dataclasses import dataclass, field
 
-from serve_eval.evidence.probes.limits import LEAST_FLOOR, TIMES, DistanceLimits
+from serve_eval.evidence.probes.floor import LEAST_FLOOR, TIMES, DistanceLimits
 from serve_eval.schema import ProbeDistance
 from serve_eval.stats.exceedances import ABOVE, log_evidence_above
 from serve_eval.stats.tail import count_unlikely

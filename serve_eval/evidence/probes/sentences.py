@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import statistics
 
-from serve_eval.evidence.probes.evidence import ProbeEvidence
-from serve_eval.evidence.probes.faults import CLEAN
-from serve_eval.evidence.probes.given_floor import ALLOWED, ALLOWED_FAR
-from serve_eval.evidence.probes.limits import LEAST_FLOOR, TIMES
+from serve_eval.evidence.probes.floor import ALLOWED, ALLOWED_FAR, LEAST_FLOOR, TIMES
+from serve_eval.evidence.probes.judging import CLEAN, ProbeEvidence
 from serve_eval.schema import VerificationOutcome
 
 FOUR_BIT_NATS = 0.1

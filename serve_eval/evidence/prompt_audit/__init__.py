@@ -2,15 +2,8 @@
 
 __all__ = [
     "audit",
-    "causes",
     "compare",
-    "counts",
-    "dates",
-    "differences",
-    "first_token",
-    "local",
-    "pieces",
-    "read",
+    "local_tokens",
     "reading",
-    "token_ids",
+    "server_tokens",
 ]

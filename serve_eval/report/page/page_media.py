@@ -10,7 +10,7 @@ from pathlib import Path
 from serve_eval.schema import MediaFile, MediaPart, Prompt
 from serve_eval.schema.media import media_kind
 from serve_eval.schema.media_types import IMAGES, recognise_media
-from serve_eval.storage.records.media import find_media, list_media, read_media
+from serve_eval.storage.records.prompts import find_media, list_media, read_media
 
 MOST_IMAGES = 2_000_000
 """Bytes of the images that a page holds; it links the others."""

@@ -19,7 +19,7 @@ from serve_eval.report.page.packing import pack
 from serve_eval.report.pictures.drawing import draw_all, lacks_library, name_extra
 from serve_eval.report.pictures.picture import Picture
 from serve_eval.report.text import reveal
-from serve_eval.storage.private_files import write_private
+from serve_eval.storage.json_files import write_private
 
 CORE_SCRIPTS = ("theme.js", "tables.js")
 """Scripts of every page."""

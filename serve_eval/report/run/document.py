@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from serve_eval.evaluation.steps.nothing_asked import describe_old_answers
+from serve_eval.evaluation.session_log import describe_old_answers
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.report import lines
 from serve_eval.report.attribution import sentences

@@ -13,10 +13,9 @@ import msgspec
 
 from serve_eval.client.wire_format.wire import encode
 from serve_eval.errors import ServeEvalError
-from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.trust import adopt_code
-from serve_eval.plan.prepared_task import PreparedTask
+from serve_eval.plan.prepared_task import PreparedTask, request_of
 from serve_eval.schema import HOLDOUT, Dataset, Plan, Reference, Sample, Spec, Task
 from serve_eval.verdicts.pairing import read_stored_runs
 

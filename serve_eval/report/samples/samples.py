@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from serve_eval.evaluation.results.examples import order_ids
-from serve_eval.evidence.whole_answer import join_text
+from serve_eval.evidence.agreement.answer_texts import join_text
 from serve_eval.report.samples.place import AnswerPlace, find_place
 from serve_eval.schema import (
     AnsweringServers,
@@ -27,9 +27,9 @@ from serve_eval.schema import (
 from serve_eval.storage import journal
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.journal import Record
+from serve_eval.storage.records.answer_origins import Served, read_traces
 from serve_eval.storage.records.prompts import KeptPrompt, has_prompts, read_prompts
 from serve_eval.storage.records.scores import ScoreRecord, read_scores
-from serve_eval.storage.records.traces import Served, read_traces
 from serve_eval.storage.reports.report_file import find_report
 
 FAILED, UNSCORED, RIGHT = "failed", "not scored", "right"

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from serve_eval.plan.again import write_resume_command
+from serve_eval.plan.applicable_reference import write_taking
 from serve_eval.plan.command_line import HOW_TO_TAKE
-from serve_eval.plan.lacking_reference import write_taking
 from serve_eval.plugins.withheld import name_folders
 from serve_eval.schema import Report, TaskReport, VerdictOutcome
 from serve_eval.shell_words import quote_argument, quote_path, quote_word

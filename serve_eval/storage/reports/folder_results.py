@@ -1,10 +1,15 @@
-"""Find the results of comparisons, checks and suites below a folder."""
+"""Find the results below a folder, or the commands that ended without one.
+
+They hold a plan but no result. A command that ended by itself left its line in summary.md; one that
+was killed left none.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,9 +20,12 @@ import msgspec
 
 from serve_eval.errors import RunFolderError
 from serve_eval.schema import VerdictOutcome
-from serve_eval.storage.file_names import PLAN_FILE, REPORT_FILE
-from serve_eval.storage.reports.served import name_served, shorten_url
-from serve_eval.storage.story_files import STORIES, StoryFiles
+from serve_eval.shell_words import quote_path
+from serve_eval.storage.command_folder import OUTPUTS, check_unused
+from serve_eval.storage.file_names import PLAN_FILE, REPORT_FILE, SUMMARY_FILE, journals_below
+from serve_eval.storage.run_folder import check_unused as check_unlocked
+from serve_eval.storage.run_folder import is_unfinished_copy
+from serve_eval.storage.story_files import SERVE, STORIES, StoryFiles, find_maker, name_command
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS
 
 _LISTED: Final = tuple(story for story in STORIES if story.listed and story.result)
@@ -177,3 +185,146 @@ def _describe(stored: Mapping[str, Any]) -> str:
         named = stored.get("name") or stored.get("model")
         words.append("" if named is None else f"of {named}" if tasks else str(named))
     return " ".join(filter(None, words))
+
+
+def name_served(folder: Path) -> dict[str, str]:
+    """Return the names of the plans of these servers, by `shorten_url` of their address."""
+    return {place: str(told["name"]) for place, told in _list_served(folder) if "name" in told}
+
+
+def find_served_plans(folder: Path) -> dict[str, str]:
+    """Return the plans of these servers, as the user named them, by `shorten_url`."""
+    return {place: str(told["plan"]) for place, told in _list_served(folder) if told.get("plan")}
+
+
+def _list_served(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for file in sorted(folder.absolute().parent.glob(f"*/{SERVE.result}")):
+        with suppress(OSError, msgspec.MsgspecError):
+            told = msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
+            yield shorten_url(str(told.get("base_url", ""))), told
+
+
+def shorten_url(url: str) -> str:
+    """Return an address without what the ways to write it differ by."""
+    return url.removeprefix("http://").rstrip("/").removesuffix("/v1")
+
+
+_BEGUN: Final = tuple(story for story in STORIES if story.plan and story.result)
+_RESULTS: Final = {story.result for story in STORIES if story.result}
+_RESUMED: Final = ("run", "suite")
+"""The commands that need only the folder to go on."""
+KILLED: Final = "KILLED"
+_LINE = re.compile(r"(ERROR|INTERRUPTED|INCONCLUSIVE) (.*?): no result(?:; )?(.*)")
+_ESCAPED = re.compile(r"\\(.)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedEarly:
+    """A command that ended without a result: its outcome, the cause that it left, and when.
+
+    `outcome` is ERROR, INTERRUPTED, INCONCLUSIVE or KILLED. `about` is the command with what it
+    was about, as far as it is known.
+    """
+
+    folder: Path
+    command: str
+    about: str
+    outcome: str
+    cause: str
+    ended: datetime
+
+    @property
+    def remedy(self) -> str:
+        """Return the command that goes on in the folder."""
+        place = quote_path(self.folder)
+        command = f"serve-eval {name_command(self.command)}"
+        if self.command in _RESUMED:
+            return f"{command} --resume {place}"
+        return f"start its servers, then the same {command} with -o {place}"
+
+
+def list_ended_early(folder: Path, *, most_deep: int, most_folders: int) -> Iterator[EndedEarly]:
+    """Yield the commands without a result, in the order of names, except those that still run.
+
+    A part of another command belongs to that.
+    """
+    for seen, (path, folders, files) in enumerate(os.walk(folder)):
+        here = Path(path)
+        found = next((one for one in _BEGUN if one.plan in files), None)
+        ended = not _RESULTS.isdisjoint(files)
+        deep = len(here.relative_to(folder).parts) >= most_deep
+        if seen >= most_folders or found is not None or ended or deep:
+            folders.clear()
+        folders.sort()
+        if found is None or ended or find_maker(here) or _still_runs(here):
+            continue
+        yield _read_cause(here, found.plan, found.command)
+
+
+def read_first_line(folder: Path) -> str:
+    """Return the first line of a command's summary, or "" if it wrote none."""
+    try:
+        text = (folder / SUMMARY_FILE).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    return text.partition("\n")[0]
+
+
+def _still_runs(folder: Path) -> bool:
+    try:
+        check_unused(folder)
+    except RunFolderError:
+        return True
+    return False
+
+
+def _read_cause(folder: Path, plan: str, command: str) -> EndedEarly:
+    """Return how a command ended, by the first line of its summary."""
+    summary, last = folder / SUMMARY_FILE, folder / plan
+    outcome, about, cause = KILLED, command, ""
+    if told := _LINE.match(_ESCAPED.sub(r"\1", read_first_line(folder))):
+        outcome, about, last = told[1], told[2], summary
+        cause = told[3].rpartition("; ")[0] or told[3]  # The place of the result comes last.
+    try:
+        ended = datetime.fromtimestamp(last.stat().st_mtime, UTC)
+    except OSError:
+        ended = datetime.fromtimestamp(0, UTC)
+    return EndedEarly(
+        folder=folder, command=command, about=about, outcome=outcome, cause=cause, ended=ended
+    )
+
+
+CONTINUED_DAYS = 3
+"""Age of the last answer in days up to which a folder is continued. Servers change meanwhile."""
+
+
+def list_unfinished(
+    sign: str, is_finished: Callable[[Path], bool], now_s: float | None = None
+) -> Iterator[tuple[Path, float]]:
+    """Yield folders with answers and no result, the last answer first, with its age in seconds.
+
+    `sign` is the file that marks a folder of the command. Skipped are folders in use, and those
+    whose last answer is too old.
+    """
+    now_s = time.time() if now_s is None else now_s
+    found = []
+    for folder in OUTPUTS.iterdir() if OUTPUTS.is_dir() else ():
+        if folder.is_symlink() or not (folder / sign).is_file() or is_finished(folder):
+            continue
+        if is_unfinished_copy(folder):
+            continue
+        at = read_last_answer(folder)
+        if at is not None and (age_s := now_s - at) <= CONTINUED_DAYS * 86_400:
+            found.append((folder, max(age_s, 0.0)))
+    for folder, age_s in sorted(found, key=lambda one: one[1]):
+        try:
+            check_unlocked(folder)
+        except RunFolderError:
+            continue
+        yield folder, age_s
+
+
+def read_last_answer(folder: Path) -> float | None:
+    """Return when the last answer of a run came, in seconds since 1970. None: there is none."""
+    written = (file.stat() for file in journals_below(folder))
+    return max((one.st_mtime for one in written if one.st_size), default=None)

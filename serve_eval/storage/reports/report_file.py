@@ -1,4 +1,4 @@
-"""Read and write report.json, the report of a finished run."""
+"""Read and write report.json, the report of a finished run, or describe it as JSON Schema."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import RunFolderError
+from serve_eval.json_schema import Schema, describe_type, name_schema
 from serve_eval.schema import Report
 from serve_eval.shell_words import quote_path
 from serve_eval.storage.file_names import PAGES, PLAN_FILE, REPORT_FILE
-from serve_eval.storage.folder_format import Versioned, check_format, refuse_newer
-from serve_eval.storage.missing_run import explain_missing_run
-from serve_eval.storage.private_files import pretty_json, read_written_text, write_private
+from serve_eval.storage.journal import Record
+from serve_eval.storage.json_files import (
+    FOLDER_FORMAT,
+    Versioned,
+    check_format,
+    pretty_json,
+    read_written_text,
+    refuse_newer,
+    write_private,
+)
+from serve_eval.storage.story_files import explain_missing_run
 
 REPORT_SCHEMA = 2
 """The version of report.json that this serve-eval writes, and the newest that it reads."""
@@ -80,3 +89,17 @@ def drop_report(run: Path) -> None:
     """Remove the report and its pages, which describe an earlier state."""
     for name in (REPORT_FILE, *PAGES):
         (run / name).unlink(missing_ok=True)
+
+
+def describe_report_file() -> Schema:
+    """Return the schema of report.json. Readers must accept keys that it does not list."""
+    return name_schema(
+        describe_type(Report), "report", REPORT_SCHEMA, "report.json of a run of serve-eval"
+    )
+
+
+def describe_journal() -> Schema:
+    """Return the schema of a line of samples/<task>.jsonl."""
+    return name_schema(
+        describe_type(Record), "journal", FOLDER_FORMAT, "A line of samples/<task>.jsonl"
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from serve_eval.evaluation.results.scoring import ScoredApart, grade_answer
 from serve_eval.evidence.attribution import latency
-from serve_eval.evidence.attribution.from_run import EMPTY, FAILURES, WRONG, shares, wrong
+from serve_eval.evidence.attribution.bad_workers import EMPTY, FAILURES, WRONG, shares, wrong
 from serve_eval.evidence.attribution.latency import Timed
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.processes.core_load import describe_busy, is_busy

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from serve_eval.errors import NotComparableError, PlanError
 from serve_eval.evaluation.endpoint.launch import last_endpoint
-from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.plan.prepared_task import PreparedTask
+from serve_eval.plan.prepared_task import PreparedTask, request_of
 from serve_eval.plugins import extensions
 from serve_eval.schema import Endpoint, Plan, Sample, SamplingDefaults, Task
 from serve_eval.stats.contingency import CONTEXT, GENERATION

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from serve_eval.evidence.agreement.at_start import find_at_start
+from serve_eval.evidence.agreement.answer_texts import find_at_start
 from serve_eval.stats.common_prefix import common_prefix
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.odd_one_out import odd_one_out

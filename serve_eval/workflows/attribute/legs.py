@@ -18,7 +18,7 @@ import msgspec
 
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format import wire
-from serve_eval.evaluation.engine.thinking import send_to_thinker
+from serve_eval.evaluation.engine.send import send_to_thinker
 from serve_eval.schema import Failure, FailureKind, Request, Response
 from serve_eval.workflows.attribute.pair_signature import sign
 

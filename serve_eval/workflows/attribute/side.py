@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from serve_eval.storage.reports.comparison_files import locate_runs
+from serve_eval.storage.reports.story_results import locate_runs
 from serve_eval.storage.story_files import COMPARE
 
 

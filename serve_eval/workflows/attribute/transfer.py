@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from serve_eval.evidence.attribution.from_run import WRONG, wrong
+from serve_eval.evidence.attribution.bad_workers import WRONG, wrong
 from serve_eval.schema import Attribution, Task, WorkerShare
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.multiplicity import holm

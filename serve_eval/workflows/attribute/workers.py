@@ -14,7 +14,7 @@ from serve_eval.errors import PlanError
 from serve_eval.schema import Endpoint, Failure, Plan
 from serve_eval.schema.base_url import find_address, normalise_base_url
 from serve_eval.stats.contingency import CONTEXT, GENERATION
-from serve_eval.storage.records.traces import read_traces
+from serve_eval.storage.records.answer_origins import read_traces
 
 SERVER = "server"
 ROLES = (CONTEXT, GENERATION, SERVER)

@@ -19,13 +19,13 @@ from serve_eval.evaluation.endpoint.launch import Launching, check_launcher, lau
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.run_session import ignore
-from serve_eval.evaluation.stopwatch import Stopwatch
+from serve_eval.evaluation.session_log import Stopwatch
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Bisection, BisectionResult, BisectionStep, Plan, Progress, Report
 from serve_eval.storage import run_folder
-from serve_eval.storage.differences import differences
+from serve_eval.storage.json_files import differences
 from serve_eval.storage.story_files import BISECT
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
 from serve_eval.workflows.bisect.configurations import Configurations

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.storage.differences import refuse_other
 from serve_eval.storage.file_names import BISECTION_RUNS
+from serve_eval.storage.json_files import refuse_other
 from serve_eval.storage.story_files import BISECT
 from serve_eval.workflows.bisect.configurations import Configurations
 

@@ -19,7 +19,7 @@ from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import MEAN, Report
 from serve_eval.stats.classic import classic_test
 from serve_eval.storage.file_names import BISECTION_REFERENCES
-from serve_eval.storage.private_files import write_private
+from serve_eval.storage.json_files import write_private
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.verdicts.reference_samples import SampleScores
 

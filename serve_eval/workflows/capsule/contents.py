@@ -14,7 +14,7 @@ import msgspec
 from serve_eval.client.secret_mask import SecretMask, variables_in
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.storage.file_names import LOGS
-from serve_eval.storage.private_files import pretty_json, write_private
+from serve_eval.storage.json_files import pretty_json, write_private
 from serve_eval.storage.records.scores import read_scores
 from serve_eval.storage.server_logs import between, log_files, read
 from serve_eval.whole_file import PARTIAL

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import DatasetError, PlanError
-from serve_eval.evaluation.results.repeats import Repeated
+from serve_eval.evaluation.results.sample_table import Repeated
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.registry import nearest
 from serve_eval.schema import HOLDOUT, Attempt, Plan, Sample
 from serve_eval.shell_words import quote_path
 from serve_eval.storage import journal
-from serve_eval.storage.differences import differences
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.journal import Record
+from serve_eval.storage.json_files import differences
 from serve_eval.storage.sessions import SessionRecord
 
 

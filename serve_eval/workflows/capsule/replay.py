@@ -13,7 +13,7 @@ from serve_eval.client.request_body import put_media
 from serve_eval.client.wire_format import logprobs, wire
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.capabilities.sampling import to_fields
-from serve_eval.evaluation.engine.request import request_of
+from serve_eval.plan.prepared_task import request_of
 from serve_eval.schema import LogprobsForm, Need
 from serve_eval.workflows.capsule.packed import Packed
 

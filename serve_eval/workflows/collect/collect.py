@@ -16,7 +16,7 @@ from serve_eval.series.asked_alike import find_pass_at_all
 from serve_eval.series.deployments import find_seed
 from serve_eval.storage.file_names import REPORT_FILE, SUITE_RUNS
 from serve_eval.storage.reports.report_file import has_report, read_report
-from serve_eval.storage.reports.suite_files import find_suite_report, read_suite
+from serve_eval.storage.reports.story_results import find_suite_report, read_suite
 from serve_eval.storage.run_folder import holds_run
 from serve_eval.storage.story_files import SUITE
 from serve_eval.verdicts.many_tests import find_test

@@ -15,10 +15,9 @@ from serve_eval.client.connection import connect
 from serve_eval.errors import NoRoomError
 from serve_eval.evaluation.capabilities.sampling import to_fields
 from serve_eval.evaluation.endpoint.launch import launch
-from serve_eval.evaluation.engine.lockstep import Lockstep, Participant
-from serve_eval.evaluation.engine.progress import Labelled
+from serve_eval.evaluation.engine.lockstep import Labelled, Lockstep, Participant
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evidence.companions import Companions
+from serve_eval.evidence.engine_counters import Companions
 from serve_eval.schema import Comparison, Divergence, Endpoint, Sample, SamplingDefaults
 from serve_eval.storage.sessions import read_defaults
 from serve_eval.storage.story_files import COMPARE

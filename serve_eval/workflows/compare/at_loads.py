@@ -15,13 +15,13 @@ from pathlib import Path
 
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.run_session import ignore
-from serve_eval.evaluation.steps.nothing_asked import (
+from serve_eval.evaluation.session_log import (
+    Stopwatch,
     find_stated_time,
     write_notice,
     write_warning,
 )
-from serve_eval.evaluation.stopwatch import Stopwatch
-from serve_eval.evidence.agreement.load_words import NOTHING, name_loads
+from serve_eval.evidence.agreement.self_flips import NOTHING, name_loads
 from serve_eval.schema import (
     Comparison,
     LoadComparison,

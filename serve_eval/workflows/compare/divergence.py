@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from serve_eval.client.client import Client
-from serve_eval.evaluation.engine.answer_tokens import AnswerToken, Unreadable, ask_tokens
-from serve_eval.evaluation.engine.request import request_of
-from serve_eval.evidence.agreement.first_divergence import find_token
+from serve_eval.evaluation.probe_server import AnswerToken, Unreadable, ask_tokens
+from serve_eval.evidence.agreement.answer_texts import find_token
+from serve_eval.plan.prepared_task import request_of
 from serve_eval.schema import Divergence, Parting, Request, Sample, Task
 
 NEAR_TIE_NATS = 0.1

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.evaluation.steps.nothing_asked import describe_old_answers
+from serve_eval.evaluation.session_log import describe_old_answers
 from serve_eval.report.attribution import sentences
 from serve_eval.report.ci.ci_result import CiCase, CiSuite
 from serve_eval.report.ci.properties import list_figures, list_other

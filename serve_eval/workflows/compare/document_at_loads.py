@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from serve_eval.evaluation.steps.nothing_asked import describe_old_answers
+from serve_eval.evaluation.session_log import describe_old_answers
 from serve_eval.report.ci.ci_result import CiCase, CiSuite
 from serve_eval.report.document import Conclusion, Depth, Document, Statement, name_state
 from serve_eval.report.one_line import describe_drop

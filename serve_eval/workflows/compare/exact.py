@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from serve_eval.evidence.agreement import answer_pairs
 from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
-from serve_eval.evidence.agreement.first_divergence import find_first_divergences, part
-from serve_eval.evidence.whole_answer import join_text
+from serve_eval.evidence.agreement.answer_texts import find_first_divergences, join_text, part
 from serve_eval.schema import Parting, TokenEquality, Verdict, VerdictOutcome
 from serve_eval.workflows.compare.steadiness import Second
 

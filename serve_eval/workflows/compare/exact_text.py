@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from serve_eval.evidence.agreement.first_divergence import (
+from serve_eval.evidence.agreement.answer_texts import (
     describe_first_divergences,
     draw_first_divergences,
     read_first_divergences,

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from serve_eval.errors import ExternalCodeError, ServeEvalError
-from serve_eval.evidence.agreement import cut_right
+from serve_eval.evidence.agreement import score_pairs as cut_right
 from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
 from serve_eval.evidence.agreement.score_pairs import score_pairs
 from serve_eval.plugins.values import VerdictRule, load_verdict_rule

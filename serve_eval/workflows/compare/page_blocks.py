@@ -27,8 +27,8 @@ from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import ComparedTask, Comparison, Plan, Report
 from serve_eval.storage import run_folder
 from serve_eval.storage.records.scores import read_values
-from serve_eval.storage.reports.comparison_files import locate_runs
 from serve_eval.storage.reports.report_file import find_report
+from serve_eval.storage.reports.story_results import locate_runs
 from serve_eval.workflows.compare.rows import (
     summarise_compared,
 )

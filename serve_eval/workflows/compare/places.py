@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from serve_eval.evidence.agreement.first_divergence import BAR, RANGES, is_clear, name_range
+from serve_eval.evidence.agreement.answer_texts import BAR, RANGES, is_clear, name_range
 from serve_eval.schema import Divergence, DivergencePlaces, Flip
 
 LEAST_EXAMINED = 3

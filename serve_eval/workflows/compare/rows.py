@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from serve_eval.evidence.agreement.words import conclusion, describe_repeated, name_p
+from serve_eval.evidence.agreement.self_flips import conclusion, describe_repeated, name_p
 from serve_eval.report.lines import anchors_text, seconds
 from serve_eval.report.repeats import describe_agreement, describe_repeats
 from serve_eval.report.summary import Row, SummaryTask, brief, describe_answers, name_expected

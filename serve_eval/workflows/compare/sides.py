@@ -13,19 +13,19 @@ import msgspec
 
 from serve_eval.errors import NotComparableError, PlanError
 from serve_eval.evaluation.endpoint.launch import check_launcher, with_model
+from serve_eval.evaluation.preflight import check_pair_margins
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.prompt_lengths import keep_lengths
-from serve_eval.evaluation.provable_margin import check_pair_margins
 from serve_eval.evaluation.settle import settle
 from serve_eval.evidence.agreement.answer_pairs import read_task
-from serve_eval.evidence.agreement.common_prompts import CHOICE
+from serve_eval.evidence.agreement.score_pairs import CHOICE
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.protocol.fingerprint import SCORER_OPTIONS
 from serve_eval.schema import HOLDOUT, Plan, Progress, Spec, is_mutable
 from serve_eval.schema.base_url import list_servers
 from serve_eval.storage import order_seed, run_folder
-from serve_eval.storage.differences import refuse_other
+from serve_eval.storage.json_files import refuse_other
 from serve_eval.storage.reports.report_file import has_report, read_report
 from serve_eval.storage.story_files import COMPARE
 from serve_eval.verdicts.below_reference import estimate_expected

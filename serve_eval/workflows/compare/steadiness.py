@@ -15,7 +15,7 @@ from pathlib import Path
 
 from serve_eval.evidence.agreement import answer_pairs
 from serve_eval.evidence.agreement.answer_pairs import TaskAnswers, another_answer
-from serve_eval.evidence.agreement.sampling_seeds import (
+from serve_eval.evidence.agreement.self_flips import (
     Drawn,
     find_drawn,
     repeats_show_noise,

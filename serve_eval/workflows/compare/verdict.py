@@ -18,21 +18,24 @@ from serve_eval.evaluation.capabilities.sampling import (
 )
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evidence.agreement import answer_pairs
-from serve_eval.evidence.agreement.all_answers import (
+from serve_eval.evidence.agreement.answer_pairs import (
+    TaskAnswers,
     agree_in_all,
     find_all_changes,
     find_prompt,
+    find_text_places,
     list_flips,
     pair_own,
     pair_runs,
 )
-from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
-from serve_eval.evidence.agreement.common_prompts import keep_common
-from serve_eval.evidence.agreement.own_repeats import compare_repeats
-from serve_eval.evidence.agreement.sampling_seeds import UNMEASURED
-from serve_eval.evidence.agreement.self_flips import self_flips
-from serve_eval.evidence.agreement.text_places import find_text_places
-from serve_eval.evidence.agreement.words import conclusion, evidence
+from serve_eval.evidence.agreement.score_pairs import keep_common
+from serve_eval.evidence.agreement.self_flips import (
+    UNMEASURED,
+    compare_repeats,
+    conclusion,
+    evidence,
+    self_flips,
+)
 from serve_eval.evidence.path_proof import apply_path
 from serve_eval.plugins.values import load_verdict_rule, rules_with_pairs
 from serve_eval.protocol.shared import build_task

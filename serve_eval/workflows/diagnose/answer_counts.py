@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 
-from serve_eval.evidence.prompt_audit.local import LocalTokenizer
+from serve_eval.evidence.prompt_audit.local_tokens import LocalTokenizer
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding
 

@@ -15,8 +15,7 @@ from serve_eval.schema import Attempt, Failure, Metric, Outcome, Response
 from serve_eval.stats.low_scores import find_cut
 from serve_eval.storage import journal
 from serve_eval.storage.file_names import samples_file
-from serve_eval.storage.records.scores import ScoreRecord, score_records
-from serve_eval.storage.records.shared_values import SharedValues
+from serve_eval.storage.records.scores import ScoreRecord, SharedValues, score_records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

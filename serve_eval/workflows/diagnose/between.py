@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from serve_eval.evidence.agreement.answer_signs import SIGNS, is_loop
+from serve_eval.evidence.agreement.answer_texts import SIGNS, is_loop
 from serve_eval.schema import Response
 from serve_eval.stats.hypergeometric import no_worse
 from serve_eval.stats.mcnemar import mcnemar

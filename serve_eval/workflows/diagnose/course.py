@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from serve_eval.evaluation.results.degradation import describe as told_of
-from serve_eval.evidence.attribution.from_run import AT_FIRST
+from serve_eval.evidence.attribution.bad_workers import AT_FIRST
 from serve_eval.evidence.attribution.latency import describe_slow as told_of_slow
 from serve_eval.schema import LostAnswer, find_lost
 from serve_eval.workflows.diagnose.asked import AskedSample

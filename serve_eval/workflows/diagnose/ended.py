@@ -7,9 +7,9 @@ from pathlib import Path
 from serve_eval.schema import SuiteRunReport
 from serve_eval.shell_words import quote_path
 from serve_eval.storage.file_names import SUITE_RUNS
-from serve_eval.storage.reports.suite_files import find_suite_report
+from serve_eval.storage.reports.story_results import find_suite_report
 from serve_eval.storage.run_folder import holds_run
-from serve_eval.storage.session_end import INTERRUPTED, find_session_end
+from serve_eval.storage.sessions import INTERRUPTED, find_session_end
 from serve_eval.storage.story_files import COMPARE, SUITE, VERIFY
 
 

@@ -18,7 +18,7 @@ from serve_eval.client.secret_mask import SecretMask
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.trust import adopt_code
-from serve_eval.evidence.attribution.answering_roles import list_answering_roles
+from serve_eval.evidence.attribution.matching import list_answering_roles
 from serve_eval.plan.again import write_resume_command
 from serve_eval.plan.command_line import write_serve_command
 from serve_eval.plugins.withheld import name_folders
@@ -35,8 +35,8 @@ from serve_eval.schema import (
 )
 from serve_eval.shell_words import quote_path, quote_word
 from serve_eval.storage import run_folder
+from serve_eval.storage.reports.folder_results import find_served_plans, shorten_url
 from serve_eval.storage.reports.report_file import find_report
-from serve_eval.storage.reports.served import find_served_plans, shorten_url
 from serve_eval.storage.server_logs import log_files
 from serve_eval.storage.sessions import SessionRecord, read_sessions
 from serve_eval.workflows.diagnose.asked import AskedSample, read_asked

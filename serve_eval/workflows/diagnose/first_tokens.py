@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from serve_eval.evidence.agreement.at_start import find_at_start
+from serve_eval.evidence.agreement.answer_texts import find_at_start
 from serve_eval.schema import VerdictOutcome
 from serve_eval.stats.binomial import binomial_tail
 from serve_eval.stats.common_prefix import common_prefix

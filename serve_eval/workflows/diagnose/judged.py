@@ -14,8 +14,8 @@ from serve_eval.schema import Comparison, SuiteReport, Verdict, VerdictOutcome, 
 from serve_eval.shell_words import quote_path
 from serve_eval.stats.judgement import Reason
 from serve_eval.storage.file_names import PAGE_FILE
-from serve_eval.storage.reports.suite_files import find_suite_report, find_suite_rows
-from serve_eval.storage.session_end import INTERRUPTED
+from serve_eval.storage.reports.story_results import find_suite_report, find_suite_rows
+from serve_eval.storage.sessions import INTERRUPTED
 from serve_eval.storage.story_files import COMPARE, VERIFY
 from serve_eval.workflows.diagnose.ended import describe_end, find_end, list_unstarted
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence

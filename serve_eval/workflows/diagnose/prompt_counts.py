@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.engine.request import request_of
-from serve_eval.evidence.prompt_audit.counts import find_gap
-from serve_eval.evidence.prompt_audit.local import LocalTokenizer
+from serve_eval.evidence.prompt_audit.audit import find_gap
+from serve_eval.evidence.prompt_audit.local_tokens import LocalTokenizer
+from serve_eval.plan.prepared_task import request_of
 from serve_eval.schema import Dataset, Prompt, Task
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, base_of
 from serve_eval.workflows.diagnose.finding import Finding

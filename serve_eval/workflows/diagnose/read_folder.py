@@ -10,7 +10,7 @@ from serve_eval.errors import RunFolderError
 from serve_eval.plugins.scope import with_scope
 from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import SUITE_RUNS
-from serve_eval.storage.reports.comparison_files import locate_runs
+from serve_eval.storage.reports.story_results import locate_runs
 from serve_eval.storage.story_files import COMPARE
 from serve_eval.workflows.diagnose.ended import has_only_end
 from serve_eval.workflows.diagnose.evidence import Evidence, read

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from serve_eval.evaluation.prepare import OTHER_DATA
-from serve_eval.plan.data_roots import DATASET
+from serve_eval.plan.prepared_task import DATASET
 from serve_eval.schema import VerdictOutcome
 from serve_eval.shell_words import quote_word
 from serve_eval.verdicts.references import describe_difference

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from serve_eval.evidence.prompt_audit.counts import find_gap
+from serve_eval.evidence.prompt_audit.audit import find_gap
 from serve_eval.schema import Comparison
 from serve_eval.workflows.diagnose.evidence import Evidence
 from serve_eval.workflows.diagnose.finding import MIXED, Finding

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.trust import adopt_code
-from serve_eval.evidence.attribution.prompt_kinds import SUBJECT, kinds_of
+from serve_eval.evidence.attribution.bad_workers import SUBJECT, kinds_of
 from serve_eval.schema import HOLDOUT, Dataset, Metric, Reference, Task
 from serve_eval.stats.clusters import cluster_keys, number_keys
-from serve_eval.storage.records.traces import Served, read_traces
+from serve_eval.storage.records.answer_origins import Served, read_traces
 from serve_eval.verdicts.pairing import read_stored_runs
 from serve_eval.verdicts.reference_samples import as_stored
 from serve_eval.workflows.diagnose.asked import AskedSample

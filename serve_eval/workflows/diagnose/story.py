@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from serve_eval.evidence.prompt_audit.local import LocalTokenizer
+from serve_eval.evidence.prompt_audit.local_tokens import LocalTokenizer
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.attribution import accusations
 from serve_eval.schema import Comparison, SuiteRow
-from serve_eval.storage.reports.suite_files import find_suite_rows
+from serve_eval.storage.reports.story_results import find_suite_rows
 from serve_eval.storage.story_files import COMPARE
 from serve_eval.workflows.diagnose import (
     answer_counts,

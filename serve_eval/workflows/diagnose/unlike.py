@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from serve_eval.evidence.agreement.answer_signs import find_scripts, is_loop, mark_shared
+from serve_eval.evidence.agreement.answer_texts import find_scripts, is_loop, mark_shared
 from serve_eval.schema import Response
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.verdicts.pairing import read_stored_answers

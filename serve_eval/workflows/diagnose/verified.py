@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from serve_eval.evidence.probes.evidence import UNSOUND
+from serve_eval.evidence.probes.judging import UNSOUND
 from serve_eval.schema import Verification
 from serve_eval.shell_words import quote_path, quote_word
-from serve_eval.storage.reports.ended_early import KILLED, list_ended_early
+from serve_eval.storage.reports.folder_results import KILLED, list_ended_early
 from serve_eval.workflows.diagnose.outcomes import ENDED_EARLY, FolderOutcome, FolderOutcomes
 
 MEASURED = "word_problems"

@@ -24,7 +24,7 @@ from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import LM_EVAL as LM_EVAL_FOLDER
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.journal import StoredResponses
-from serve_eval.storage.private_files import replace_private, write_private
+from serve_eval.storage.json_files import replace_private, write_private
 from serve_eval.storage.records.scores import read_scores
 from serve_eval.storage.reports.report_file import read_report
 from serve_eval.workflows.export.own_rows import write_own

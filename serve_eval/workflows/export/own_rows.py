@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.evaluation.engine.request import request_of
 from serve_eval.harness.layout import NO_FILTER, Logged, Row, mean_stderr, row, write_json
-from serve_eval.plan.prepared_task import PreparedTask
+from serve_eval.plan.prepared_task import PreparedTask, request_of
 from serve_eval.schema import HOLDOUT, MEAN, Message, Response, Sample, Task, TaskResult
 from serve_eval.schema.media import describe_turn
 from serve_eval.storage.records.scores import ScoreRecord

@@ -10,7 +10,7 @@ from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.capabilities import features
-from serve_eval.evaluation.capabilities.logprobs import prompt_logprobs
+from serve_eval.evaluation.capabilities.features import prompt_logprobs
 from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
 from serve_eval.schema import Ability, Endpoint, Failure, Need, Plan
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from serve_eval.client.client import Client
-from serve_eval.evaluation.engine.request import request_of
+from serve_eval.plan.prepared_task import request_of
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Failure, Spec
 

@@ -17,8 +17,7 @@ import msgspec
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
-from serve_eval.evaluation.engine.request import request_of
-from serve_eval.plan.prepared_task import PreparedTask
+from serve_eval.plan.prepared_task import PreparedTask, request_of
 from serve_eval.schema import Failure, FailureKind, Override, Request, Sample
 from serve_eval.storage.reports.invariants_files import CacheSalt, find_salt, write_salt
 

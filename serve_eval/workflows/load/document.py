@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.evidence.agreement.first_divergence import (
+from serve_eval.evidence.agreement.answer_texts import (
     describe_first_divergences,
     draw_first_divergences,
     read_first_divergences,
 )
-from serve_eval.evidence.agreement.load_words import NOTHING
+from serve_eval.evidence.agreement.self_flips import NOTHING
 from serve_eval.report.ci import CiCase, CiState, CiSuite
 from serve_eval.report.document import (
     Block,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serve_eval.evidence.agreement.answer_pairs import TaskAnswers, another_answer, read_task, texts
-from serve_eval.evidence.agreement.first_divergence import find_first_divergences, part
+from serve_eval.evidence.agreement.answer_texts import find_first_divergences, part
 from serve_eval.evidence.agreement.score_pairs import list_groups
 from serve_eval.schema import MEAN, FirstDivergences, LoadPoint, Report
 from serve_eval.stats.bounds import bounds as find_bounds

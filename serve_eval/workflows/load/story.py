@@ -25,7 +25,7 @@ from serve_eval.evaluation.passes import (
     settle_order,
 )
 from serve_eval.evaluation.run_session import ignore
-from serve_eval.evaluation.stopwatch import Stopwatch
+from serve_eval.evaluation.session_log import Stopwatch
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import LoadBracket, LoadSurface, LoadTask, Plan, Progress
 from serve_eval.storage import run_folder

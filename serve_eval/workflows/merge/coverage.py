@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.results.repeats import Repeated
+from serve_eval.evaluation.results.sample_table import Repeated
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plan.shard import list_places
 from serve_eval.schema import Sample, Shard
@@ -14,7 +14,7 @@ from serve_eval.shell_words import quote_path
 from serve_eval.storage import sessions
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.journal import read
-from serve_eval.storage.records.reply_proofs import keep_standing, run_proofs
+from serve_eval.storage.records.answer_origins import keep_standing, run_proofs
 from serve_eval.workflows.merge.shards import ShardFolder
 
 

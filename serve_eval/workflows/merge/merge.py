@@ -8,18 +8,24 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from serve_eval.errors import DatasetError, RunFolderError
-from serve_eval.evaluation.engine.order import arrange, task_seed
+from serve_eval.evaluation.engine.lane import arrange, task_seed
 from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Plan, Report, Sample
 from serve_eval.storage import order_seed, sessions
-from serve_eval.storage.copied_run import check_copy, end_copy, mark_copy, open_copy
-from serve_eval.storage.copy_mark import CopyMark
-from serve_eval.storage.differences import list_differing
-from serve_eval.storage.records.merged import merge_journals, merge_other_records
+from serve_eval.storage.copied_run import (
+    check_copy,
+    end_copy,
+    mark_copy,
+    merge_journals,
+    merge_other_records,
+    open_copy,
+)
+from serve_eval.storage.json_files import list_differing
 from serve_eval.storage.reports.report_file import write_report
+from serve_eval.storage.run_folder import CopyMark
 from serve_eval.workflows.merge.coverage import check_coverage, with_repeats
 from serve_eval.workflows.merge.shards import ShardFolder
 

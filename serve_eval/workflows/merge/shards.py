@@ -14,7 +14,7 @@ from serve_eval.errors import RunFolderError
 from serve_eval.plan.shard import whole_fingerprint
 from serve_eval.schema import Plan, Shard
 from serve_eval.storage import order_seed, run_folder
-from serve_eval.storage.differences import list_differing
+from serve_eval.storage.json_files import list_differing
 
 SHOWN = 20
 """Most lines of a message about differences."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from serve_eval.evidence.agreement.answer_signs import find_scripts, is_loop, mark_shared
+from serve_eval.evidence.agreement.answer_texts import find_scripts, is_loop, mark_shared
 from serve_eval.schema import Response, Sample
 from serve_eval.storage.journal import Record
 from serve_eval.verdicts.reference_answers import StoredAnswers

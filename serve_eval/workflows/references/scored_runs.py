@@ -12,16 +12,15 @@ from typing import NamedTuple
 from serve_eval.errors import EndpointError, RunFolderError
 from serve_eval.evaluation.capabilities import reason
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.evaluation.results.replay import take
-from serve_eval.evaluation.task_run import open_scoring
+from serve_eval.evaluation.task_run import open_scoring, take
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import Plan, Task, VerdictOutcome
 from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import executions_file, judgements_file, samples_file
 from serve_eval.storage.journal import Journal
+from serve_eval.storage.records.answer_origins import keep_standing, run_proofs
 from serve_eval.storage.records.executions import Executions
 from serve_eval.storage.records.judgements import Judgements
-from serve_eval.storage.records.reply_proofs import keep_standing, run_proofs
 from serve_eval.storage.reports.report_file import has_report, read_report
 from serve_eval.storage.sessions import read_unsupported
 from serve_eval.workflows.references.distinct_seeds import with_seed

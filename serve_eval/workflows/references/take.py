@@ -18,22 +18,22 @@ import msgspec
 from serve_eval.client.connection import connect
 from serve_eval.errors import PlanError, RunFolderError, ServeEvalError
 from serve_eval.evaluation.endpoint.launch import check_launcher, launch, with_model
-from serve_eval.evaluation.engine.progress import Labelled
+from serve_eval.evaluation.engine.lockstep import Labelled
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.passes import check_same_passes
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.settle import settle
-from serve_eval.evidence.companions import Companions
+from serve_eval.evidence.engine_counters import Companions
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Endpoint, Plan, Progress, Spec, VerdictOutcome, is_rehearsal
 from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import SERVERS
+from serve_eval.storage.reports.folder_results import list_unfinished
 from serve_eval.storage.reports.report_file import has_report, read_report
 from serve_eval.storage.story_files import TAKE
-from serve_eval.storage.unfinished import list_unfinished
 from serve_eval.verdicts.one_draw import describe_one_seed
 from serve_eval.workflows.references.entries import check_entry, make_folder
 from serve_eval.workflows.references.register import (

@@ -18,9 +18,8 @@ import msgspec
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.evaluation.results.replay import take
 from serve_eval.evaluation.results.scoring import ScoringProcesses
-from serve_eval.evaluation.task_run import recipe_of
+from serve_eval.evaluation.task_run import recipe_of, take
 from serve_eval.evaluation.trust import to_read
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import (
@@ -34,11 +33,10 @@ from serve_eval.schema import (
 from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import executions_file, judgements_file, samples_file
 from serve_eval.storage.journal import read
+from serve_eval.storage.records.answer_origins import keep_standing, run_proofs
 from serve_eval.storage.records.executions import Executions, permit
 from serve_eval.storage.records.judgements import Judgements
-from serve_eval.storage.records.reply_proofs import keep_standing, run_proofs
-from serve_eval.storage.records.scores import ScoreRecord, as_on_file, score_records
-from serve_eval.storage.records.shared_values import SharedValues
+from serve_eval.storage.records.scores import ScoreRecord, SharedValues, as_on_file, score_records
 from serve_eval.storage.reports.report_file import find_report
 from serve_eval.workflows.rescore.rescored_run import check_new_run, write_rescored_run
 from serve_eval.workflows.rescore.rescored_task import (

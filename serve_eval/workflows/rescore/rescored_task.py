@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from serve_eval.errors import DatasetError, PlanError
-from serve_eval.plan.data_roots import find_roots
-from serve_eval.plan.prepared_task import PreparedTask
+from serve_eval.plan.plan_file import to_file
+from serve_eval.plan.prepared_task import PreparedTask, find_roots
 from serve_eval.plan.resolve import resolve
-from serve_eval.plan.serialise import to_file
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import fingerprint, without_scorer_options
 from serve_eval.protocol.shared import TASKS, build_task
 from serve_eval.schema import Dataset, Plan, Spec, Task, is_mutable
-from serve_eval.storage.differences import differences
+from serve_eval.storage.json_files import differences
 
 _CASES_HINT = (
     "The cases changed. Repeat the same serve-eval run, which asks the new ones and scores the"

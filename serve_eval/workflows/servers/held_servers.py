@@ -23,8 +23,8 @@ import msgspec
 
 from serve_eval.errors import LaunchError
 from serve_eval.schema import Endpoint
+from serve_eval.storage.json_files import pretty_json, write_private
 from serve_eval.storage.ownership import state_folder
-from serve_eval.storage.private_files import pretty_json, write_private
 
 LOCK = "lock"
 

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from serve_eval.errors import EndpointError, LaunchError
-from serve_eval.evaluation.endpoint.keeper import while_kept
 from serve_eval.evaluation.endpoint.launch import launch
+from serve_eval.evaluation.shared_server import while_kept
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import Endpoint, HeldServers, Plan
 from serve_eval.workflows.servers import daemon, held_servers

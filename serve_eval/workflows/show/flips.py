@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from serve_eval.errors import PlanError, ServeEvalError
-from serve_eval.evidence.agreement.first_divergence import part
-from serve_eval.evidence.whole_answer import join_text
+from serve_eval.evidence.agreement.answer_texts import join_text, part
 from serve_eval.report.samples.known import ReferenceScores, prepare_again, score_reference
 from serve_eval.report.samples.samples import SampleSource, ShownSample
 from serve_eval.schema import Parting

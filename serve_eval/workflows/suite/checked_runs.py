@@ -11,8 +11,8 @@ from typing import NamedTuple
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.build_report import check_pairs
 from serve_eval.evaluation.endpoint.launch import check_launcher
+from serve_eval.evaluation.preflight import check_margins
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.provable_margin import check_margins
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.plan.prepared_task import PreparedTask

@@ -15,8 +15,8 @@ from serve_eval.evaluation.endpoint.launch import Launching, launch, with_model
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import ignore
+from serve_eval.evaluation.session_log import Stopwatch
 from serve_eval.evaluation.shared_server import SharedServer
-from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.plugins.extensions import defect
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import (
@@ -30,7 +30,7 @@ from serve_eval.schema import (
     is_rehearsal,
 )
 from serve_eval.storage.file_names import SERVERS, SUITE_RUNS
-from serve_eval.storage.reports.suite_files import find_earlier_report, write_suite_report
+from serve_eval.storage.reports.story_results import find_earlier_report, write_suite_report
 from serve_eval.storage.story_files import SUITE
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
 from serve_eval.verdicts.rehearsed import went_through

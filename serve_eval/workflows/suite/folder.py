@@ -21,11 +21,11 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.schema import Plan, Report, Suite, SuiteRun, TaskReport, is_mutable
 from serve_eval.storage import run_folder
-from serve_eval.storage.differences import differences
+from serve_eval.storage.command_folder import check_free
 from serve_eval.storage.file_names import SERVERS, SUITE_RUNS
-from serve_eval.storage.folder_lock import check_free
+from serve_eval.storage.json_files import differences
 from serve_eval.storage.reports.report_file import read_report
-from serve_eval.storage.reports.suite_files import read_suite, set_aside_report, write_suite
+from serve_eval.storage.reports.story_results import read_suite, set_aside_report, write_suite
 from serve_eval.storage.run_folder import FREE_FIELDS
 from serve_eval.storage.story_files import SUITE
 

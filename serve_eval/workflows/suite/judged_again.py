@@ -8,12 +8,12 @@ from pathlib import Path
 
 from serve_eval.errors import PlanError, RunFolderError, ServeEvalError, WithheldCodeError
 from serve_eval.evaluation.evaluate import judge_again
-from serve_eval.evaluation.stopwatch import Stopwatch
+from serve_eval.evaluation.session_log import Stopwatch
 from serve_eval.schema import Plan, Report, RunError, Spec, Suite, SuiteReport, SuiteRun
 from serve_eval.series.measured_runs import MeasuredRun
 from serve_eval.storage.file_names import SUITE_RUNS
 from serve_eval.storage.reports.report_file import read_report
-from serve_eval.storage.reports.suite_files import find_suite_report, read_suite
+from serve_eval.storage.reports.story_results import find_suite_report, read_suite
 from serve_eval.storage.story_files import SUITE
 from serve_eval.workflows.suite.execution import describe_error, report_on
 from serve_eval.workflows.suite.judgement import EndedRun

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from serve_eval.plan.parse import SECTIONS
+from serve_eval.plan.plan_file import SECTIONS
 from serve_eval.schema import Plan
 from serve_eval.yaml_source import YamlDocument
 

@@ -28,7 +28,7 @@ from itertools import product
 from typing import Any
 
 from serve_eval.plan.options import SAMPLING_SEED, list_protocol_fields
-from serve_eval.plan.parse import KEYS, SECTIONS
+from serve_eval.plan.plan_file import KEYS, SECTIONS
 from serve_eval.plugins.registry import nearest
 from serve_eval.workflows.suite.layers import ADDRESSES, Layer, places
 from serve_eval.yaml_source import YamlDocument

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from serve_eval.evaluation.steps.nothing_asked import (
-    describe_old_answers,
-    find_last_answer,
-    write_notice,
-)
+from serve_eval.evaluation.session_log import describe_old_answers, find_last_answer, write_notice
 from serve_eval.schema import SuiteReport
 from serve_eval.storage.file_names import SUITE_RUNS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from serve_eval.plan.serialise import to_file
+from serve_eval.plan.plan_file import to_file
 from serve_eval.schema import Suite
 from serve_eval.workflows.suite.matrix import TASK_LABEL
 

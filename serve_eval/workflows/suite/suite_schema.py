@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from serve_eval.json_schema import Schema, close_object, describe_type, name_schema
-from serve_eval.plan.plan_schema import describe_keys, describe_launchers
+from serve_eval.plan.plan_file import describe_keys, describe_launchers
 from serve_eval.schema import AccuracySpec, Scalar
 from serve_eval.workflows.suite.match import PLAIN
 from serve_eval.workflows.suite.matrix import ATTRIBUTES, LABEL, TASK_LABEL

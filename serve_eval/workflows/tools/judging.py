@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from serve_eval.evidence.agreement.load_words import name_loads
+from serve_eval.evidence.agreement.self_flips import name_loads
 from serve_eval.schema import ToolFinding
 from serve_eval.stats.multiplicity import holm
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS, UNDECIDED

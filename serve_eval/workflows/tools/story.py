@@ -17,7 +17,7 @@ from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.passes import PassSettings, check_same_passes, settle_order
 from serve_eval.evaluation.run_session import ignore
-from serve_eval.evaluation.stopwatch import Stopwatch
+from serve_eval.evaluation.session_log import Stopwatch
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Plan, Progress, Spec, ToolCheck

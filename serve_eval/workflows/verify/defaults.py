@@ -16,7 +16,7 @@ from serve_eval.evaluation.capabilities.sampling import (
     to_fields,
 )
 from serve_eval.evaluation.probe_server import AskedServer
-from serve_eval.evidence.probes.evidence import UNSOUND
+from serve_eval.evidence.probes.judging import UNSOUND
 from serve_eval.schema import (
     ProbeRoute,
     SamplingDefaults,

@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from serve_eval.evidence.probes.evidence import ALPHA, UNSOUND
-from serve_eval.evidence.probes.floor import limits_of
-from serve_eval.evidence.probes.limits import FAR_NATS, TIMES
+from serve_eval.evidence.probes.floor import FAR_NATS, TIMES, limits_of
+from serve_eval.evidence.probes.judging import EVIDENCE_ALPHA, UNSOUND
 from serve_eval.evidence.probes.sentences import FAULT_SHARE
 from serve_eval.report.ci import CiCase, CiState, CiSuite
 from serve_eval.report.document import (
@@ -171,7 +170,7 @@ def _describe_figures(found: Verification, side: VerifiedSide) -> Iterator[State
     several = len(found.sides) + len(found.lost) > 1
     if side.outcome is VerificationOutcome.ANOTHER and not several:  # else the table has it
         yield Statement(
-            label="p", text=f"{_tell_p(side)} (level {ALPHA}), looked at after each probe"
+            label="p", text=f"{_tell_p(side)} (level {EVIDENCE_ALPHA}), looked at after each probe"
         )
     if side.excluded_share is not None:
         yield Statement(label="sure", text=_tell_share(found, side))
@@ -212,7 +211,7 @@ def _tell_share(found: Verification, side: VerifiedSide) -> str:
     least = limits.beyond_noise if identical else limits.beyond_floors
     return (
         f"a fault of more than {write_nats(least)} nat in {side.excluded_share:.1%} of the requests"
-        f" or more would have been seen, with {1 - ALPHA:.0%} confidence"
+        f" or more would have been seen, with {1 - EVIDENCE_ALPHA:.0%} confidence"
     )
 
 
@@ -259,7 +258,7 @@ def _describe_all(found: Verification, addresses: Mapping[str, str]) -> Iterator
         if shares := [one.excluded_share for one in sound if one.excluded_share is not None]:
             text = (
                 f"on a server that passed, a fault in {max(shares):.1%} of the requests or more"
-                f" would have been seen, with {1 - ALPHA:.0%} confidence for each"
+                f" would have been seen, with {1 - EVIDENCE_ALPHA:.0%} confidence for each"
             )
             yield Statement(label="sure", text=text)
     groups = [

@@ -20,9 +20,13 @@ import msgspec
 
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.probe_server import AskedServer
-from serve_eval.evidence.probes.distance import measure_distance
-from serve_eval.evidence.probes.floor import check_floor, find_floor, keep_measured
-from serve_eval.evidence.probes.limits import FAR_NATS
+from serve_eval.evidence.probes.floor import (
+    FAR_NATS,
+    check_floor,
+    find_floor,
+    keep_measured,
+    measure_distance,
+)
 from serve_eval.schema import (
     Probe,
     ProbeDistance,

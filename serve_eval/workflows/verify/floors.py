@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from serve_eval.evidence.probes.floor import count_unmeasured, limits_of, sibling_distances
-from serve_eval.evidence.probes.limits import FAR_NATS, FLOORS, LEAST_FLOOR, TIMES
+from serve_eval.evidence.probes.floor import (
+    FAR_NATS,
+    FLOORS,
+    LEAST_FLOOR,
+    TIMES,
+    count_unmeasured,
+    limits_of,
+    sibling_distances,
+)
 from serve_eval.evidence.probes.sentences import DECIDES
 from serve_eval.report.nats import write_nats
 from serve_eval.schema import VerificationOutcome, VerificationReference, VerifiedSide

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from serve_eval.evidence.probes.distance import measure_distance
-from serve_eval.evidence.probes.faults import ALIKE
-from serve_eval.evidence.probes.floor import limits_of
+from serve_eval.evidence.probes.floor import limits_of, measure_distance
+from serve_eval.evidence.probes.judging import ALIKE
 from serve_eval.schema import Probe, ProbeReading, VerificationReference
 
 Readings = Sequence[ProbeReading | None]

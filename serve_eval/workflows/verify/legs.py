@@ -14,8 +14,8 @@ from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.probe_server import AskedServer
-from serve_eval.evidence.deployed_servers import ROLES, SERVER, list_servers
-from serve_eval.evidence.probes.evidence import UNSOUND
+from serve_eval.evidence.path_facts import ROLES, SERVER, list_servers
+from serve_eval.evidence.probes.judging import UNSOUND
 from serve_eval.schema import (
     Limits,
     Probe,

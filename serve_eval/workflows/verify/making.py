@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.stopwatch import Stopwatch
+from serve_eval.evaluation.session_log import Stopwatch
 from serve_eval.evidence.probes.floor import measure_noise, measure_siblings
 from serve_eval.plugins import extensions
 from serve_eval.schema import VerificationReference

@@ -10,8 +10,7 @@ import msgspec
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.probe_server import AskedServer
 from serve_eval.evidence import engine_counters
-from serve_eval.evidence.companions import Companions
-from serve_eval.evidence.engine_counters import SessionMeter
+from serve_eval.evidence.engine_counters import Companions, SessionMeter
 from serve_eval.evidence.path_proof import count_moved
 from serve_eval.schema import Endpoint, ServerCounts
 from serve_eval.workflows.verify.legs import GivenWorker

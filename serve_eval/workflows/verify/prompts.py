@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation.probe_server import AskedServer
-from serve_eval.evidence.prompt_audit.audit import audit
-from serve_eval.evidence.prompt_audit.counts import find_gap
+from serve_eval.evidence.prompt_audit.audit import audit, find_gap
 from serve_eval.evidence.prompt_audit.reading import PromptSide
 
 

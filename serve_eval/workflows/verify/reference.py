@@ -12,9 +12,8 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import NotComparableError
-from serve_eval.evaluation.engine.answer_tokens import TOP, AnswerTokens
-from serve_eval.evaluation.probe_server import TOKENS, AskedServer
-from serve_eval.evidence.probes.distance import find_step
+from serve_eval.evaluation.probe_server import TOKENS, TOP, AnswerTokens, AskedServer
+from serve_eval.evidence.probes.floor import find_step
 from serve_eval.schema import Probe, ProbeReading, ProbeRoute, RepeatedReading
 from serve_eval.workflows.verify.candidates import CandidateCutter
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import msgspec
 
 from serve_eval.evaluation.probe_server import AskedServer
-from serve_eval.evaluation.stopwatch import Stopwatch
-from serve_eval.evidence.probes.evidence import UNSOUND
+from serve_eval.evaluation.session_log import Stopwatch
+from serve_eval.evidence.probes.judging import UNSOUND
 from serve_eval.schema import (
     LostServer,
     Verification,

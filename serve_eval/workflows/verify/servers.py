@@ -22,9 +22,8 @@ from urllib.parse import quote
 from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError, NotComparableError, ServeEvalError
 from serve_eval.evaluation.endpoint.launch import launch, with_model
-from serve_eval.evaluation.engine.answer_tokens import Unreadable
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.probe_server import FIRST, AskedServer
+from serve_eval.evaluation.probe_server import FIRST, AskedServer, Unreadable
 from serve_eval.schema import (
     FailureKind,
     LostServer,

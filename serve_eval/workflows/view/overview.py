@@ -23,8 +23,7 @@ from serve_eval.schema import TaskReport, VerdictOutcome
 from serve_eval.series.deployments import read_seed
 from serve_eval.series.keys import SeriesKey, find_apart, key_of, stands_alone
 from serve_eval.series.read_runs import FinishedRun
-from serve_eval.storage.reports.ended_early import EndedEarly
-from serve_eval.storage.reports.folder_results import FolderResult
+from serve_eval.storage.reports.folder_results import EndedEarly, FolderResult
 
 LAST_NIGHT = timedelta(hours=36)
 """Time before the newest result of a folder within which a failure is shown although a later run

@@ -11,7 +11,7 @@ from serve_eval.checks.session import CheckSession
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, openai_client
 from serve_eval.evaluation.results.scoring import ScoredApart
-from serve_eval.evaluation.stopwatch import Stopwatch
+from serve_eval.evaluation.session_log import Stopwatch
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import HOLDOUT, Endpoint, Failure, LostAnswer, Response
 from serve_eval.workflows.watch import judging, pool

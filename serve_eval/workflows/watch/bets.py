@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from serve_eval.evidence.probes.given_floor import weigh_probes
+from serve_eval.evidence.probes.floor import weigh_probes
 from serve_eval.stats import sequential_monitor
 from serve_eval.stats.betting import GRID
 from serve_eval.workflows.watch.record import Bets, ProbeCounts, Seen, State, WatchAlarm

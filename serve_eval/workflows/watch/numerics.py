@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Iterator
 
-from serve_eval.evidence.probes.given_floor import ALLOWED, ALLOWED_FAR
+from serve_eval.evidence.probes.floor import ALLOWED, ALLOWED_FAR
 from serve_eval.workflows.watch.bets import NUMERICS, build_alarm, limit, weigh_spans
 from serve_eval.workflows.watch.record import (
     ProbeCounts,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from serve_eval.client.client import Client
-from serve_eval.evaluation.engine.answer_tokens import Unreadable
-from serve_eval.evaluation.probe_server import FIRST, AskedServer
-from serve_eval.evidence.probes.distance import measure_distance
+from serve_eval.evaluation.probe_server import FIRST, AskedServer, Unreadable
+from serve_eval.evidence.probes.floor import measure_distance
 from serve_eval.schema import Probe, ProbeReading
 from serve_eval.workflows.watch import pool
 from serve_eval.workflows.watch.job import WatchSession

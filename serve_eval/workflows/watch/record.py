@@ -16,9 +16,8 @@ import msgspec
 
 from serve_eval.errors import JournalError, RunFolderError
 from serve_eval.file_system import force_to_disk
-from serve_eval.storage.differences import differences
 from serve_eval.storage.journal import FULL_DISK, NO_ROOM_HINT
-from serve_eval.storage.private_files import pretty_json, write_private
+from serve_eval.storage.json_files import differences, pretty_json, write_private
 
 SCHEMA_VERSION = 1
 STATE_FILE, ROUNDS_FILE = "state.json", "rounds.jsonl"

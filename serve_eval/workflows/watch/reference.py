@@ -9,10 +9,9 @@ from pathlib import Path
 
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.probe_server import TOKENS
-from serve_eval.evidence.probes.floor import check_floor, limits_of
-from serve_eval.evidence.probes.limits import DistanceLimits
+from serve_eval.evidence.probes.floor import DistanceLimits, check_floor, limits_of
 from serve_eval.schema import Probe, VerificationReference
-from serve_eval.storage.reports.verification_files import read_reference
+from serve_eval.storage.reports.story_results import read_reference
 
 PER_ROUND = 20
 """Default number of probes of a round."""

@@ -20,7 +20,7 @@ from serve_eval.evaluation.capabilities.sampling import (
     put_logged,
     read_logged,
 )
-from serve_eval.evaluation.capabilities.sampling.questions import PROMPT
+from serve_eval.evaluation.capabilities.sampling.reading import PROMPT
 from serve_eval.launchers._embedded.server import create_app
 from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers._standin.model import MadeUpModel

@@ -17,8 +17,7 @@ from rich.console import Console
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evidence.companions import Companions
-from serve_eval.evidence.engine_counters import begin, end, join, remarks
+from serve_eval.evidence.engine_counters import Companions, begin, end, join, remarks
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.processes.core_load import CoreLoad
 from serve_eval.report.document import print_document

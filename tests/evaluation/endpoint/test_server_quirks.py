@@ -17,7 +17,7 @@ from serve_eval.client.client import Client
 from serve_eval.client.questions.self_description import LLAMA_CPP_PYTHON
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.capabilities import probe
-from serve_eval.evaluation.endpoint.server_quirks import quirks
+from serve_eval.evaluation.endpoint.launch import quirks
 from serve_eval.schema import Endpoint, Limits, Message, Need, Plan, SamplingParams, Spec, Task
 from tests.client import faulty_server as act
 from tests.client.faulty_server import FaultyServer, Received

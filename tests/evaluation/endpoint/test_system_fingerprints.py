@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.evaluation.endpoint.system_fingerprints import merge_spans, remarks
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.steps.report_run import merge_spans, remarks
 from serve_eval.schema import AnswerSpan, Limits, Plan, Report, Spec, Traffic
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from serve_eval.evaluation.engine.concurrency import MOST, START, Automatic, Fixed
+from serve_eval.evaluation.engine.load_session import MOST, START, Automatic, Fixed
 from serve_eval.schema import Attempt, Failure, FailureKind, Limits, Response
 
 

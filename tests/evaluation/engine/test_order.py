@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.evaluation.engine.order import arrange, arrange_groups
+from serve_eval.evaluation.engine.lane import arrange, arrange_groups
 from serve_eval.schema import Message, Order, Prompt, Sample
 
 ORDERS: tuple[Order, ...] = ("natural", "random", "prefix", "longest")

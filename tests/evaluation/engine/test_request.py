@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from serve_eval.evaluation.engine.request import request_of
-from serve_eval.evaluation.results.repeats import Repeated
+from serve_eval.evaluation.results.sample_table import Repeated
+from serve_eval.plan.prepared_task import request_of
 from serve_eval.protocol.fingerprint import fingerprint, sample_key
 from serve_eval.schema import (
     DataRoots,

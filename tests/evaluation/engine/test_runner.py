@@ -16,13 +16,12 @@ from hypothesis import strategies as st
 from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.engine.circuit_breaker import DEAD_AFTER, CircuitBreaker
-from serve_eval.evaluation.engine.concurrency import START
 from serve_eval.evaluation.engine.lane import Lane
-from serve_eval.evaluation.engine.load_session import LoadSession
+from serve_eval.evaluation.engine.load_session import START, LoadSession
 from serve_eval.evaluation.engine.runner import ask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator, score_response
-from serve_eval.evaluation.results.replay import replay
 from serve_eval.evaluation.results.sample_table import UNLISTED_FINISH
+from serve_eval.evaluation.task_run import replay
 from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, _Simulator, create_app
 from serve_eval.schema import (
     DataRoots,

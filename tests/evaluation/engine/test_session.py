@@ -13,10 +13,10 @@ import pytest
 
 from serve_eval.client.client import Client
 from serve_eval.errors import ServerEndedError
-from serve_eval.evaluation.engine import runner, upkeep
+from serve_eval.evaluation.engine import runner
+from serve_eval.evaluation.engine import runner as upkeep
 from serve_eval.evaluation.engine.lane import Lane
-from serve_eval.evaluation.engine.load_session import LoadSession
-from serve_eval.evaluation.engine.starvation import LEAST_ANSWERS, StarvationWatch
+from serve_eval.evaluation.engine.load_session import LEAST_ANSWERS, LoadSession, StarvationWatch
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.schema import Endpoint, Limits, Response
 from serve_eval.storage.journal import Journal

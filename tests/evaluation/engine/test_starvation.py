@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.evaluation.engine import starvation
-from serve_eval.evaluation.engine.starvation import LEAST_ANSWERS, StarvationWatch
+from serve_eval.evaluation.engine import load_session
+from serve_eval.evaluation.engine.load_session import LEAST_ANSWERS, StarvationWatch
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Limits, Plan, Spec
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail
@@ -62,9 +62,9 @@ def test_a_thousand_medians_and_five_seconds_are_too_long(
 @pytest.fixture
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the watch warn after .3 s."""
-    monkeypatch.setattr(starvation, "TIMES", 3.0)
-    monkeypatch.setattr(starvation, "LEAST_S", 0.3)
-    monkeypatch.setattr(starvation, "LOOK_S", 0.02)
+    monkeypatch.setattr(load_session, "TIMES", 3.0)
+    monkeypatch.setattr(load_session, "LEAST_S", 0.3)
+    monkeypatch.setattr(load_session, "LOOK_S", 0.02)
 
 
 @pytest.mark.usefixtures("_impatient")

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from serve_eval.evaluation.endpoint.launch import _write_answers
-from serve_eval.evaluation.engine import upkeep
+from serve_eval.evaluation.engine import runner
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results import degradation_alarm
@@ -110,7 +110,7 @@ def _run(
 def test_a_fall_is_told_while_the_run_goes_on_and_shown_on_the_page(
     plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
+    monkeypatch.setattr(runner, "LOOK_S", 0.01)
     report, lines = _run(
         plan,
         config,
@@ -134,7 +134,7 @@ def test_a_fall_is_told_while_the_run_goes_on_and_shown_on_the_page(
 def test_slow_wrong_answers_of_a_healthy_endpoint_are_no_reason_for_an_alarm(
     plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
+    monkeypatch.setattr(runner, "LOOK_S", 0.01)
     hard = replace(config, damage=0.4)
     report, lines = _run(
         plan, hard, lambda number, known: (False, 0.005 if known else 0.1), tmp_path / "out"
@@ -149,7 +149,7 @@ def test_long_answers_that_an_interruption_cut_off_are_no_reason_for_an_alarm(
     plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Samples in flight have long answers more often than others; all are sent again in a row."""
-    monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
+    monkeypatch.setattr(runner, "LOOK_S", 0.01)
     hard, many = replace(config, damage=0.3), replace(plan, limits=Limits(concurrency=48))
     pace: Behaviour = lambda number, known: (False, 0.002 if known else 0.3)  # noqa: E731
     report, lines = _run(many, hard, pace, tmp_path / "out", interrupted_at=150)
@@ -177,7 +177,7 @@ def test_against_a_registered_reference_a_fall_is_told_on_the_way_and_in_the_rep
 
     The line names what was counted; the numbers cover all requests.
     """
-    monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
+    monkeypatch.setattr(runner, "LOOK_S", 0.01)
     for run in (1, 2):
         _run(plan, replace(hard, run=run), lambda number, known: (False, 0.0), tmp_path / str(run))
     register([tmp_path / "1", tmp_path / "2"], tmp_path / "refs")

@@ -16,7 +16,7 @@ import pytest
 
 from serve_eval.errors import DatasetError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
-from serve_eval.evaluation.results.repeats import Repeated
+from serve_eval.evaluation.results.sample_table import Repeated
 from serve_eval.schema import AccuracySpec, Plan, Report, Sample, Spec
 from serve_eval.storage import run_folder
 from serve_eval.verdicts import references

@@ -22,8 +22,8 @@ import msgspec
 import pytest
 
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.evaluation.results.replay import replay, take
 from serve_eval.evaluation.results.scoring import Grade, Recipe, ScoringProcesses, grade
+from serve_eval.evaluation.task_run import replay, take
 from serve_eval.plugins import extensions, registry
 from serve_eval.plugins.scope import open_scope
 from serve_eval.processes.bounded_call import Unfinished

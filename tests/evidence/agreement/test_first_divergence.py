@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from serve_eval.evidence.agreement.first_divergence import (
+from serve_eval.evidence.agreement.answer_texts import (
     describe_first_divergences,
     draw_first_divergences,
     find_first_divergences,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serve_eval.evidence.agreement.sampling_seeds import find_drawn
+from serve_eval.evidence.agreement.self_flips import find_drawn
 from serve_eval.workflows.compare.steadiness import Second, keep_like
 
 

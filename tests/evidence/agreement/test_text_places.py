@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from serve_eval.evidence.agreement.text_places import measure_places
+from serve_eval.evidence.agreement.answer_pairs import measure_places
 from serve_eval.schema import TextPlaces
 
 

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace as replace_struct
 from rich.console import Console
 
-from serve_eval.evidence.attribution.from_run import PLACE, attribute_task, wrong
+from serve_eval.evidence.attribution.bad_workers import PLACE, attribute_task, wrong
 from serve_eval.report.attribution import sentences, table
 from serve_eval.schema import (
     AnsweringServers,
@@ -26,7 +26,7 @@ from serve_eval.schema import (
     WorkerShare,
 )
 from serve_eval.storage.journal import Record
-from serve_eval.storage.records.traces import Served
+from serve_eval.storage.records.answer_origins import Served
 from serve_eval.verdicts.below_reference import RIGHT, estimate_expected
 
 POINTS, LOSS = Metric(), Metric(name="perplexity", higher_is_better=False, lo=None, hi=None)

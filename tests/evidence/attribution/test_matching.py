@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serve_eval.evidence.attribution.clock_offset import SentAttempt, WorkerRecord, record
 from serve_eval.evidence.attribution.matching import IDS, TIMES, join
-from serve_eval.evidence.attribution.record import SentAttempt, WorkerRecord, record
 
 TIMING = {"arrival_time": 5.2, "first_token_time": 6.0, "last_token_time": 9.5}
 TRANSFER = {

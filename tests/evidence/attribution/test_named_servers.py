@@ -24,7 +24,7 @@ from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.endpoint.launch import _list_known
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evidence.attribution import named_servers
+from serve_eval.evidence.attribution import trace
 from serve_eval.evidence.attribution.matching import HEADERS, IDS
 from serve_eval.report.document import print_document
 from serve_eval.report.run.document import make_run_document
@@ -373,7 +373,7 @@ def test_a_new_journal_is_read_only_for_names(
         read.append(given)
         return []
 
-    monkeypatch.setattr(named_servers, "_lines", note)
+    monkeypatch.setattr(trace, "_lines", note)
     few = replace(plan, limit=6)
     run(Router(few, names=lambda server: {}), tmp_path / "without")
     assert not read

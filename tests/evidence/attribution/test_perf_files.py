@@ -14,10 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_eval.evidence.attribution.exact_matching import join_exactly
+from serve_eval.evidence.attribution.clock_offset import WorkerRecord, record
 from serve_eval.evidence.attribution.matching import METRICS, TRACES
-from serve_eval.evidence.attribution.perf_files import LONGEST_LINE, Records, Trace, traces
-from serve_eval.evidence.attribution.record import WorkerRecord, record
+from serve_eval.evidence.attribution.trace_files import (
+    LONGEST_LINE,
+    Records,
+    Trace,
+    join_exactly,
+    read_traces,
+)
 from serve_eval.schema import Attempt, ServerTiming
 
 ARRIVAL = 12345.123456789
@@ -131,7 +136,7 @@ def test_no_file_is_too_odd(tmp_path_factory: pytest.TempPathFactory, pieces: li
         folder.mkdir(exist_ok=True)
         (folder / name).write_bytes(b"".join(pieces))
     _read(folder)
-    traces(folder)
+    read_traces(folder)
 
 
 # ---------------------------------------------------------------------------------------------------------  # noqa: E501
@@ -145,7 +150,7 @@ def _traced(
     hour.mkdir()
     for name, lines in (("requests-17", requests), ("responses-17", responses)):
         (hour / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return traces(folder)
+    return read_traces(folder)
 
 
 def test_traces_are_found_by_the_header_that_was_sent(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from serve_eval.evidence.attribution.prompt_kinds import BEGINNING, SUBJECT, kinds_of
+from serve_eval.evidence.attribution.bad_workers import BEGINNING, SUBJECT, kinds_of
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Message, Sample, Spec
 

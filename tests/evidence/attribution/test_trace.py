@@ -31,7 +31,7 @@ from serve_eval.report.run.document import make_run_document
 from serve_eval.schema import Endpoint, Limits, Plan, Report, Spec
 from serve_eval.storage import journal
 from serve_eval.storage.file_names import TRACE_FILE
-from serve_eval.storage.records.traces import Served, read_traces
+from serve_eval.storage.records.answer_origins import Served, read_traces
 from serve_eval.verdicts.below_reference import RIGHT
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.document import make_document

@@ -18,9 +18,10 @@ from serve_eval.errors import PlanError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evidence.attribution import perf_files, trace_files
+from serve_eval.evidence.attribution import trace_files
+from serve_eval.evidence.attribution import trace_files as perf_files
+from serve_eval.evidence.attribution.clock_offset import record
 from serve_eval.evidence.attribution.matching import METRICS
-from serve_eval.evidence.attribution.record import record
 from serve_eval.launchers._standin import metrics
 from serve_eval.launchers._standin.options import Flavour
 from serve_eval.plugins import registry

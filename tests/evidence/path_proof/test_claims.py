@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from serve_eval.evaluation.ask_again import join_repeated, may_compare
-from serve_eval.evidence.path_proof.determinism import judge_determinism
-from serve_eval.evidence.path_proof.facts import (
-    NamedLegs,
-    PathFacts,
-    count_legs,
-    find_longest_shared,
+from serve_eval.evaluation.prove_path import join_repeated, may_compare
+from serve_eval.evidence.path_facts import NamedLegs, PathFacts, count_legs, find_longest_shared
+from serve_eval.evidence.path_proof import (
+    apply_path,
+    count_moved,
+    judge_determinism,
+    judge_kv_transfer,
+    judge_prefix_cache,
+    judge_speculation,
+    list_expected,
+    list_unused,
 )
-from serve_eval.evidence.path_proof.findings import apply_path, list_expected
-from serve_eval.evidence.path_proof.kv_transfer import count_moved, judge_kv_transfer, list_unused
-from serve_eval.evidence.path_proof.prefix_cache import judge_prefix_cache
-from serve_eval.evidence.path_proof.speculation import judge_speculation
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
     Acceptance,
@@ -31,7 +31,7 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
-from serve_eval.storage.records.traces import Served
+from serve_eval.storage.records.answer_origins import Served
 
 PROVEN, REFUTED, UNKNOWN = ProofState
 LONG = 5000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_eval.evidence.probes.distance import GONE, find_step, measure_distance
+from serve_eval.evidence.probes.floor import GONE, find_step, measure_distance
 from serve_eval.schema import ProbeReading, TokenReading
 
 RED = TokenReading(text=" red", logprob=-0.9, top={" red": -0.9, " blue": -1.2, " green": -2.5})

@@ -10,9 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.evidence.probes.evidence import ALPHA, MORE, ProbeEvidence, ServerFamily
-from serve_eval.evidence.probes.given_floor import ALLOWED, ALLOWED_FAR, weigh_probes
-from serve_eval.evidence.probes.limits import FAR_NATS, DistanceLimits
+from serve_eval.evidence.probes.floor import (
+    ALLOWED,
+    ALLOWED_FAR,
+    FAR_NATS,
+    DistanceLimits,
+    weigh_probes,
+)
+from serve_eval.evidence.probes.judging import EVIDENCE_ALPHA, MORE, ProbeEvidence, ServerFamily
 from serve_eval.evidence.probes.sentences import explain_outcome
 from serve_eval.schema import ProbeDistance
 from serve_eval.schema import VerificationOutcome as Outcome
@@ -74,7 +79,7 @@ def test_the_outcome_another_stays() -> None:
     """Later probes cannot take it back, since the evidence may be looked at at any time."""
     evidence = _judge([BEYOND] * 5 + [0.0] * 300)
     assert evidence.conclude() is Outcome.ANOTHER
-    assert evidence.highest_evidence >= 1 / ALPHA
+    assert evidence.highest_evidence >= 1 / EVIDENCE_ALPHA
 
 
 def test_without_a_floor_only_identical_is_concluded() -> None:
@@ -126,8 +131,8 @@ def test_holm_finds_at_least_the_servers_that_a_shared_level_finds(
 ) -> None:
     family = _family(counts)
     for one in family.members:
-        alone = one.p <= ALPHA
-        if one.p < ALPHA / len(counts):
+        alone = one.p <= EVIDENCE_ALPHA
+        if one.p < EVIDENCE_ALPHA / len(counts):
             assert one.conclude() is Outcome.ANOTHER
         assert alone or not one.found  # and none that would not be found alone
 
@@ -178,10 +183,11 @@ def test_a_fleet_at_the_limits_has_one_error_rate_for_all_its_servers(broken: in
         weighed[one] = weigh_probes(one // (64 * 32), one // 32 % 64, one % 32)
     highest = weighed[counts].max(axis=1).reshape(fleets, healthy)
     accused = sum(
-        min(holm([0.0] * broken + np.exp(-np.maximum(row, 0.0)).tolist())[broken:]) <= ALPHA
+        min(holm([0.0] * broken + np.exp(-np.maximum(row, 0.0)).tolist())[broken:])
+        <= EVIDENCE_ALPHA
         for row in highest
     )
-    assert accused <= ALPHA * fleets
+    assert accused <= EVIDENCE_ALPHA * fleets
 
 
 @pytest.mark.parametrize(("share", "least"), [(0.08, 0.6), (0.5, 0.999)])

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from serve_eval.evidence.probes.evidence import MORE, ProbeEvidence
-from serve_eval.evidence.probes.limits import DistanceLimits
+from serve_eval.evidence.probes.floor import DistanceLimits
+from serve_eval.evidence.probes.judging import MORE, ProbeEvidence
 from serve_eval.evidence.probes.sentences import explain_outcome
 from serve_eval.schema import ProbeDistance
 from serve_eval.schema import VerificationOutcome as Outcome

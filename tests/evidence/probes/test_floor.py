@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.evidence.probes.distance import GONE
 from serve_eval.evidence.probes.floor import (
+    GONE,
     count_unmeasured,
     find_floor,
     is_measured,

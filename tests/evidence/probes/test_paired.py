@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.evidence.probes.evidence import ProbeEvidence
-from serve_eval.evidence.probes.faults import CLEAN
-from serve_eval.evidence.probes.floor import find_floor
-from serve_eval.evidence.probes.limits import LEAST_FLOOR, DistanceLimits
+from serve_eval.evidence.probes.floor import LEAST_FLOOR, DistanceLimits, find_floor
+from serve_eval.evidence.probes.judging import CLEAN, ProbeEvidence
 from serve_eval.evidence.probes.paired import PairedCounts, count_probes
 from serve_eval.evidence.probes.sentences import DECIDES, count_needed, explain_outcome
 from serve_eval.schema import ProbeDistance

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.evidence.prompt_audit.causes import PromptCause
 from serve_eval.evidence.prompt_audit.compare import compare
-from serve_eval.evidence.prompt_audit.pieces import decode_piece, looks_special
-from serve_eval.evidence.prompt_audit.reading import PromptFinding, PromptReading
+from serve_eval.evidence.prompt_audit.reading import (
+    PromptCause,
+    PromptFinding,
+    PromptReading,
+    decode_piece,
+    looks_special,
+)
 from serve_eval.schema import Message, Prompt
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 
-from serve_eval.evidence.prompt_audit.dates import find_today, list_dates, mask_dates
+from serve_eval.evidence.prompt_audit.compare import find_today, list_dates, mask_dates
 
 TODAY = date(2026, 9, 4)
 

@@ -11,9 +11,8 @@ import pytest
 from serve_eval.client.client import Client
 from serve_eval.errors import PlanError
 from serve_eval.evidence.prompt_audit.audit import PROMPTS, audit
-from serve_eval.evidence.prompt_audit.causes import PromptCause
-from serve_eval.evidence.prompt_audit.local import LocalTokenizer, open_local
-from serve_eval.evidence.prompt_audit.reading import PromptFinding, PromptReading
+from serve_eval.evidence.prompt_audit.local_tokens import LocalTokenizer, open_local
+from serve_eval.evidence.prompt_audit.reading import PromptCause, PromptFinding, PromptReading
 from serve_eval.launchers._embedded.server import create_app
 from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.schema import Endpoint, Limits, Message, Prompt

@@ -11,9 +11,8 @@ import pytest
 
 from serve_eval.client.client import Client
 from serve_eval.evidence.prompt_audit.audit import PROMPTS, audit
-from serve_eval.evidence.prompt_audit.causes import PromptCause
-from serve_eval.evidence.prompt_audit.read import MOST_ANSWERS, MOST_REQUESTS, reader_of
-from serve_eval.evidence.prompt_audit.reading import PromptFinding, PromptReading
+from serve_eval.evidence.prompt_audit.reading import PromptCause, PromptFinding, PromptReading
+from serve_eval.evidence.prompt_audit.server_tokens import MOST_ANSWERS, MOST_REQUESTS, reader_of
 from serve_eval.schema import Endpoint, Limits, Message, Prompt
 from tests.scripted_server import (
     EVERY_PATH,

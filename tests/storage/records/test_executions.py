@@ -19,8 +19,8 @@ from rich.console import Console
 from serve_eval.cli._suite_run import _open
 from serve_eval.errors import RunFolderError, SandboxError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
+from serve_eval.plan.plan_file import to_file
 from serve_eval.plan.resolve import resolve
-from serve_eval.plan.serialise import to_file
 from serve_eval.report.document import print_document
 from serve_eval.report.run.document import make_run_document
 from serve_eval.sandbox.probe import strongest
@@ -37,7 +37,7 @@ from serve_eval.schema import (
 )
 from serve_eval.schema.execution import GivenPiece
 from serve_eval.storage import ownership
-from serve_eval.storage.private_files import pretty_json
+from serve_eval.storage.json_files import pretty_json
 from serve_eval.storage.records.executions import Executions, _key
 from serve_eval.workflows.references.register import register
 from serve_eval.workflows.rescore.rescore import rescore

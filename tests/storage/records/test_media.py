@@ -11,7 +11,7 @@ from serve_eval.datasets.media import video_part
 from serve_eval.datasets.small_media import dot, number, shape
 from serve_eval.schema import HOLDOUT, MediaFile, MediaPart, Message, Sample
 from serve_eval.schema.media import describe, make_part
-from serve_eval.storage.records.media import (
+from serve_eval.storage.records.prompts import (
     MOST_OF_ONE,
     find_media,
     keep_media,

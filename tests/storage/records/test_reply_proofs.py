@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from serve_eval.evaluation.early_stop import EarlyStopping
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.evaluation.results.replay import replay
 from serve_eval.evaluation.steps.open_tasks import open_judgements
+from serve_eval.evaluation.task_run import replay
 from serve_eval.schema import (
     Attempt,
     Dataset,
@@ -32,7 +32,7 @@ from serve_eval.schema import (
 )
 from serve_eval.stats.early_stop import EarlyClassic
 from serve_eval.storage.journal import Journal, Record, answers, read, withdrawals
-from serve_eval.storage.records.reply_proofs import (
+from serve_eval.storage.records.answer_origins import (
     ConnectionStep,
     Proofs,
     describe_proofs,

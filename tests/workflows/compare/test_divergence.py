@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from serve_eval.client.client import Client
-from serve_eval.evaluation.engine.answer_tokens import AnswerToken as Token
-from serve_eval.evaluation.engine.answer_tokens import ask_tokens, read_answer
+from serve_eval.evaluation.probe_server import AnswerToken as Token
+from serve_eval.evaluation.probe_server import ask_tokens, read_answer
 from serve_eval.schema import (
     Dataset,
     Endpoint,

@@ -16,7 +16,7 @@ from scipy.stats import binom
 
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evidence.agreement.answer_pairs import first_difference
-from serve_eval.evidence.agreement.first_divergence import is_clear
+from serve_eval.evidence.agreement.answer_texts import is_clear
 from serve_eval.report.document import print_document
 from serve_eval.schema import (
     Agreement,

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evidence.agreement.all_answers import find_prompt
-from serve_eval.evidence.agreement.answer_pairs import read_task
+from serve_eval.evidence.agreement.answer_pairs import find_prompt, read_task
 from serve_eval.launchers import embedded
 from serve_eval.report.summary import rows_of
 from serve_eval.schema import ComparedTask, Comparison, LaunchContext, Plan, Spec

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.evidence.agreement.answer_signs import is_loop
+from serve_eval.evidence.agreement.answer_texts import is_loop
 from serve_eval.schema import Spec
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.finding import Finding

@@ -30,7 +30,7 @@ from serve_eval.schema import (
     Spec,
     ToolCall,
 )
-from serve_eval.storage.reports.canary_files import read_canary_log
+from serve_eval.storage.reports.invariants_files import read_canary_log
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.workflows.invariants.canaries.document import make_document
 from serve_eval.workflows.invariants.canaries.prompts import (

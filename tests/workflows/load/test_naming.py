@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_eval.evidence.agreement.load_words import name_loads
+from serve_eval.evidence.agreement.self_flips import name_loads
 from serve_eval.workflows.load.bisecting import count_halvings, halve
 
 LOADS = (1, 4, 16, 64)

@@ -24,7 +24,7 @@ from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_ap
 from serve_eval.schema import AccuracySpec, Plan, Report, Spec, VerdictOutcome
 from serve_eval.storage.file_names import PROOFS_FILE as STEPS
 from serve_eval.storage.journal import read
-from serve_eval.storage.records.reply_proofs import SESSION_CHARACTERS, ConnectionStep, Proofs
+from serve_eval.storage.records.answer_origins import SESSION_CHARACTERS, ConnectionStep, Proofs
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.workflows.references.register import register
 from serve_eval.workflows.rescore.rescore import rescore

@@ -10,7 +10,7 @@ import pytest
 from serve_eval.checks.kinds.prompt_tokens import prompt_tokens_check
 from serve_eval.checks.row import CheckOutcome, CheckRow
 from serve_eval.errors import install_command
-from serve_eval.evidence.prompt_audit.local import LocalTokenizer
+from serve_eval.evidence.prompt_audit.local_tokens import LocalTokenizer
 from serve_eval.launchers.embedded import WEIGHTS
 from tests.cli.command import in_a_process, serve_eval
 from tests.evidence.prompt_audit.embedded_tokenizer import (

@@ -6,34 +6,33 @@ at temperature 0 are not greedy and two deployments differ although no option di
 
 from __future__ import annotations
 
-from serve_eval.evaluation.capabilities.sampling.across_policies import (
+from serve_eval.evaluation.capabilities.sampling.comparing import (
+    OtherSampling,
     SideSampling,
     UnlikePolicies,
+    compare_with_reference,
     find_unlike_policies,
 )
-from serve_eval.evaluation.capabilities.sampling.against_reference import (
-    OtherSampling,
-    compare_with_reference,
+from serve_eval.evaluation.capabilities.sampling.probing import (
+    probe_defaults,
+    put_logged,
+    read_logged,
 )
-from serve_eval.evaluation.capabilities.sampling.probing import probe_defaults
 from serve_eval.evaluation.capabilities.sampling.sending import (
-    choose_sent,
-    join_routes,
-    list_kept,
-    put_kept,
-    read_kept,
-    to_fields,
-)
-from serve_eval.evaluation.capabilities.sampling.server_log import put_logged, read_logged
-from serve_eval.evaluation.capabilities.sampling.words import (
     NEUTRAL,
     advise,
+    choose_sent,
     compare_defaults,
     describe_added,
     describe_defaults,
     describe_left,
+    join_routes,
     list_different_kept,
+    list_kept,
     name_difference,
+    put_kept,
+    read_kept,
+    to_fields,
     warn_of_defaults,
 )
 

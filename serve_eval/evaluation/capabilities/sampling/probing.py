@@ -1,26 +1,29 @@
-"""Ask an endpoint the questions of the probe, a few tokens each, and return what was found."""
+"""Find the server's sampling defaults by asking the endpoint, or from its log."""
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
 
 from serve_eval.client.client import Client
-from serve_eval.evaluation.capabilities.sampling.questions import (
+from serve_eval.evaluation.capabilities.sampling.reading import (
     PROMPT,
     SEED,
     SHORT,
+    ProbeAnswer,
     ProbeQuestion,
+    Readings,
+    conclude,
     leave_one_out,
     list_controls,
     list_extremes,
     list_neutral,
-)
-from serve_eval.evaluation.capabilities.sampling.reading import (
-    ProbeAnswer,
-    Readings,
-    conclude,
 )
 from serve_eval.protocol.sampling_fields import ROWS, TABLE, server_kind
 from serve_eval.schema import (
@@ -140,3 +143,51 @@ class DefaultsProbe:
         self.tokens += usage.prompt_tokens + usage.completion_tokens
         thoughts = result.reasoning or ""
         return ProbeAnswer(text=f"{thoughts}\0{result.text}" if thoughts else result.text)
+
+
+_OVERRIDDEN = re.compile(
+    r"sampling param\w* (?:have|has) been overridden by the model's "
+    r"[^{\n]{0,200}(\{[^{}\n]{0,1000}\})",
+    re.IGNORECASE,
+)
+"""vLLM's warning at its start, with the fields as a Python dictionary (vllm/config/model.py)."""
+MOST_BYTES = 2_000_000
+"""The part of a log that holds the start of a server."""
+
+
+def read_logged(paths: Iterable[Path]) -> dict[str, float]:
+    """Return the fields with their values that the logs of servers name, empty if none do."""
+    found: dict[str, float] = {}
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                text = file.read(MOST_BYTES).decode(errors="replace")
+        except OSError:
+            continue
+        for match in _OVERRIDDEN.finditer(text):
+            found |= dict(_read_fields(match[1]))
+    return found
+
+
+def _read_fields(text: str) -> Iterator[tuple[str, float]]:
+    try:
+        told = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return
+    for name, value in told.items() if isinstance(told, dict) else ():
+        if name in ROWS and isinstance(value, int | float) and value != ROWS[name].neutral:
+            yield name, value
+
+
+def put_logged(found: SamplingDefaults, logged: dict[str, float]) -> SamplingDefaults:
+    """Return the defaults with the values of the log, which knows also what no answer shows."""
+    if not logged:
+        return found
+    fields = tuple(
+        msgspec.structs.replace(one, adds=True, value=logged[one.name])
+        if one.name in logged
+        else one
+        for one in found.fields
+    )
+    told = ", ".join(f"{name} {value:g}" for name, value in logged.items())
+    return msgspec.structs.replace(found, fields=fields, log=f"generation_config.json sets {told}")

@@ -21,7 +21,7 @@ from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import file_stem
 from serve_eval.series.deployments import name_deployments
 from serve_eval.series.measured_runs import read_measured
-from serve_eval.storage.private_files import write_private
+from serve_eval.storage.json_files import write_private
 from serve_eval.verdicts.one_draw import describe_one_draw
 from serve_eval.workflows.export.biochatter.records import CaseRow, read_rows
 from serve_eval.workflows.export.biochatter.tables import (

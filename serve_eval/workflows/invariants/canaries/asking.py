@@ -19,7 +19,7 @@ from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
 from serve_eval.schema import CanaryRecord, Endpoint, Failure, Plan, Progress, Response
-from serve_eval.storage.reports.canary_files import CanaryLog
+from serve_eval.storage.reports.invariants_files import CanaryLog
 from serve_eval.workflows.invariants.canaries.prompts import (
     MOST_ROOM,
     TOOL_FIELDS,

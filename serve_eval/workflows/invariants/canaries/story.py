@@ -19,13 +19,13 @@ from serve_eval.client.connection import connect
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import check_launcher, launch, with_model
 from serve_eval.evaluation.run_session import ignore
-from serve_eval.evaluation.stopwatch import Stopwatch
+from serve_eval.evaluation.session_log import Stopwatch
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import CanaryRecord, CanaryResult, Plan, Progress
 from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import SERVERS
-from serve_eval.storage.reports.canary_files import open_canary_log, read_canary_log
+from serve_eval.storage.reports.invariants_files import open_canary_log, read_canary_log
 from serve_eval.storage.story_files import CANARIES
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.workflows.invariants.canaries.asking import (

@@ -13,8 +13,7 @@ from serve_eval.schema import VerdictOutcome, WrongExample
 from serve_eval.series.history import sort_runs
 from serve_eval.series.read_runs import FinishedRun
 from serve_eval.series.trends import try_chart
-from serve_eval.storage.reports.ended_early import EndedEarly
-from serve_eval.storage.reports.folder_results import FolderResult
+from serve_eval.storage.reports.folder_results import EndedEarly, FolderResult
 from serve_eval.workflows.view.document import make_document
 from serve_eval.workflows.view.found import FoundFolder, Trend
 from serve_eval.workflows.view.overview import list_ends

@@ -1,0 +1,124 @@
+"""Find the earlier run that a plan continues, or whose lengths give its token limit.
+
+A limit is a part of the protocol. It never changes within a run, and it is chosen so that the value
+does not depend on it: a limit that cut no answer stays as it is, however long it is, so that runs
+stay comparable; one that did is doubled, since nothing is known of a cut answer but that it is
+longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from serve_eval.errors import RunFolderError, ServeEvalError
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.settle import settle
+from serve_eval.plugins.scope import with_scope
+from serve_eval.schema import Cut, Plan, Report, Spec, TaskReport
+from serve_eval.schema.cut import FEW_TOKENS, raise_limit, read_limit
+from serve_eval.storage.command_folder import OUTPUTS
+from serve_eval.storage.file_names import PLAN_FILE
+from serve_eval.storage.reports.folder_results import list_unfinished
+from serve_eval.storage.reports.report_file import has_report, read_report
+from serve_eval.storage.run_folder import list_differences, plan_and_owner
+
+
+@with_scope
+async def find_unfinished_run(plan: Plan, environ: Mapping[str, str]) -> tuple[Path, float] | None:
+    """Return the folder in outputs/ that this plan would resume, and the age of its last answer.
+
+    It is the newest run that this user began with the same plan, endpoint, data and protocol, and
+    that has answers but no report. Returns None if there is none, or if the plan has a problem,
+    which the run reports.
+    """
+    for folder, age_s in list_unfinished(PLAN_FILE, has_report):
+        try:
+            saved, own = plan_and_owner(folder)
+            if not own or saved.launcher != plan.launcher or saved.model != plan.model:
+                continue
+            settled = await settle(plan, folder, environ)
+            prepared = await asyncio.to_thread(prepare, settled)
+            prints = {one.task.name: one.fingerprint for one in prepared}
+            if not list_differences(folder, settled, prints):
+                return folder, age_s
+        except ServeEvalError:
+            continue
+    return None
+
+
+AUTO = "auto"
+"""The word for a limit that an earlier run decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Earlier:
+    """A task of a finished run, and the limit of its answers."""
+
+    folder: Path
+    task: TaskReport
+    limit: int
+
+
+def choose_limits(plan: Plan, out_dir: Path | None) -> tuple[Plan, list[str]]:
+    """Return the plan with the limit of each task, and a line about each.
+
+    The newest finished run of the model and the task decides, in the folder in which the run
+    folder lies (None: outputs/). Without one the limit stays.
+    """
+    place = OUTPUTS if out_dir is None else out_dir.absolute().parent
+    runs = sorted(_list_runs(place, plan), key=lambda run: run[1].started_at, reverse=True)
+    tasks, lines = [], []
+    for spec in plan.tasks:
+        earlier = next(_find_task(spec, runs), None)
+        tasks.append(spec if earlier is None else _with_limit(spec, earlier))
+        lines.append(f"{spec.name}: {_describe(earlier, place)}")
+    return replace(plan, tasks=tuple(tasks)), lines
+
+
+def _list_runs(place: Path, plan: Plan) -> Iterator[tuple[Path, Report]]:
+    """Yield the finished runs in a folder that asked the model of a plan."""
+    for folder in sorted(place.iterdir()) if place.is_dir() else ():
+        try:
+            if not folder.is_symlink() and has_report(folder):
+                report = read_report(folder)
+                if plan.model in (None, report.plan.model) and not report.rehearsal:
+                    yield folder, report
+        except (OSError, RunFolderError):
+            continue
+
+
+def _find_task(spec: Spec, runs: list[tuple[Path, Report]]) -> Iterator[_Earlier]:
+    for folder, report in runs:
+        for task in report.tasks:
+            limit = read_limit(task.fingerprint)
+            known = task.result.task == spec.name and task.result.scored
+            if known and limit is not None and limit > FEW_TOKENS:
+                yield _Earlier(folder, task, limit)
+
+
+def _with_limit(spec: Spec, earlier: _Earlier) -> Spec:
+    cut = earlier.task.result.cut.get(Cut.MAX_TOKENS, 0)
+    limit = raise_limit(earlier.limit) if cut else earlier.limit
+    return replace(spec, options={**spec.options, "max_tokens": limit})
+
+
+def _describe(earlier: _Earlier | None, place: Path) -> str:
+    """Return which limit was chosen, and why."""
+    if earlier is None:
+        return (
+            f"max_tokens auto found no finished run of this model and task in {place}: the limit"
+            " stays; after this run auto knows the lengths"
+        )
+    result, limit = earlier.task.result, earlier.limit
+    of = f"of {result.scored:,} answers in {earlier.folder}"
+    if cut := result.cut.get(Cut.MAX_TOKENS, 0):
+        return f"max_tokens {raise_limit(limit)}: {limit} cut {cut:,} {of}"
+    said = f"max_tokens {limit}, which cut none {of}"
+    if earlier.task.traffic.completion_tokens and result.longest_whole is not None:
+        said += f"; the longest has {result.longest_whole:,} tokens"
+    if window := result.cut.get(Cut.WINDOW, 0):
+        said += f"; the server's window cut {window:,}, which no limit of ours changes"
+    return said
