@@ -16,15 +16,14 @@ from serve_eval.checks.run import choose_checks
 from serve_eval.evaluation.evaluate import evaluate as run_plan
 from serve_eval.evaluation.trust import to_read
 from serve_eval.plan.resolve import resolve_address
-from serve_eval.report.telling import TellingReport
+from serve_eval.report.run.document import TellingReport
 from serve_eval.schema import Comparison, Event, Plan, Progress, Report, Spec, Verification
 from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, CompareRules, CompareSide
 from serve_eval.workflows.compare.compare import compare as compare_sides
+from serve_eval.workflows.compare.document import TellingComparison
 from serve_eval.workflows.compare.sides import check_two_servers
-from serve_eval.workflows.compare.telling import TellingComparison
 from serve_eval.workflows.events import evaluate_with_events
-from serve_eval.workflows.smoke.endpoint import smoke_endpoint
-from serve_eval.workflows.smoke.smoke import Smoke, check_required
+from serve_eval.workflows.smoke.smoke import Smoke, check_required, smoke_endpoint
 from serve_eval.workflows.verify.servers import PROBES, NamedPlan, VerifyRules
 from serve_eval.workflows.verify.verify import verify as verify_servers
 

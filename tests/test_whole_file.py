@@ -26,7 +26,7 @@ IN_PLACE = {
     "serve_eval/storage/records/executions.py": {"os.open": 1, "ftruncate": 1},
     "serve_eval/storage/records/answer_origins.py": {"os.open": 2},
     "serve_eval/storage/reports/invariants_files.py": {"os.open": 1, "truncate": 1},
-    "serve_eval/report/ci/place.py": {"open(ab)": 1},  # the summary of a job of GitHub
+    "serve_eval/report/ci.py": {"open(ab)": 1},  # the summary of a job of GitHub
     "serve_eval/storage/sessions.py": {"os.open": 1},
     "serve_eval/workflows/servers/daemon.py": {"os.open": 1},  # the log of a new process
     "serve_eval/workflows/watch/record.py": {"os.open": 1, "open(r+b)": 1, "truncate": 1},

@@ -1,3 +1,9 @@
 """Check what an endpoint does with each kind of request, without a data set."""
 
-__all__ = ["answer", "check", "curl", "kinds", "row", "run", "session"]
+__all__ = [
+    "answer",
+    "kinds",
+    "row",
+    "run",
+    "session",
+]

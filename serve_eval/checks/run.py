@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from serve_eval.checks.answer import NotAnswered
-from serve_eval.checks.check import Check
 from serve_eval.checks.kinds import (
     answering,
     ending,
@@ -26,9 +25,9 @@ from serve_eval.checks.kinds import (
     sdk,
     tokens,
 )
-from serve_eval.checks.kinds.prompt_tokens import prompt_tokens_check
+from serve_eval.checks.kinds.tokens import prompt_tokens_check
 from serve_eval.checks.row import CheckOutcome, CheckResult, CheckRow, SentRequest, fail_check
-from serve_eval.checks.session import CheckSession, StillStarting
+from serve_eval.checks.session import Check, CheckSession, StillStarting
 from serve_eval.errors import EndpointError
 from serve_eval.evidence.prompt_audit.local_tokens import LocalTokenizer
 

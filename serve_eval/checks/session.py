@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from serve_eval.checks.answer import Answer, AnswerChoice, NotAnswered, Stream, count, read_stream
-from serve_eval.checks.row import SentRequest
-from serve_eval.checks.thinking import MOST_ROOM, NO_THOUGHTS, Thinking
+from serve_eval.checks.answer import (
+    MOST_ROOM,
+    NO_THOUGHTS,
+    Answer,
+    AnswerChoice,
+    NotAnswered,
+    Stream,
+    Thinking,
+    count,
+    read_stream,
+)
+from serve_eval.checks.row import CheckResult, SentRequest
 from serve_eval.client.attempts.liveness import SETTLE_S, listens
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import key_advice
@@ -24,6 +33,27 @@ from serve_eval.schema import Failure
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """A check that an endpoint has one capability.
+
+    `run` sends at most `requests` requests that generate at most `tokens` tokens in total; their
+    prompts have about `prompt_tokens` tokens. `full`: only at --level full. `model`: it tests the
+    model, not only its server.
+
+    `run` may raise NotAnswered, whose answer then becomes the row.
+    """
+
+    name: str
+    run: Callable[[CheckSession], Awaitable[CheckResult]]
+    requests: int
+    tokens: int = 0
+    prompt_tokens: int = 0
+    full: bool = False
+    model: bool = False
+
 
 TIMEOUT_S = 60.0
 """Default time limit of a request, in seconds."""

@@ -57,7 +57,7 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
     except asyncio.CancelledError:
         raise Interrupted from None
     except EndpointError as error:
-        from serve_eval.workflows.servers.lost import explain_lost
+        from serve_eval.workflows.servers.reuse import explain_lost
 
         raise explain_lost(error) from error
     finally:

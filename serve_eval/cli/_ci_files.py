@@ -33,8 +33,15 @@ def save_ci_files(
     written there.
     """
     from serve_eval.client.secret_mask import SecretMask
-    from serve_eval.report.ci import list_annotations, place_result, write_junit, write_markdown
-    from serve_eval.report.ci.place import add_to_job_summary, find_place, is_github
+    from serve_eval.report.ci import (
+        add_to_job_summary,
+        find_place,
+        is_github,
+        list_annotations,
+        place_result,
+        write_junit,
+        write_markdown,
+    )
     from serve_eval.schema import Connection
     from serve_eval.storage.file_names import JUNIT_FILE, SUMMARY_FILE
     from serve_eval.storage.json_files import write_private
@@ -77,7 +84,7 @@ def tell_ending(command: str, about: str, asked: Mapping[str, Any]) -> Iterator[
     folder = None if given is None else Path(given)
 
     def save(kind: str, message: str, hint: str, exit_code: int, *, refused: bool = False) -> None:
-        from serve_eval.report.ci.of_ending import describe_ending
+        from serve_eval.report.ci import describe_ending
 
         save_ci_files(
             lambda: describe_ending(

@@ -27,8 +27,7 @@ def compare_loads(
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import say
     from serve_eval.storage.story_files import COMPARE
-    from serve_eval.workflows.compare.at_loads import compare_at_loads
-    from serve_eval.workflows.compare.document_at_loads import make_load_document
+    from serve_eval.workflows.compare.at_loads import compare_at_loads, make_load_document
 
     say(f"serve-eval compare: folder {out_dir}")
     story = compare_at_loads(

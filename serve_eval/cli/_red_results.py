@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from serve_eval.schema import Comparison, Report
-    from serve_eval.workflows.diagnose.leads import Leads
+    from serve_eval.workflows.diagnose.causes import Leads
 
 
 class RedResult:
@@ -25,14 +25,14 @@ class RedResult:
     @cached_property
     def leads(self) -> Leads:
         """The causes and slices to print; none if the result is not red or cannot be read."""
-        from serve_eval.workflows.diagnose.leads import Leads
+        from serve_eval.workflows.diagnose.causes import Leads
 
         if not self._red:
             return Leads()
 
         from serve_eval.errors import RunFolderError
         from serve_eval.workflows.diagnose.causes import find_leads
-        from serve_eval.workflows.diagnose.read_folder import read_folder
+        from serve_eval.workflows.diagnose.judged import read_folder
 
         try:
             return find_leads(read_folder(self._folder, self._include_path))
@@ -50,7 +50,7 @@ def fail_undecided(
         return code
 
     from serve_eval.cli._streams import say
-    from serve_eval.report.deciding import describe_undecided
+    from serve_eval.report.task_line import describe_undecided
 
     if not (reason := describe_undecided(result, most)):
         return code

@@ -249,8 +249,7 @@ def _execute(
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import say
     from serve_eval.storage.story_files import TAKE
-    from serve_eval.workflows.references.document import make_document
-    from serve_eval.workflows.references.figures import write_figures
+    from serve_eval.workflows.references.document import make_document, write_figures
     from serve_eval.workflows.references.take import take_reference
 
     base_url = plan.launcher.options.get("base_url")

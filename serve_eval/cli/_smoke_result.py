@@ -15,7 +15,7 @@ def explain_death(done: Smoke, base_url: str) -> Smoke:
     from urllib.parse import urlsplit
 
     from serve_eval.errors import EndpointError
-    from serve_eval.workflows.servers.lost import explain_lost
+    from serve_eval.workflows.servers.reuse import explain_lost
 
     if not done.died:
         return done
@@ -53,7 +53,7 @@ def save_known(done: Smoke, file: Path | None) -> int:
     """Write the file of known failures, if one is wanted. Return the exit code."""
     from serve_eval.cli._streams import path_of, say
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, worst
-    from serve_eval.workflows.smoke.known_file import write_known
+    from serve_eval.workflows.smoke.known import write_known
 
     if file is None:
         return done.exit_code

@@ -21,9 +21,9 @@ from serve_eval.workflows.suite.checked_runs import (
     RefusedRun,
     check_tasks,
     find_missing,
+    groups,
     list_runs,
 )
-from serve_eval.workflows.suite.server_groups import groups
 
 _SHOWN = ("requests", "judge_requests", "reference", "threshold", "theta", "no_reference", "notes")
 

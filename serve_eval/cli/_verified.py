@@ -25,7 +25,7 @@ def write_result(
     from serve_eval.storage.reports.folder_results import find_served_plans, shorten_url
     from serve_eval.storage.reports.story_results import write_reference
     from serve_eval.storage.story_files import VERIFY
-    from serve_eval.workflows.verify.advice import lacks_floor
+    from serve_eval.workflows.verify.result import lacks_floor
 
     VERIFY.write(out_dir, found)
     if used is not None:

@@ -129,7 +129,7 @@ def write_suite(suite: Suite, job: JobOptions, *, out_dir: str | None, flags: li
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.endpoint.launch import job_size
     from serve_eval.plan.again import permissions
-    from serve_eval.workflows.suite.serialise import suite_to_file
+    from serve_eval.workflows.suite.suite_form import suite_to_file
 
     if job.job_array is not None:
         raise PlanError("--job-array: a suite has no shards: write a job for each of its plans")

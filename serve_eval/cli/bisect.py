@@ -114,8 +114,7 @@ def _read_search(
 ) -> Configurations:
     """Return the configurations between two plans, or along the steps of one."""
     from serve_eval.errors import PlanError
-    from serve_eval.workflows.bisect.changes import list_changes
-    from serve_eval.workflows.bisect.configurations import between_plans
+    from serve_eval.workflows.bisect.configurations import between_plans, list_changes
 
     if steps.plan is not None and options.good is None and options.bad is None:
         if options.keep or options.together:
@@ -184,7 +183,7 @@ def _show(found: Configurations, *, as_json: bool) -> None:
     from serve_eval.cli._streams import emit
     from serve_eval.report.text import clean
     from serve_eval.storage.json_files import pretty_json
-    from serve_eval.workflows.bisect.preview import preview
+    from serve_eval.workflows.bisect.search import preview
 
     shown = preview(found)
     if as_json:

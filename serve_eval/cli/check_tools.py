@@ -155,7 +155,7 @@ def check_tools(
     """
     from serve_eval.errors import PlanError
     from serve_eval.tasks._tool_calls.requests import KINDS
-    from serve_eval.workflows.tools.parameters import REFUSALS
+    from serve_eval.workflows.tools.asking import REFUSALS
     from serve_eval.workflows.tools.story import LOADS, ToolRules, check_limits
 
     kinds, needed = names_of(chosen.kinds) or [], names_of(rule.require) or []

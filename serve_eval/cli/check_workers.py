@@ -98,11 +98,11 @@ def check_workers(
     from serve_eval.evaluation.trust import to_follow
     from serve_eval.storage.reports.story_results import make_faces_folder
     from serve_eval.verdicts.exit_code import INTERRUPTED
+    from serve_eval.workflows.attribute.asking import find_side
     from serve_eval.workflows.attribute.attribute import attribute as ask_each_worker
     from serve_eval.workflows.attribute.attribute import prepare_asking
     from serve_eval.workflows.attribute.attribute import worker as named_worker
     from serve_eval.workflows.attribute.document import make_document
-    from serve_eval.workflows.attribute.side import find_side
 
     if chosen.settings:
         raise PlanError(f"--set {chosen.settings[0]}: it sets workers.pairs or workers.seed")

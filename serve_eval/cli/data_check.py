@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from serve_eval.datasets.vault import FetchedSet
     from serve_eval.schema import Plan
-    from serve_eval.workflows.gold.check import GoldCheck
+    from serve_eval.workflows.gold import GoldCheck
 
 _Names = Annotated[
     list[str] | None,
@@ -65,7 +65,7 @@ def check(
     from serve_eval.report.document.listing import ListEntry, Listing
     from serve_eval.storage.json_files import pretty_json
     from serve_eval.verdicts.exit_code import FAIL
-    from serve_eval.workflows.gold.entries import make_entry
+    from serve_eval.workflows.gold import make_entry
 
     root = root or vault.default_root(os.environ)
     settings = settings_of(asked)
@@ -126,7 +126,7 @@ def _check_tasks(tasks: Sequence[str], settings: Mapping[str, Any], root: Path) 
     """Check tasks one after the other, and say on standard error which."""
     from serve_eval.cli._async import run_async
     from serve_eval.cli._streams import say
-    from serve_eval.workflows.gold.check import check_gold
+    from serve_eval.workflows.gold import check_gold
 
     plans = _list_plans(tasks, settings, root) if tasks else []
 
@@ -146,7 +146,7 @@ def _list_plans(tasks: Sequence[str], settings: Mapping[str, Any], root: Path) -
 
     from serve_eval.cli._sides import with_plan
     from serve_eval.plan.settings import read_defaults
-    from serve_eval.workflows.gold.check import use_server
+    from serve_eval.workflows.gold import use_server
 
     given = {**settings, "tasks": list(tasks), "dataset_root": str(root), "no_reference": True}
     file = read_defaults().put_below({"model": "simulated", "launcher": "simulated"})

@@ -44,8 +44,7 @@ def diagnose(
     from serve_eval.storage.file_names import DIAGNOSIS_PAGE
     from serve_eval.storage.json_files import pretty_json
     from serve_eval.workflows.diagnose.document import make_document
-    from serve_eval.workflows.diagnose.judged import list_outcomes
-    from serve_eval.workflows.diagnose.read_folder import read_folder
+    from serve_eval.workflows.diagnose.judged import list_outcomes, read_folder
     from serve_eval.workflows.diagnose.story import diagnose_read
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)

@@ -71,7 +71,7 @@ _ReferencesDir = Annotated[
 @command()
 def list_files(faces: PageFaceOptions, references_dir: _ReferencesDir = None) -> None:
     """List the reference files with their numbers of models and entries."""
-    from serve_eval.workflows.references.document_of_files import make_list_document
+    from serve_eval.workflows.references.document import make_list_document
     from serve_eval.workflows.references.shown import list_shown_files
 
     found = list_shown_files(references_dir)
@@ -88,7 +88,7 @@ def show(
     references_dir: _ReferencesDir = None,
 ) -> None:
     """Show the entries of a reference file, in the order in which they are tried."""
-    from serve_eval.workflows.references.document_of_files import make_entries_document
+    from serve_eval.workflows.references.document import make_entries_document
     from serve_eval.workflows.references.shown import list_entries
 
     found = list_entries(reference, model, references_dir)
@@ -108,7 +108,7 @@ def check(
     Exit codes: 0 no problem, 2 problems.
     """
     from serve_eval.verdicts import references
-    from serve_eval.workflows.references.document_of_files import make_check_document
+    from serve_eval.workflows.references.document import make_check_document
     from serve_eval.workflows.references.shown import check_files
 
     path = path or references.find_shipped_dir()
@@ -203,7 +203,7 @@ def import_files(
     parts of the protocol are unknown, and what was lost; with --verbose, it lists all oddities.
     """
     from serve_eval.errors import PlanError
-    from serve_eval.workflows.references.document_of_files import make_import_document
+    from serve_eval.workflows.references.document import make_import_document
     from serve_eval.workflows.references.imports.recognise import is_results
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
@@ -228,7 +228,7 @@ def _import_results(
     """Import results of a tool that evaluates, show them, and exit."""
     from serve_eval.workflows.references.imports.document import make_document
     from serve_eval.workflows.references.imports.import_results import import_results
-    from serve_eval.workflows.references.imports.names import read_given
+    from serve_eval.workflows.references.imports.task_match import read_given
 
     found = import_results(
         source,
@@ -273,7 +273,7 @@ def _end(
 ) -> None:
     """Show a document on all its faces, with what was found as the result of --json, and exit."""
     from serve_eval.cli._ending import end
-    from serve_eval.workflows.references.figures import write_figures
+    from serve_eval.workflows.references.document import write_figures
 
     raise typer.Exit(end(document, faces, about=about, figures=write_figures(found)))
 

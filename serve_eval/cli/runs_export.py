@@ -118,7 +118,7 @@ def runs_export(
         shown = (baseline or "") if differences else None
         raise typer.Exit(_end_table(table, to_format, output, faces, runs, baseline=shown))
     if to_format == "biochatter":
-        from serve_eval.workflows.export.biochatter.export import export_biochatter
+        from serve_eval.workflows.export.biochatter import export_biochatter
 
         to = output or runs[0] / "biochatter"
         found = export_biochatter(runs, to, more=add or (), include_path=folders_of(include_path))

@@ -86,9 +86,8 @@ def runs_merge(
     from serve_eval.plan.plan_file import to_file
     from serve_eval.plan.resolve import resolve
     from serve_eval.report.run.document import make_run_document
-    from serve_eval.workflows.merge.merge import merge as merged
-    from serve_eval.workflows.merge.merge import plan_of_whole
-    from serve_eval.workflows.merge.shards import read_shards
+    from serve_eval.workflows.merge import merge as merged
+    from serve_eval.workflows.merge import plan_of_whole, read_shards
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     found = read_shards(shards)

@@ -55,8 +55,7 @@ def runs_table(
     from serve_eval.storage.json_files import pretty_json
     from serve_eval.whole_file import write_named_file
     from serve_eval.workflows.collect.collect import collect as collect_rows
-    from serve_eval.workflows.collect.document import describe_rows, make_document
-    from serve_eval.workflows.collect.rows import write_csv
+    from serve_eval.workflows.collect.document import describe_rows, make_document, write_csv
 
     output = asked.output
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)

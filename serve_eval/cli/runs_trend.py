@@ -62,7 +62,7 @@ def runs_trend(
     from serve_eval.series.chart import chart
     from serve_eval.series.history import find_series
     from serve_eval.storage.json_files import pretty_json
-    from serve_eval.workflows.drift.document import describe_charts, make_document
+    from serve_eval.workflows.drift import describe_charts, make_document
 
     page = faces.output
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)

@@ -64,7 +64,7 @@ def runs_view(
     from serve_eval.errors import PlanError
     from serve_eval.report.page.writer import save_page
     from serve_eval.workflows.view.document import make_document, make_index, write_series
-    from serve_eval.workflows.view.found import read_folder
+    from serve_eval.workflows.view.overview import read_folder
 
     if not 0 <= asked.port <= 65535:
         raise PlanError("--port must be from 0 to 65535")

@@ -24,7 +24,7 @@ def setup_demo(
     from serve_eval.cli._streams import draw, emit
     from serve_eval.cli.run import execute
     from serve_eval.errors import RunFolderError
-    from serve_eval.report.summary.table import print_table_of_runs
+    from serve_eval.report.summary.headline import print_table_of_runs
     from serve_eval.storage.command_folder import claim_default_folder
     from serve_eval.storage.file_names import PAGE_FILE
     from serve_eval.storage.reports.report_file import read_report

@@ -26,8 +26,7 @@ def setup_doctor(faces: PageFaceOptions) -> None:
     from serve_eval.cli._ci_files import check_asked
     from serve_eval.cli._ending import end
     from serve_eval.storage.json_files import pretty_json
-    from serve_eval.workflows.doctor.document import make_document
-    from serve_eval.workflows.doctor.findings import examine
+    from serve_eval.workflows.doctor import examine, make_document
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     findings = list(examine(os.environ))

@@ -18,7 +18,7 @@ from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
-    from serve_eval.workflows.init.questions import EndpointFacts
+    from serve_eval.workflows.init.starter_plan import EndpointFacts
 
 EXAMPLES = (
     ("Ask an endpoint, and write plan.yaml:", "serve-eval setup init host:8000"),
@@ -115,7 +115,7 @@ def _ask(plan: Plan, *, offline: bool) -> EndpointFacts:
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import say
     from serve_eval.verdicts.exit_code import INTERRUPTED
-    from serve_eval.workflows.init.questions import EndpointFacts, ask_facts
+    from serve_eval.workflows.init.starter_plan import EndpointFacts, ask_facts
 
     if offline:
         return EndpointFacts(problem="it was not asked (--offline)")

@@ -42,7 +42,7 @@ def format_schema(kind: str) -> str:
     from serve_eval.report.document.listing import describe_listing_form
     from serve_eval.storage.reports.report_file import describe_journal, describe_report_file
     from serve_eval.workflows.events import describe_events
-    from serve_eval.workflows.suite.suite_schema import describe_suite
+    from serve_eval.workflows.suite.suite_form import describe_suite
 
     functions = (
         describe_plan,

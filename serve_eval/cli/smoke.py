@@ -19,8 +19,8 @@ from serve_eval.plan.options import ConnectionOptions
 from serve_eval.plan.shared_options import names_of
 
 if TYPE_CHECKING:
-    from serve_eval.checks.check import Check
     from serve_eval.checks.row import CheckRow
+    from serve_eval.checks.session import Check
     from serve_eval.schema import Plan
     from serve_eval.workflows.smoke.known import KnownFailures
 
@@ -67,8 +67,7 @@ def smoke(
     from serve_eval.evidence.prompt_audit.local_tokens import open_local
     from serve_eval.plan.resolve import resolve_address
     from serve_eval.workflows.smoke import smoke as smoke_test
-    from serve_eval.workflows.smoke.known import KnownFailures
-    from serve_eval.workflows.smoke.known_file import read_known
+    from serve_eval.workflows.smoke.known import KnownFailures, read_known
 
     _check(asked)
     known = None
@@ -179,7 +178,7 @@ def _run(
     from serve_eval.verdicts.exit_code import INTERRUPTED, worst
     from serve_eval.workflows.smoke import smoke as smoke_test
     from serve_eval.workflows.smoke.document import make_document
-    from serve_eval.workflows.smoke.endpoint import smoke_endpoint
+    from serve_eval.workflows.smoke.smoke import smoke_endpoint
 
     base_url, started_at = str(plan.launcher.options["base_url"]), datetime.now(UTC).isoformat()
     say(f"serve-eval smoke: {base_url}", smoke_test.cost(checks))

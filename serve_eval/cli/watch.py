@@ -27,7 +27,7 @@ from serve_eval.plan.shared_options import names_of
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
-    from serve_eval.workflows.watch.reference import WatchReference
+    from serve_eval.workflows.watch.probes import WatchReference
     from serve_eval.workflows.watch.story import WatchJob
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -131,8 +131,8 @@ def _job(
     """Return the job to watch. Raises PlanError for invalid options."""
     from serve_eval.errors import PlanError
     from serve_eval.workflows.watch import budget, pool
-    from serve_eval.workflows.watch.alarming import delivery
     from serve_eval.workflows.watch.judging import WatchRules
+    from serve_eval.workflows.watch.publishing import delivery
     from serve_eval.workflows.watch.story import LEAST_PROMPTS, WatchJob
 
     every = re.fullmatch(r"(0|\d+(?:\.\d+)?(?=[smh]))([smh]?)", asked.every)
@@ -183,7 +183,7 @@ def _job(
 def _reference(asked: WatchProbeOptions) -> WatchReference | None:
     """Return the reference to compare with. Raises PlanError and ReferenceFileError."""
     from serve_eval.errors import PlanError
-    from serve_eval.workflows.watch.reference import PER_ROUND, read_watch_reference
+    from serve_eval.workflows.watch.probes import PER_ROUND, read_watch_reference
 
     number = asked.probes_per_round
     if asked.verify_reference is None:
@@ -291,7 +291,7 @@ def _run(
     with ExitStack() as stack:
         metrics = None
         if metrics_port is not None:
-            from serve_eval.workflows.watch.metrics import Metrics, serve
+            from serve_eval.workflows.watch.publishing import Metrics, serve
 
             metrics = Metrics()
             port = stack.enter_context(serve(metrics, metrics_port))

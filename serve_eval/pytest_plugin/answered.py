@@ -17,7 +17,7 @@ def list_counts(folder: Path) -> list[str]:
 def _count_in_run(folder: Path, side: str) -> Iterator[str]:
     """Yield what was answered of each task of a run, or of a side of a comparison."""
     from serve_eval.errors import RunFolderError
-    from serve_eval.series.answer_numbers import count_answers
+    from serve_eval.series.read_runs import count_answers
 
     try:
         counts = count_answers(folder)

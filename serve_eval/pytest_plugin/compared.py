@@ -165,8 +165,8 @@ def describe_compared(
 ) -> EvaluatedTest:
     """Return the result of a comparison, with the states and properties of junit.xml."""
     from serve_eval.report.ci import CiState
-    from serve_eval.report.deciding import describe_undecided
     from serve_eval.report.document import print_document
+    from serve_eval.report.task_line import describe_undecided
     from serve_eval.workflows.compare.document import make_document
 
     comparison = _speak_to_tests(comparison)
@@ -190,7 +190,7 @@ def describe_compared(
 
 def _list_warnings(comparison: Comparison) -> Iterator[str]:
     """Yield what a reader should know although B passed."""
-    from serve_eval.report.run.cases import remark_on_losses
+    from serve_eval.report.run.conclusions import remark_on_losses
     from serve_eval.workflows.compare.rows import list_warnings
 
     for task in comparison.tasks:

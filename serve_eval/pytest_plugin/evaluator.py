@@ -75,7 +75,7 @@ class Evaluator:
         from serve_eval.plugins.scope import scope
         from serve_eval.pytest_plugin.foreign import PASSED_ON
         from serve_eval.pytest_plugin.results import describe_run, shorten_path
-        from serve_eval.report.telling import TellingReport
+        from serve_eval.report.run.document import TellingReport
 
         folder = self._workbench.name_folder(self._item.nodeid)
         try:
@@ -118,7 +118,7 @@ class Evaluator:
         from serve_eval.plugins.scope import scope
         from serve_eval.pytest_plugin.compared import build_sides, describe_compared
         from serve_eval.pytest_plugin.foreign import PASSED_ON
-        from serve_eval.workflows.compare.telling import TellingComparison
+        from serve_eval.workflows.compare.document import TellingComparison
 
         folder = self._workbench.name_folder(self._item.nodeid)
         found = self._workbench.options

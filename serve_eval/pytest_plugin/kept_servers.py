@@ -36,7 +36,7 @@ class KeptServers:
 
         Such an endpoint runs elsewhere, or knows the answers to the questions of one run only.
         """
-        from serve_eval.workflows.servers.identity import UNHELD
+        from serve_eval.workflows.servers.held_servers import UNHELD
 
         return None if plan.launcher.name in UNHELD else self.launch
 

@@ -17,9 +17,9 @@ from serve_eval.pytest_plugin.endings import (
 )
 from serve_eval.pytest_plugin.options import REHEARSES
 from serve_eval.pytest_plugin.results import shorten_path
-from serve_eval.report.ci.place import find_place
+from serve_eval.report.ci import find_place
 from serve_eval.report.one_line import OneLine
-from serve_eval.report.summary.table import ORDER
+from serve_eval.report.summary.headline import ORDER
 from serve_eval.schema import REHEARSED
 
 _NOTED = pytest.StashKey[list[OneLine]]()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from serve_eval.report.ci import CiCase, CiState
     from serve_eval.report.one_line import OneLine
     from serve_eval.schema import Report, Verdict
-    from serve_eval.workflows.diagnose.leads import Leads
+    from serve_eval.workflows.diagnose.causes import Leads
 
 COLUMNS = 80
 NOT_KEPT = (
@@ -77,9 +77,9 @@ def describe_run(
     """
     from serve_eval.pytest_plugin.deciding import pass_unjudged
     from serve_eval.report.ci import CiState, withhold_cases
-    from serve_eval.report.deciding import describe_undecided
     from serve_eval.report.document import print_document
     from serve_eval.report.run.document import make_run_document
+    from serve_eval.report.task_line import describe_undecided
 
     report = _speak_to_tests(report)
     leads = find_leads_in(folder, report.exit_code, report.plan.include_path)
@@ -196,14 +196,14 @@ def _say(case: CiCase) -> OneLine:
 def find_leads_in(folder: Path, exit_code: int, include_path: Sequence[str]) -> Leads:
     """Return what leads to the cause of a red run or comparison."""
     from serve_eval.verdicts.exit_code import FAIL
-    from serve_eval.workflows.diagnose.leads import Leads
+    from serve_eval.workflows.diagnose.causes import Leads
 
     if exit_code != FAIL:
         return Leads()
 
     from serve_eval.errors import RunFolderError
     from serve_eval.workflows.diagnose.causes import find_leads
-    from serve_eval.workflows.diagnose.read_folder import read_folder
+    from serve_eval.workflows.diagnose.judged import read_folder
 
     try:
         return find_leads(read_folder(folder, include_path))
@@ -213,7 +213,7 @@ def find_leads_in(folder: Path, exit_code: int, include_path: Sequence[str]) -> 
 
 def _list_warnings(report: Report) -> Iterator[str]:
     """Yield what a reader should know although the run passed."""
-    from serve_eval.report.run.cases import remark_on_losses
+    from serve_eval.report.run.conclusions import remark_on_losses
 
     for task in report.tasks:
         told = (*task.verdict.warnings, *remark_on_losses(task.result))

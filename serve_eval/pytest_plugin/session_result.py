@@ -19,9 +19,17 @@ from serve_eval.pytest_plugin.lines_of_tests import (
     pick_worst,
     speak_for_all,
 )
-from serve_eval.report.ci import CiCase, CiResult, CiState, CiSuite, CiTable, list_annotations
-from serve_eval.report.ci.markdown import write_markdown
-from serve_eval.report.ci.place import add_to_job_summary, is_github
+from serve_eval.report.ci import (
+    CiCase,
+    CiResult,
+    CiState,
+    CiSuite,
+    CiTable,
+    add_to_job_summary,
+    is_github,
+    list_annotations,
+    write_markdown,
+)
 from serve_eval.report.one_line import OneLine, write_line
 from serve_eval.report.summary.figures import count
 from serve_eval.schema import Connection

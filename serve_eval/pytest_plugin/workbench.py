@@ -156,7 +156,7 @@ class Workbench:
         from serve_eval.errors import PlanError
         from serve_eval.evaluation.endpoint.launch import check_launcher
         from serve_eval.pytest_plugin.running_endpoint import ask_endpoint
-        from serve_eval.workflows.servers.identity import UNHELD
+        from serve_eval.workflows.servers.held_servers import UNHELD
 
         name = plan.launcher.name
         if name == "external":
@@ -198,7 +198,7 @@ def _read_launcher(
     """Return a plan without tasks for a server that can be kept. Raises PlanError."""
     from serve_eval.errors import PlanError
     from serve_eval.plan.resolve import resolve_launcher
-    from serve_eval.workflows.servers.identity import check
+    from serve_eval.workflows.servers.held_servers import check
 
     file = dict(read_base(None if plan is None else Path(plan)))
     given = file.get("launcher") if launcher is None else launcher

@@ -2,8 +2,6 @@
 
 __all__ = [
     "attribution",
-    "course",
-    "engine",
     "layout",
     "lines",
     "page",

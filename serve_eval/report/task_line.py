@@ -1,31 +1,45 @@
-"""Make the line about one task of a run or of a comparison. Pure."""
+"""Make the line about one task, with its figures and whether its result decides anything.
+
+Wrong answers that are cut, empty or unreadable are a cause of a lower value only where the
+reference, or the other side, has fewer of them. Of a published value, all wrong answers are known
+by number: no more of them can have the property.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from serve_eval.evaluation.results.degradation import what
 from serve_eval.report.attribution import accusations
-from serve_eval.report.counted_causes import MANY, list_counted
 from serve_eval.report.one_line import OneLine, describe_drop
 from serve_eval.report.summary import figures
-from serve_eval.report.summary.summary_task import SummaryTask
+from serve_eval.report.summary.figures import SummaryTask, figure, in_points
 from serve_eval.schema import (
     NOT_PROVEN,
     Attribution,
+    Cut,
     Degradation,
+    Metric,
+    OtherRule,
+    Outcome,
+    Report,
+    TaskReport,
     TaskResult,
     Verdict,
     VerdictOutcome,
 )
 from serve_eval.stats.judgement import Reason
 from serve_eval.stats.own_noise import subtract
+from serve_eval.stats.planning import FLIP_RATE, compute_fail_power, find_least_drop
 from serve_eval.verdicts import repaired
+from serve_eval.verdicts.wrong_at_most import count_wrong_at_most
 
 if TYPE_CHECKING:
-    from serve_eval.schema import ComparedTask
+    from serve_eval.schema import ComparedTask, Comparison
+
 
 BROKEN = (
     Reason.TOO_MANY_MISSING.value,
@@ -174,3 +188,169 @@ def _list_causes(
         kinds = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in result.failures.items())
         yield f"no answer: {kinds}"
     yield from list_counted(result, verdict, before)
+
+
+MANY = 0.05
+"""Share of the samples from which an ending is a likely cause of a bad value."""
+_AT_LIMIT = "cut off at max_tokens"
+_SILENT = (
+    "cut off by a stop string",
+    "ended within the reasoning",
+    "empty",
+    "unreadable",
+)
+"""Properties of answers in which no result was found, so that each of them is wrong."""
+
+
+def list_counted(
+    result: TaskResult, verdict: Verdict, before: TaskResult | None = None
+) -> Iterator[str]:
+    """Yield the property of which there is the largest surplus, if it is large.
+
+    `before` is the result of the side to compare with (None: the reference of the verdict).
+    """
+    planned, counts = max(1, result.planned), _count(result)
+    if before is None:
+        there = _find_most(result, verdict)
+    else:
+        share = planned / max(1, before.planned)
+        there = {name: n * share for name, n in _count(before).items()}
+    surplus = {name: counts[name] - n for name, n in there.items()}
+    if result.doubted:
+        surplus[_REPAIRED] = result.doubted
+        counts[_REPAIRED] = result.doubted
+    if not surplus:
+        return
+    most = max(surplus, key=lambda name: surplus[name])
+    if surplus[most] > MANY * planned:
+        yield f"{counts[most]} of {result.planned} answers {most}"
+
+
+_REPAIRED = "repaired, so that their first answers are unknown"
+_BY_WINDOW = "cut off by the server's window"
+
+
+def _count(result: TaskResult) -> dict[str, float]:
+    return {
+        _AT_LIMIT: result.cut.get(Cut.MAX_TOKENS, 0),
+        _BY_WINDOW: result.cut.get(Cut.WINDOW, 0),
+        "cut off by a stop string": result.cut.get(Cut.STOP_STRING, 0),
+        "ended within the reasoning": result.stopped_in_reasoning,
+        "looping": result.looping,
+        "empty": result.outcomes.get(Outcome.EMPTY, 0),
+        "unreadable": result.unparsed,
+    }
+
+
+def _find_most(result: TaskResult, verdict: Verdict) -> Mapping[str, float]:
+    """Return how many answers of the reference have a property at most, as far as that is known."""
+    found: dict[str, float] = {}
+    effect = verdict.cut
+    if effect is not None and effect.reference_cut is not None and effect.reference_answers:
+        cut = effect.reference_cut * result.planned / effect.reference_answers
+        found = {_AT_LIMIT: cut, _BY_WINDOW: cut}
+    if verdict.reference is None:
+        return found
+    wrong = count_wrong_at_most(result.metric, verdict.reference, result.planned, graded=False)
+    return found if wrong is None else {**dict.fromkeys(_SILENT, wrong), **found}
+
+
+def list_figures(task: SummaryTask, line: OneLine) -> Iterator[tuple[str, str]]:
+    """Yield each figure by its name, as far as it is known; `line` has the likeliest cause.
+
+    Of a comparison, `value` is that of B and `reference` that of A. `drop` is that on the same
+    prompts if they are paired; a gain is negative.
+    """
+    result, verdict = task.result, task.verdict
+    change, ends = find_change(task)
+    figures = {
+        "value": verdict.evaluated,
+        "reference": verdict.reference,
+        "threshold": verdict.threshold,
+        "drop": None if change is None else 0.0 - change,
+        "p": None if verdict.paired is None else verdict.paired.p,
+        "detects": compute_least_drop(verdict, result.metric),
+    }
+    spans = {
+        "interval_95": result.interval,
+        "drop_95": None if ends is None else (0.0 - ends[1], 0.0 - ends[0]),
+    }
+    yield "outcome", verdict.outcome.value
+    yield "rule", verdict.rule
+    yield from ((name, f"{value:.6g}") for name, value in figures.items() if value is not None)
+    yield from ((name, f"{e[0]:.6g} {e[1]:.6g}") for name, e in spans.items() if e is not None)
+    yield "samples", str(result.planned)
+    yield "failed", str(result.failed)
+    yield "repaired", str(result.doubted)
+    yield "lost_with_server", str(result.restarted)
+    yield "truncated", str(result.truncated)
+    if result.looping:
+        yield "looping", str(result.looping)
+    if line.cause and not line.sure:
+        yield "likely", line.cause
+
+
+def list_other(other: OtherRule | None) -> dict[str, str]:
+    """Return the other rule and its outcome as properties."""
+    return {} if other is None else {"other_rule": other.rule, "other_outcome": other.outcome.value}
+
+
+def compute_least_drop(verdict: Verdict, metric: Metric) -> float | None:
+    """Return the least drop of the value that the rule fails with a probability of 1 - beta.
+
+    That of the paired rule is planned at the flip rate of `serve-eval references power` and its
+    margin, for points. None: the rule has no such figure, or it fails no drop so often.
+    """
+    if verdict.rule == "classic":
+        return verdict.theta
+    pairs = verdict.paired
+    if verdict.rule != "paired" or pairs is None or not pairs.pairs or verdict.alpha is None:
+        return None
+    if not in_points(metric):
+        return None
+    beta = 0.2 if verdict.beta is None else verdict.beta
+    fail = partial(compute_fail_power, margin=pairs.margin / 100.0)
+    independent = max(1, round(pairs.pairs / pairs.design_effect))
+    drop = find_least_drop(independent, FLIP_RATE, verdict.alpha, beta, fail)
+    return None if drop is None else 100.0 * drop
+
+
+def describe_undecided(report: Report | Comparison, most: float | None = None) -> str:
+    """Return why a run that passed decides nothing, or "".
+
+    No value could have failed it, its rule detects no drop that is possible, or only drops above
+    `most` points, if its values are points.
+    """
+    reasons = []
+    for task in report.tasks:
+        result = task.result if isinstance(task, TaskReport) else task.b
+        reason = find_vacuous(task.verdict) or _find_blindness(result, task.verdict, most)
+        reasons += [f"{result.task}: {reason}"] if reason else []
+    return f"does not decide: {'; '.join(reasons)}: ask more samples" if reasons else ""
+
+
+def _find_blindness(result: TaskResult, verdict: Verdict, most: float | None) -> str:
+    """Return the words for a rule that detects no drop which matters.
+
+    `most` is in points, so it says nothing about values that are none, such as perplexities.
+    """
+    metric, possible = result.metric, _find_largest_drop(result, verdict)
+    least = compute_least_drop(verdict, metric)
+    if verdict.outcome is not VerdictOutcome.PASS or least is None:
+        return ""
+    unit = " points" if in_points(metric) else ""
+    limit = f"detects only drops of {figure(least, metric)}{unit} or more"
+    if possible is not None and least >= possible:
+        return f"{limit}, and {figure(possible, metric)} are possible"
+    if most is not None and unit and least > most:
+        return f"{limit}, above max_detects = {most:g}"
+    return ""
+
+
+def _find_largest_drop(result: TaskResult, verdict: Verdict) -> float | None:
+    """Return the drop from the reference to the worst value; None without a bound."""
+    metric, reference = result.metric, verdict.reference
+    worst = metric.lo if metric.higher_is_better else metric.hi
+    if reference is None or worst is None:
+        return None
+    return abs(reference - metric.scale * worst)

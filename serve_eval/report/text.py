@@ -1,4 +1,4 @@
-"""Make text from other sources safe to print."""
+"""Make text from other sources safe to print, or to put into a spreadsheet."""
 
 from __future__ import annotations
 
@@ -59,3 +59,12 @@ def escape_json(json: str) -> str:
 def _escape(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+"""Beginnings of a cell that a spreadsheet may run (OWASP, CSV injection)."""
+
+
+def disarm(cell: str) -> str:
+    """Return a text with an apostrophe in front if a spreadsheet would run it as a formula."""
+    return f"'{cell}" if cell.startswith(FORMULA) else cell

@@ -36,7 +36,7 @@ class SuiteRun:
 class Waiver:
     """A known FAIL that does not fail its suite until the end of the day `until` (UTC).
 
-    `match` selects runs and tasks: see serve_eval.workflows.suite.match.
+    `match` selects runs and tasks: see serve_eval.workflows.suite.suite_form.
     """
 
     match: Mapping[str, object]

@@ -1,3 +1,7 @@
 """Sort the finished runs below a folder into series, chart one, and find a slow decline."""
 
-__all__ = ["chart", "history", "noise", "read_runs"]
+__all__ = [
+    "chart",
+    "history",
+    "read_runs",
+]

@@ -15,10 +15,9 @@ from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTa
 from serve_eval.report.results_table.cell import describe_run_effect
 from serve_eval.report.results_table.content import RUN
 from serve_eval.schema import MEAN
-from serve_eval.series.draws import MatchedDraws, match_draws, pool
-from serve_eval.series.efforts import drop_settings
-from serve_eval.series.pooled_seeds import find_worst, join_runs
-from serve_eval.series.stars import add_stars
+from serve_eval.series.corrections import add_stars
+from serve_eval.series.planned_tasks import drop_settings
+from serve_eval.series.seeds import MatchedDraws, find_worst, join_runs, match_draws, pool
 from serve_eval.storage.reports.report_file import read_report
 
 if TYPE_CHECKING:

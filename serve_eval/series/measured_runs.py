@@ -12,20 +12,31 @@ import msgspec
 from serve_eval.errors import RunFolderError
 from serve_eval.report.results_table.content import BEGAN, RUN, SAMPLING_SEED
 from serve_eval.schema import Report, Suite, SuiteReport, SuiteRow
-from serve_eval.series.answer_numbers import count_answers, say_answers
 from serve_eval.series.deployments import (
     IMAGE,
     SERVER,
     describe_deployment,
     find_seed,
+    join_folders,
     name_folders,
     name_of_model,
     without_seeds,
 )
-from serve_eval.series.efforts import describe_effort, drop_planned, leave_effort_out
-from serve_eval.series.joined_folders import join_folders
-from serve_eval.series.planned_tasks import PlannedTask, list_planned
-from serve_eval.series.read_runs import UNFINISHED, FinishedRun, explain_no_run, search_runs
+from serve_eval.series.planned_tasks import (
+    PlannedTask,
+    describe_effort,
+    drop_planned,
+    leave_effort_out,
+    list_planned,
+)
+from serve_eval.series.read_runs import (
+    UNFINISHED,
+    FinishedRun,
+    count_answers,
+    explain_no_run,
+    say_answers,
+    search_runs,
+)
 from serve_eval.shell_words import quote_path
 from serve_eval.storage.file_names import SUITE_RUNS
 from serve_eval.storage.reports.story_results import (

@@ -1,4 +1,4 @@
-"""Read the finished runs below a folder."""
+"""Read the finished runs below a folder, and count the answers of unfinished ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 
 from serve_eval.errors import RunFolderError
 from serve_eval.schema import Report, SuiteRow, TaskReport, VerdictOutcome
-from serve_eval.storage.file_names import PLAN_FILE, REPORT_FILE
+from serve_eval.storage import journal
+from serve_eval.storage.file_names import PLAN_FILE, REPORT_FILE, samples_file
 from serve_eval.storage.reports.folder_results import (
     EndedEarly,
     FolderResult,
@@ -20,6 +21,7 @@ from serve_eval.storage.reports.folder_results import (
 )
 from serve_eval.storage.reports.report_file import has_report, read_report
 from serve_eval.storage.reports.story_results import find_suite_rows
+from serve_eval.storage.run_folder import read_fingerprints
 from serve_eval.storage.sessions import read_sessions, sessions_fingerprint
 from serve_eval.storage.story_files import find_maker, name_command
 
@@ -169,3 +171,29 @@ def _first_session(run: Path, report: Report) -> tuple[datetime, bytes, str]:
         raise RunFolderError(f"{run}: its start time cannot be read: {error}") from error
     part_of = next((one.part_of for one in sessions if one.part_of), "") or find_maker(run)
     return began if began.tzinfo else began.replace(tzinfo=UTC), data, part_of
+
+
+def count_answers(run: Path) -> list[tuple[str, int, int | None]]:
+    """Return each task with the number of its answers and of its samples, if that is known.
+
+    A task that was not begun has 0. Raises OSError or RunFolderError for files that cannot be read.
+    """
+    found = []
+    for name, printed in read_fingerprints(run).items():
+        file = samples_file(run, name)
+        records = journal.read(file) if file.exists() else ()
+        answered = {one.id for one in records if one.response}
+        planned = printed.get("samples", "").partition(" ")[0]
+        found.append((name, len(answered), int(planned) if planned.isdecimal() else None))
+    return found
+
+
+def say_answers(run: Path) -> str:
+    """Return how many answers a run has: "64 of 310 answers"; "" if none."""
+    try:
+        counts = count_answers(run)
+    except (OSError, RunFolderError):
+        return ""
+    answered = sum(n for _, n, _ in counts)
+    planned = sum(n or 0 for _, _, n in counts)
+    return f"{answered} of {planned} answers" if answered else ""

@@ -14,22 +14,20 @@ from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTa
 from serve_eval.report.results_table.content import RUN
 from serve_eval.report.summary.figures import count
 from serve_eval.schema import MEAN, TaskReport
-from serve_eval.series.asked_alike import (
+from serve_eval.series.cells import find_column, list_lost, make_cell, make_column, make_lost_cell
+from serve_eval.series.corrections import correct_cells, describe_rules
+from serve_eval.series.deployments import (
+    SEED,
     Key,
+    choose_shown,
     count_prompts,
     count_repeats,
     describe_scorer_options,
     key_of_column,
 )
-from serve_eval.series.cells import make_cell
-from serve_eval.series.corrected import correct_cells, describe_rules
-from serve_eval.series.deployments import SEED, choose_shown
-from serve_eval.series.efforts import explain_efforts
-from serve_eval.series.equal_seeds import explain_equal_seeds
-from serve_eval.series.lost_tasks import find_column, list_lost, make_column, make_lost_cell
 from serve_eval.series.measured_runs import MeasuredRun, read_measured
-from serve_eval.series.planned_tasks import PlannedTask
-from serve_eval.series.pooled_seeds import pool_cells
+from serve_eval.series.planned_tasks import PlannedTask, explain_efforts
+from serve_eval.series.seeds import explain_equal_seeds, pool_cells
 from serve_eval.storage.copied_run import ANSWERS_FROM
 from serve_eval.storage.file_names import SUITE_RUNS
 from serve_eval.verdicts.one_draw import describe_one_draw

@@ -10,8 +10,8 @@ import pytest
 
 from serve_eval.report.results_table import ResultCell
 from serve_eval.schema import Metric, SuiteReport, SuiteRunReport, VerdictOutcome
-from serve_eval.workflows.collect.rows import CollectedRow, write_csv
-from serve_eval.workflows.suite.run_warnings import list_run_warnings
+from serve_eval.workflows.collect.document import CollectedRow, write_csv
+from serve_eval.workflows.suite.document import list_run_warnings
 from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

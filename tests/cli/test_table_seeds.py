@@ -22,8 +22,7 @@ from hypothesis import strategies as st
 
 from serve_eval.report.results_table.cell import MARKS, ResultCell
 from serve_eval.schema import Metric, VerdictOutcome
-from serve_eval.series.draws import match_draws
-from serve_eval.series.pooled_seeds import pool_cells
+from serve_eval.series.seeds import match_draws, pool_cells
 from serve_eval.stats.wilson import wilson
 from tests.cli.command import serve_eval
 

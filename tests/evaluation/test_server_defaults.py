@@ -31,7 +31,7 @@ from serve_eval.schema import (
 )
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.causes import find_leads
-from serve_eval.workflows.diagnose.read_folder import read_folder
+from serve_eval.workflows.diagnose.judged import read_folder
 from serve_eval.workflows.diagnose.story import diagnose
 from serve_eval.workflows.references.register import register
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules

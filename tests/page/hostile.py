@@ -14,8 +14,7 @@ from serve_eval.report.page.content import (
     PictureSection,
     TextLines,
 )
-from serve_eval.report.page.sample_data import PageTask, SampleData
-from serve_eval.report.page.samples_section import show_samples
+from serve_eval.report.page.sample_data import PageTask, SampleData, show_samples
 from serve_eval.report.pictures.picture import Picture, RulerRow, make_ruler
 from serve_eval.report.samples.known import KnownTask
 from serve_eval.report.samples.samples import SampleSource

@@ -17,8 +17,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from serve_eval.report.page.content import PageContent
-from serve_eval.report.page.sample_data import PageTask, SampleData
-from serve_eval.report.page.samples_section import show_samples
+from serve_eval.report.page.sample_data import PageTask, SampleData, show_samples
 from serve_eval.report.page.writer import save_page
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import Attempt, Metric, Outcome, Response, Sample, Usage

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serve_eval.datasets.small_media import dot, number, shape
-from serve_eval.report.page.sample_data import PageTask, SampleData
-from serve_eval.report.page.samples_section import show_samples
+from serve_eval.report.page.sample_data import PageTask, SampleData, show_samples
 from serve_eval.report.page.writer import render_page
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import Message, Metric, Response, Sample, TextPart

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from xml.etree import ElementTree
 
-from serve_eval.report.course import HEIGHT, WIDTH, picture
+from serve_eval.report.run.page_blocks import HEIGHT, WIDTH, picture
 from serve_eval.schema import Degradation, RunningShare
 
 FOUND = Degradation(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from serve_eval.report.ci.markdown import escape_line
+from serve_eval.report.ci import escape_line
 from serve_eval.report.one_line import MOST, OneLine, describe_drop, lead, write_line
 from serve_eval.report.task_line import split_change
 from serve_eval.report.text import clean

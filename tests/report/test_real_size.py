@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.report.real_size import write_number
+from serve_eval.report.summary.figures import write_number
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from serve_eval.report.page.questions import tabulate_questions
-from serve_eval.report.pictures.questions import draw_questions
-from serve_eval.report.repeats import count_turned, describe_agreement, describe_repeats
-from serve_eval.report.samples.by_question import sort_questions
+from serve_eval.report.lines import count_turned, describe_agreement, describe_repeats
+from serve_eval.report.page.tables import tabulate_questions
+from serve_eval.report.pictures.outcomes import draw_questions
+from serve_eval.report.samples.details import sort_questions
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import Cut, Metric, Outcome, Stability, TaskResult
 from serve_eval.storage.records.scores import ScoreRecord

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from serve_eval.schema import Metric, Spec
-from serve_eval.series.lost_tasks import find_column
+from serve_eval.series.cells import find_column
 from serve_eval.series.planned_tasks import PlannedTask
 
 

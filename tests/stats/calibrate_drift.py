@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy
 from scipy.stats import beta
 
-from serve_eval.series.noise import STARTING_RUNS, UNEQUAL
+from serve_eval.series.chart import STARTING_RUNS, UNEQUAL
 from serve_eval.stats.drift import LIMIT, SLACK, DriftPoint, cusum, self_starting
 from serve_eval.stats.false_alarms import (
     MOST,

@@ -21,8 +21,8 @@ from serve_eval.launchers._embedded.model import Model
 from serve_eval.launchers._embedded.tokenizer import Tokenizer
 from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.schema import Plan, Spec
+from serve_eval.workflows.verify.making import texts_of_tasks
 from serve_eval.workflows.verify.reference import UNCERTAIN
-from serve_eval.workflows.verify.texts import texts_of_tasks
 
 Array = NDArray[Any]
 BF16_BITS, FP8_BITS, LEVELS = 8, 4, 127

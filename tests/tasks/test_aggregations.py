@@ -49,7 +49,7 @@ from serve_eval.series.history import _unfit
 from serve_eval.tasks._aggregations import mean_of_means, ratio_of_sums
 from serve_eval.verdicts import pairing
 from serve_eval.verdicts.rules import classic
-from serve_eval.workflows.power.measured import measure_run
+from serve_eval.workflows.power.assumed import measure_run
 
 BY_SET = mean_of_means("mean of the means per set", lambda sample: sample.metadata["set"])
 PERPLEXITY = ratio_of_sums("perplexity", "nll", "tokens", then=math.exp)

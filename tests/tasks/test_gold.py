@@ -15,7 +15,7 @@ import pytest
 
 from serve_eval.errors import SandboxError
 from serve_eval.schema import Plan, Spec
-from serve_eval.workflows.gold.check import GoldCheck, check_gold, use_server
+from serve_eval.workflows.gold import GoldCheck, check_gold, use_server
 from tests.tasks.made_data import NAMES, spec_of
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

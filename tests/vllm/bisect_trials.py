@@ -23,8 +23,7 @@ from typing import Any
 
 from serve_eval.plugins.scope import scope
 from serve_eval.schema import Limits, Plan, Spec
-from serve_eval.workflows.bisect.changes import list_changes
-from serve_eval.workflows.bisect.configurations import Configurations, between_plans
+from serve_eval.workflows.bisect.configurations import Configurations, between_plans, list_changes
 from tests.vllm.deployments import MODEL, Deployments, aggregated
 from tests.vllm.quantise import write_model
 from tests.workflows.bisect.trial import OURS, TrialFile, search, tell_case

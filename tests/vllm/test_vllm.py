@@ -18,7 +18,7 @@ import pytest
 
 from serve_eval.errors import LaunchError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.report.engine import describe_engines
+from serve_eval.report.run.details import describe_engines
 from serve_eval.schema import Endpoint, Plan, Spec, VerdictOutcome
 from tests.cli.command import serve_eval
 from tests.peers.conftest import MODEL, WAYS, Ours, evaluated, smoke_rows

@@ -13,8 +13,8 @@ from tests.cli.command import serve_eval
 TASKS = ("word_problems", "passkey_short", "tool_calls")
 PRODUCERS = {
     "report/run/page_blocks.py",
-    "workflows/drift/document.py",
-    "workflows/compare/page_blocks.py",
+    "workflows/drift.py",
+    "workflows/compare/document.py",
     "workflows/load/document.py",
     "workflows/suite/page_blocks.py",
     "workflows/verify/document.py",  # distances of the probes of one server, which have no task

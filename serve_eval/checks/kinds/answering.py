@@ -14,9 +14,8 @@ from serve_eval.checks.answer import (
     read_stream,
     short,
 )
-from serve_eval.checks.check import Check
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
-from serve_eval.checks.session import CheckSession
+from serve_eval.checks.session import Check, CheckSession
 from serve_eval.plugins.registry import nearest
 from serve_eval.schema import LOOPED
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 
 from serve_eval.checks.answer import Answer, NotAnswered, read_stream, short
-from serve_eval.checks.check import Check
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
-from serve_eval.checks.session import ALIVE_TOKENS, CheckSession, require_answer
+from serve_eval.checks.session import ALIVE_TOKENS, Check, CheckSession, require_answer
 from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS
 
 COUNT = "Count from 1 to 200: 1, 2, 3, 4, 5,"

@@ -7,10 +7,9 @@ is where versions lost or doubled it. MLPerf's test TEST06 compares the same.
 from __future__ import annotations
 
 from serve_eval.checks.answer import NotAnswered, read_stream, short
-from serve_eval.checks.check import Check
 from serve_eval.checks.kinds.ending import COUNT, FEW
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
-from serve_eval.checks.session import CheckSession
+from serve_eval.checks.session import Check, CheckSession
 
 
 async def first_token(session: CheckSession) -> CheckResult:

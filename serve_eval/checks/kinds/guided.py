@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from serve_eval.checks.answer import NotAnswered, short
-from serve_eval.checks.check import Check
 from serve_eval.checks.row import (
     CheckOutcome,
     CheckResult,
@@ -22,7 +21,7 @@ from serve_eval.checks.row import (
     pass_check,
     report_unsupported,
 )
-from serve_eval.checks.session import CheckSession
+from serve_eval.checks.session import Check, CheckSession
 from serve_eval.client.preflight import PING
 from serve_eval.client.questions.self_description import TRTLLM_SERVE
 from serve_eval.evaluation.capabilities import (

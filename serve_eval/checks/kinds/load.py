@@ -6,10 +6,9 @@ import asyncio
 from typing import Any
 
 from serve_eval.checks.answer import Answer, read_stream
-from serve_eval.checks.check import Check
 from serve_eval.checks.kinds.ending import COUNT
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
-from serve_eval.checks.session import ALIVE_TOKENS, CheckSession
+from serve_eval.checks.session import ALIVE_TOKENS, Check, CheckSession
 from serve_eval.evaluation.capabilities import read_context
 
 AT_ONCE, SHORT = 64, 8

@@ -16,9 +16,8 @@ from typing import Any
 import msgspec
 
 from serve_eval.checks.answer import Answer, short
-from serve_eval.checks.check import Check
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
-from serve_eval.checks.session import CheckSession
+from serve_eval.checks.session import Check, CheckSession
 from serve_eval.datasets import small_media
 from serve_eval.schema import SentPart, TextPart
 from serve_eval.schema.media import make_part, media_bytes, media_form

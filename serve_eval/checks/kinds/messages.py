@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from serve_eval.checks.answer import Answer, short
-from serve_eval.checks.check import Check
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
-from serve_eval.checks.session import CheckSession, require_answer
+from serve_eval.checks.session import Check, CheckSession, require_answer
 
 TOOL = "get_weather"
 TOOLS = [

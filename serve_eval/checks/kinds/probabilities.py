@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from serve_eval.checks.answer import Answer, list_logprobs, read_stream, short
-from serve_eval.checks.check import Check
 from serve_eval.checks.row import (
     CheckOutcome,
     CheckResult,
@@ -17,7 +16,7 @@ from serve_eval.checks.row import (
     pass_check,
     report_unsupported,
 )
-from serve_eval.checks.session import CheckSession
+from serve_eval.checks.session import Check, CheckSession
 from serve_eval.client.wire_format import logprobs, wire
 from serve_eval.evaluation.capabilities import LIKELIEST, TEXT, find_misplaced
 from serve_eval.schema import PromptLogprobs

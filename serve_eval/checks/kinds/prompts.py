@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from serve_eval.checks.answer import NotAnswered, short
-from serve_eval.checks.check import Check
 from serve_eval.checks.kinds.quality import lines_of, tokens_per_line
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
-from serve_eval.checks.session import ALIVE_TOKENS, CheckSession, require_answer
+from serve_eval.checks.session import ALIVE_TOKENS, Check, CheckSession, require_answer
 from serve_eval.tasks._passkey import NOISE
 
 IDS = list(range(100, 108))

@@ -12,9 +12,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from serve_eval.checks.answer import short
-from serve_eval.checks.check import Check
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
-from serve_eval.checks.session import CheckSession, require_answer
+from serve_eval.checks.session import Check, CheckSession, require_answer
 from serve_eval.tasks._passkey import HEAD, NOISE, context
 
 QUESTIONS, ENOUGH = 20, 16

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from serve_eval.checks.answer import Answer, short
-from serve_eval.checks.check import Check
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
-from serve_eval.checks.session import CheckSession, StillStarting, explain_unauthorized
+from serve_eval.checks.session import Check, CheckSession, StillStarting, explain_unauthorized
 from serve_eval.client.client import explain_unreachable
 from serve_eval.client.questions import self_description
 from serve_eval.errors import EndpointError

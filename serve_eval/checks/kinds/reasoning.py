@@ -5,19 +5,20 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from serve_eval.checks.answer import Answer, NotAnswered, short
-from serve_eval.checks.check import Check
-from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
-from serve_eval.checks.session import TEMPLATE_TOKENS, CheckSession, require_answer
-from serve_eval.checks.thinking import (
+from serve_eval.checks.answer import (
     MOST_ROOM,
     OFF,
+    Answer,
+    NotAnswered,
     Thinking,
     find_loop,
     opens_thoughts,
     room_for,
+    short,
     shows_thoughts,
 )
+from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
+from serve_eval.checks.session import TEMPLATE_TOKENS, Check, CheckSession, require_answer
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format.thinking import CLOSE, OPEN, split_thinking
 

@@ -7,9 +7,8 @@ from itertools import combinations
 from typing import Any
 
 from serve_eval.checks.answer import Answer, NotAnswered, short
-from serve_eval.checks.check import Check
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
-from serve_eval.checks.session import CheckSession, require_answer
+from serve_eval.checks.session import Check, CheckSession, require_answer
 from serve_eval.client.wire_format.refusal import find_refused
 from serve_eval.client.wire_format.wire import describe
 

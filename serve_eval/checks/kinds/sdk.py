@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from serve_eval.checks.answer import short
-from serve_eval.checks.check import Check
+from serve_eval.checks.answer import OFF, short
 from serve_eval.checks.kinds.answering import PROMPT
 from serve_eval.checks.row import (
     CheckResult,
@@ -15,8 +14,7 @@ from serve_eval.checks.row import (
     pass_check,
     report_unsupported,
 )
-from serve_eval.checks.session import CheckSession
-from serve_eval.checks.thinking import OFF
+from serve_eval.checks.session import Check, CheckSession
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -1,23 +1,23 @@
 """The document of a result, which every story makes once, and one file for each of its faces."""
 
-from serve_eval.report.document.ci import make_ci_result
 from serve_eval.report.document.document import (
     Block,
     Conclusion,
     Depth,
     Document,
     Statement,
+    list_statements,
     make_header,
     name_state,
     rank_outcome,
 )
-from serve_eval.report.document.json_form import (
+from serve_eval.report.document.faces import (
     describe_document,
     describe_document_form,
+    make_ci_result,
+    make_page,
     write_document,
 )
-from serve_eval.report.document.page import make_page
-from serve_eval.report.document.statements import list_statements
 from serve_eval.report.document.terminal import print_document
 
 __all__ = [

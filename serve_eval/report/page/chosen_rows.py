@@ -9,8 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from serve_eval.report.samples.drawn_answers import Keys
-from serve_eval.report.samples.sample_index import CATEGORIES, CUT, RowTable
+from serve_eval.report.samples.sample_index import CATEGORIES, CUT, Keys, RowTable
 from serve_eval.report.samples.samples import FAILED, RIGHT, UNSCORED
 
 T = TypeVar("T", bound=np.generic)

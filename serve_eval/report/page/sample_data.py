@@ -1,4 +1,4 @@
-"""Turn the samples of a run, or of both arms of a comparison, into the data of a page.
+"""Turn the samples of a run, or of both arms of a comparison, into a page's section.
 
 A row is a prompt, with its answers in each arm. Rows have the order of their ids; `order` is the
 one in which they are shown first: what needs attention comes first.
@@ -15,13 +15,19 @@ from operator import attrgetter
 from pathlib import Path
 
 from serve_eval.evaluation.results.examples import order_ids
-from serve_eval.report.page.answer_columns import AnswerColumns
 from serve_eval.report.page.chosen_rows import FELL, ROSE, SAME, TaskRows, choose_rows, join_arms
-from serve_eval.report.page.columns import PromptColumn, TextColumn
-from serve_eval.report.page.page_media import PageMedia
-from serve_eval.report.samples.drawn_answers import Keys
+from serve_eval.report.page.columns import (
+    AnswerColumns,
+    PageMedia,
+    PromptColumn,
+    TextColumn,
+    compress,
+    encode,
+    to_json,
+)
+from serve_eval.report.page.content import ScriptData
 from serve_eval.report.samples.known import KnownTask
-from serve_eval.report.samples.sample_index import SampleIndex
+from serve_eval.report.samples.sample_index import Keys, SampleIndex
 from serve_eval.report.samples.samples import NOT_KEPT, SampleSource, ShownSample, rank_outcome
 from serve_eval.report.summary.rows import name_expected
 from serve_eval.schema import Metric, Response
@@ -277,3 +283,72 @@ def _describe_task(task: PageTask, known: KnownTask | None) -> dict[str, object]
         "key": task.key if _VARIABLE.fullmatch(task.key) else "",
         "body": None if known is None else known.body,
     }
+
+
+LIMITS: Sequence[tuple[int | None, int | None]] = (
+    (None, None),
+    (16_000, None),
+    (4_000, 64_000),
+    (1_000, 16_000),
+    (400, 2_000),
+    (100, 400),
+)
+"""Most characters of an answer and of a prompt, tried one after the other."""
+SOME = (
+    "Each outcome has a share of the places, what went wrong the largest; within an outcome, chance"
+    " decided. serve-eval show prints the others, and --set limits.page_samples=N puts more"
+    " of them here."
+)
+"""The caption of the table on a page with only some of the samples."""
+MOST_BYTES, MOST_UNPACKED = 10_000_000, 100_000_000
+"""Compressed and whole size of the data from which texts are shortened, in bytes."""
+SCRIPTS = (
+    "dom.js",
+    "samples.js",
+    "filters.js",
+    "controls.js",
+    "sample_table.js",
+    "differences.js",
+    "sample_view.js",
+    "export.js",
+    "keys.js",
+    "start.js",
+)
+"""Scripts of the samples, in their order."""
+
+
+def show_samples(data: SampleData, *, most_bytes: int = MOST_BYTES) -> ScriptData | None:
+    """Return the section, or None if no sample was sent.
+
+    If the data is larger than `most_bytes`, texts lose their middle, and the page says so.
+    """
+    if not len(data):
+        return None
+    some = len(data) < data.total
+    packed = b""
+    for limits in _choose_limits(data):
+        whole = to_json(data.to_json(*limits))
+        if len(whole) > MOST_UNPACKED and limits != LIMITS[-1]:
+            continue
+        if len(packed := compress(whole)) <= most_bytes:
+            break
+    return ScriptData(
+        title=f"Samples: {len(data):,} of {data.total:,}" if some else "Samples",
+        name="samples",
+        value=encode(packed),
+        scripts=SCRIPTS,
+        caption=SOME if some else "",
+        note="The table of samples needs JavaScript. serve-eval show prints the same.",
+    )
+
+
+def _choose_limits(data: SampleData) -> Iterator[tuple[int | None, int | None]]:
+    """Yield the limits that shorten a text, after those that keep all; always the last ones."""
+    yield LIMITS[0]
+    longest = data.measure_longest()
+    for limits in LIMITS[1:]:
+        cuts = (
+            most is not None and most < size for most, size in zip(limits, longest, strict=True)
+        )
+        if limits == LIMITS[-1] or any(cuts):
+            yield limits

@@ -13,9 +13,8 @@ from pathlib import Path
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from serve_eval.report.page.columns import shorten
+from serve_eval.report.page.columns import pack, shorten
 from serve_eval.report.page.content import PageContent, PictureSection, ScriptData, Section
-from serve_eval.report.page.packing import pack
 from serve_eval.report.pictures.drawing import draw_all, lacks_library, name_extra
 from serve_eval.report.pictures.picture import Picture
 from serve_eval.report.text import reveal

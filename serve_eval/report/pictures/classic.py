@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from serve_eval.report.pictures.labels import shorten
-from serve_eval.report.pictures.picture import Picture
-from serve_eval.report.pictures.vega import (
+from serve_eval.report.pictures.picture import (
     BAD,
     FAINT,
     INK,
     WARN,
     WIDTH,
+    Picture,
     axis,
     colours,
     data,
+    shorten,
 )
 from serve_eval.report.summary.figures import figure
 from serve_eval.schema import TaskResult, Verdict

@@ -19,8 +19,7 @@ from itertools import zip_longest
 from serve_eval.processes.limited import LimitedEnd
 from serve_eval.report.drawing_process import can_draw, draw_lines
 from serve_eval.report.drawing_process import lacks_library as lacks_library
-from serve_eval.report.pictures.picture import Picture
-from serve_eval.report.pictures.vega import CONFIG
+from serve_eval.report.pictures.picture import CONFIG, Picture
 
 _ID = re.compile(r'\bid="([^"]+)"')
 _OPENING = re.compile(r"<svg\b[^>]*>")

@@ -1,15 +1,29 @@
-"""Draw values with their 95 % intervals, and those of a second side next to them."""
+"""Draw values with their intervals, or their change against a reference."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from serve_eval.report.pictures.labels import list_some, shorten, shorten_all
-from serve_eval.report.pictures.picture import Picture, Ruler, RulerRow, make_ruler
-from serve_eval.report.pictures.vega import FIRST, SECOND, WIDTH, axis, colours, data
-from serve_eval.report.summary.figures import figure
-from serve_eval.schema import Metric
+from serve_eval.report.pictures.picture import (
+    BAD,
+    FAINT,
+    FIRST,
+    SECOND,
+    WIDTH,
+    Picture,
+    Ruler,
+    RulerRow,
+    axis,
+    colours,
+    data,
+    list_some,
+    make_ruler,
+    shorten,
+    shorten_all,
+)
+from serve_eval.report.summary.figures import add_sign, figure
+from serve_eval.schema import Metric, PairedComparison
 from serve_eval.stats.wilson import INTERVAL_ALPHA, wilson
 
 MOST_ROWS = 60
@@ -128,3 +142,66 @@ def bound_mean(value: float, n: int, metric: Metric) -> tuple[float, float] | No
     share = min(1.0, max(0.0, (value / metric.scale - lo) / (hi - lo)))
     low, high = wilson(share * n, n, INTERVAL_ALPHA)
     return metric.scale * (lo + (hi - lo) * low), metric.scale * (lo + (hi - lo) * high)
+
+
+def draw_change(task: str, paired: PairedComparison, metric: Metric) -> Picture | None:
+    """Return the picture of the change in points (negative is worse), if it has an interval."""
+    if paired.interval is None:
+        return None
+    low, high = paired.interval
+    shown, ends = add_sign(paired.difference, metric), [add_sign(x, metric) for x in (low, high)]
+    margin = figure(paired.margin, metric)
+    title = f"{shorten(task)}: change on the same prompts"
+    description = (
+        f"The change is {shown} ({ends[0]} to {ends[1]} with 95 % confidence) over"
+        f" {paired.pairs:,} prompts; negative is worse. The margin is {margin}."
+    )
+    levels = [
+        {"at": 0.0, "said": "no change", "colour": FAINT},
+        {"at": -paired.margin, "said": f"margin -{margin}", "colour": BAD},
+    ]
+    spec = {
+        "width": WIDTH,
+        "height": 48,
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "layer": [
+            *(_level(one) for one in levels),
+            {
+                "data": data([{"low": low, "high": high}]),
+                "mark": {"type": "rule", "strokeWidth": 3, "color": FIRST},
+                "encoding": {
+                    "x": axis("low", "change (points)"),
+                    "x2": {"field": "high"},
+                    "y": {"value": 32},
+                },
+            },
+            {
+                "data": data([{"value": paired.difference}]),
+                "mark": {"type": "point", "size": 90, "color": FIRST},
+                "encoding": {"x": axis("value", "change (points)"), "y": {"value": 32}},
+            },
+        ],
+    }
+    row = RulerRow(
+        label="change",
+        text=f"{shown} ({ends[0]} to {ends[1]}); ▲ no change, ┃ margin -{margin}",
+        value=paired.difference,
+        interval=(low, high),
+        reference=0.0,
+        threshold=-paired.margin,
+    )
+    return Picture(title=title, description=description, spec=spec, ruler=make_ruler([row]))
+
+
+def _level(one: dict[str, object]) -> dict[str, object]:
+    return {
+        "data": data([one]),
+        "encoding": {"x": axis("at", "change (points)")},
+        "layer": [
+            {"mark": {"type": "rule", "strokeDash": [4, 3], "color": one["colour"]}},
+            {
+                "mark": {"type": "text", "align": "left", "dx": 4},
+                "encoding": {"text": {"field": "said"}, "y": {"value": 10}},
+            },
+        ],
+    }

@@ -1,4 +1,9 @@
-"""A picture of a page: what is drawn, its description, and a ruler that shows the same."""
+"""Define a picture of a page, with the parts that all specifications share.
+
+Names of colours are CSS variables, which the page defines for light and dark. Data and labels of a
+specification are values only: a text from elsewhere must never become a field name or an
+expression.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from serve_eval.report.text import clean
 
 STEPS = 10
 """A ruler has at most this number of steps between its ends."""
@@ -91,3 +98,132 @@ def _find_step(span: float) -> float:
     """Return 1, 2 or 5 times a power of ten, so that few steps are as long as a span."""
     power = 10.0 ** math.floor(math.log10(span / STEPS))
     return next(power * n for n in (1.0, 2.0, 5.0, 10.0) if power * n * STEPS >= span * 0.999)
+
+
+INK, FAINT, GRID = "var(--ink)", "var(--faint)", "var(--grid)"
+GOOD, BAD, WARN, OTHER = "var(--good)", "var(--bad)", "var(--warn)", "var(--other)"
+BAND, FIRST, SECOND = "var(--band)", "var(--series-1)", "var(--series-2)"
+
+WIDTH = 600
+"""Width of a picture with its labels, in pixels."""
+
+_AXIS = {
+    "labelColor": INK,
+    "titleColor": INK,
+    "tickColor": FAINT,
+    "domainColor": FAINT,
+    "gridColor": GRID,
+    "labelLimit": 260,
+    "labelFontSize": 12,
+    "titleFontSize": 12,
+    "labelOverlap": True,
+    "titleFontWeight": "normal",
+}
+CONFIG = {
+    "aria": False,
+    "background": None,
+    "font": "Arial, Liberation Sans, Helvetica, sans-serif",
+    "padding": 8,
+    "view": {"stroke": None},
+    "axis": _AXIS,
+    "axisX": {"tickCount": 8},
+    "legend": {
+        "labelColor": INK,
+        "titleColor": INK,
+        "symbolStrokeColor": FAINT,
+        "orient": "top",
+        "title": None,
+        "labelLimit": 260,
+        "labelFontSize": 12,
+        "columnPadding": 24,
+    },
+    "header": {"labelColor": INK, "titleColor": INK},
+    "title": {"color": INK, "fontWeight": "normal", "fontSize": 12, "anchor": "start"},
+    "text": {"color": INK, "fontSize": 12},
+    "rule": {"color": INK},
+    "point": {"color": INK, "filled": True, "opacity": 1},
+    "line": {"color": INK},
+    "bar": {"color": FIRST},
+    "area": {"color": BAND},
+    "tick": {"color": INK},
+    "rect": {"color": BAND},
+}
+
+
+def data(rows: Sequence[Mapping[str, object]]) -> dict[str, Any]:
+    """Return rows as the data of a specification or of a layer."""
+    return {"values": list(rows)}
+
+
+def axis(field: str, title: str | None, **more: Any) -> dict[str, Any]:
+    """Return the channel of a field with numbers, whose axis need not begin at zero."""
+    scale = {"zero": False, "nice": True, **more.pop("scale", {})}
+    return {"field": field, "type": "quantitative", "title": title, "scale": scale, **more}
+
+
+def colours(
+    names: Mapping[str, str], field: str = "kind", *, shown: bool = True, **legend: Any
+) -> dict[str, Any]:
+    """Return the colour channel of a field, with a colour for each of its values.
+
+    `legend` are properties of the legend, if it is `shown`.
+    """
+    scale = {"domain": list(names), "range": list(names.values())}
+    return {
+        "field": field,
+        "type": "nominal",
+        "scale": scale,
+        "title": None,
+        "legend": legend if shown else None,
+    }
+
+
+def moments(first: float, last: float) -> dict[str, Any]:
+    """Return the channel of the field `time`, in milliseconds since 1970 between two, as UTC."""
+    days = (last - first) / 86_400_000.0
+    near = "%b %d %H:%M" if days > 1.0 else "%H:%M" if days > 0.01 else "%H:%M:%S"
+    shown = "%Y-%m" if days > 300.0 else "%b %d" if days > 6.0 else near
+    return {
+        "field": "time",
+        "type": "temporal",
+        "title": "time (UTC)",
+        "scale": {"type": "utc", "domain": [first, last], "nice": False},
+        "axis": {"format": shown, "tickCount": 8 if days > 6.0 else 5},
+    }
+
+
+LONGEST = 32
+"""Characters of a label. Longer texts are cut."""
+
+
+def shorten(text: str, longest: int = LONGEST) -> str:
+    """Return a text on one line, without control characters and halves of surrogate pairs."""
+    whole = text.encode(errors="replace").decode()
+    flat = " ".join(clean(whole).split())
+    return flat if len(flat) <= longest else f"{flat[: longest - 3]}..."
+
+
+def shorten_all(texts: Sequence[str], longest: int = LONGEST) -> list[str]:
+    """Return short texts that stay different: those that became equal are numbered."""
+    found: list[str] = []
+    taken: set[str] = set()
+    for text in texts:
+        short, number = shorten(text, longest) or "(no name)", 1
+        free = short
+        while free in taken:
+            number += 1
+            free = f"{short} ({number})"
+        taken.add(free)
+        found.append(free)
+    return found
+
+
+def count(n: int, one: str) -> str:
+    """Return a count with its noun: "1 run", "1,319 runs"."""
+    return f"{n:,} {one}{'' if n == 1 else 's'}"
+
+
+def list_some(parts: Sequence[str], most: int = 60) -> str:
+    """Return the parts as one text; of many, the first ones and the number of the others."""
+    more = len(parts) - most
+    return "; ".join(parts[:most]) + (f"; and {more:,} more" if more > 0 else "")

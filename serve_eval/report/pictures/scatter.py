@@ -6,9 +6,21 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from serve_eval.report.pictures.labels import count, list_some, shorten, shorten_all
-from serve_eval.report.pictures.picture import Picture, Ruler, RulerRow, make_ruler
-from serve_eval.report.pictures.vega import FAINT, FIRST, WIDTH, axis, data
+from serve_eval.report.pictures.picture import (
+    FAINT,
+    FIRST,
+    WIDTH,
+    Picture,
+    Ruler,
+    RulerRow,
+    axis,
+    count,
+    data,
+    list_some,
+    make_ruler,
+    shorten,
+    shorten_all,
+)
 
 NAMED = 6
 """Points with a label: those that are farthest from the diagonal."""

@@ -1,8 +1,12 @@
 """Write a table of deployments by tasks as text, CSV, Markdown, LaTeX and SVG."""
 
 from serve_eval.report.results_table.cell import ResultCell
-from serve_eval.report.results_table.content import DeploymentRow, ResultsTable, TaskColumn
-from serve_eval.report.results_table.differences import show_differences
+from serve_eval.report.results_table.content import (
+    DeploymentRow,
+    ResultsTable,
+    TaskColumn,
+    show_differences,
+)
 from serve_eval.report.results_table.formats import FORMATS, write_table
 from serve_eval.report.results_table.text import write_text
 

@@ -1,9 +1,10 @@
-"""Hold a table of deployments by tasks, and the words of its cells and legend. Pure."""
+"""Hold a table of deployments by tasks, with the words of its cells and legend."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from serve_eval.report.results_table.cell import LEFT_OUT, MARKS, MISSING, PROVEN, STAR, ResultCell
 from serve_eval.report.summary.figures import in_points
@@ -210,3 +211,29 @@ class ResultsTable:
             yield from self.details
         elif left:
             yield f"runs left out: {left}"
+
+
+def show_differences(table: ResultsTable) -> ResultsTable:
+    """Return a table of differences with these in place of the values.
+
+    A table of values, which names no baseline, stays as it is.
+    """
+    if not table.against:
+        return table
+    rows = [
+        replace(row, cells=[None if cell is None else _turn(cell) for cell in row.cells])
+        for row in table.rows
+    ]
+    return replace(table, rows=rows)
+
+
+def _turn(cell: ResultCell) -> ResultCell:
+    direction: Literal["drop", "rise"] = "drop" if (cell.difference or 0.0) < 0.0 else "rise"
+    return replace(
+        cell,
+        value=cell.difference,
+        interval=cell.difference_interval,
+        proven=direction if cell.star else "",
+        waived=False,
+        signed=True,
+    )

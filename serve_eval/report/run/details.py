@@ -1,13 +1,16 @@
-"""List the details of a run that `-v` and the page show: a table of figures, and lines by task."""
+"""List the details of a run that `-v` and the page show, also its engines' counts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from serve_eval.client.questions.engine_metrics import add
 from serve_eval.evaluation.capabilities.sampling import describe_defaults
 from serve_eval.evaluation.endpoint.deployment import describe
-from serve_eval.report import engine, lines, repeats
+from serve_eval.evidence.path_facts import ROLES
+from serve_eval.report import lines
+from serve_eval.report import lines as repeats
 from serve_eval.report.attribution import COLUMNS, list_workers
 from serve_eval.report.document import Block
 from serve_eval.report.lines import number, plain
@@ -15,6 +18,8 @@ from serve_eval.report.page.content import DataCell, DataColumn, DataTable, Text
 from serve_eval.schema import (
     MEAN,
     Attribution,
+    EngineCounts,
+    EngineReport,
     FailureKind,
     Report,
     TaskReport,
@@ -63,7 +68,7 @@ def _describe_rest(report: Report) -> Iterator[str]:
         yield f"{kind}: {what}"
     yield from (lines.session_load(load) for load in report.loads[-1:])
     yield from lines.describe_efforts(report)
-    yield from engine.describe_engines(report)
+    yield from describe_engines(report)
     for line in describe_defaults(report.sampling_defaults):
         yield f"sampling defaults: {line}"
 
@@ -174,3 +179,56 @@ def _decision(verdict: Verdict) -> Iterator[str]:
         if verdict.paired.anchors is not None:
             runs = verdict.paired.candidate_runs
             yield f"anchors: {lines.anchors_text(verdict.paired.anchors, runs)}"
+
+
+GENERATION = ROLES["generation_servers"]
+
+
+def describe_engines(report: Report) -> list[str]:
+    """Return a line per role of the servers whose counts are known and say something."""
+    if report.engine is None:
+        return []
+    by_role: dict[str | None, list[EngineCounts]] = {}
+    for one in report.engine.servers:
+        if one.counts is not None:
+            by_role.setdefault(one.role, []).append(one.counts)
+    told = any(task.traffic.acceptance is not None for task in report.tasks)
+    found = []
+    for role, ones in by_role.items():
+        who = "engine" if len(ones) == 1 else f"{len(ones)} engines"
+        if role in ROLES.values():
+            who += f" ({role})"
+        if said := "; ".join(_list_figures(role, add(ones), acceptance=not told)):
+            found.append(f"{who}: {said}{_count_companions(report.engine)}")
+    return found
+
+
+def _count_companions(engine: EngineReport) -> str:
+    others = engine.companions
+    return f"; includes up to {others:,} requests of other runs of this command" if others else ""
+
+
+def _list_figures(role: str | None, counts: EngineCounts, *, acceptance: bool) -> Iterator[str]:
+    """Yield the known figures; an acceptance length only if the answers report none."""
+    if counts.prompt_tokens is not None:
+        moved = counts.moved_tokens
+        more = (
+            f", {moved:,} of them by KV transfer"
+            if moved or (moved == 0 and role == GENERATION)
+            else ""
+        )
+        yield f"{counts.prompt_tokens:,} prompt tokens{more}"
+    if counts.generated_tokens is not None:
+        yield f"{counts.generated_tokens:,} generated tokens"
+    if counts.preemptions is not None:
+        yield f"{counts.preemptions:,} preemptions"
+    if counts.prefix_cache_hits is not None:
+        asked = counts.prefix_cache_queries
+        of = "" if asked is None else f" of {asked:,}"
+        if asked != 0:
+            yield f"prefix cache hit {counts.prefix_cache_hits:,}{of} tokens"
+    if acceptance and (length := counts.acceptance_length) is not None:
+        yield (
+            f"acceptance length {length:.2f} by its counters"
+            f" (1 + {counts.accepted_tokens:,} accepted tokens / {counts.drafts:,} drafts)"
+        )

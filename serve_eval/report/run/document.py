@@ -1,26 +1,32 @@
-"""Make the document of a run: a conclusion for each task, and what is known of all."""
+"""Make the document of a run: a conclusion for each task, with what is known of all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Self
 
 from serve_eval.evaluation.session_log import describe_old_answers
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.report import lines
 from serve_eval.report.attribution import sentences
-from serve_eval.report.ci.ci_result import CiSuite
+from serve_eval.report.ci import CiSuite
 from serve_eval.report.document import Conclusion, Depth, Document, Statement
-from serve_eval.report.one_line import OneLine
-from serve_eval.report.run.cases import list_cases, make_lines, name_old
-from serve_eval.report.run.conclusions import make_conclusion, make_statements, tabulate_tasks
+from serve_eval.report.one_line import OneLine, write_line
+from serve_eval.report.run.conclusions import (
+    list_cases,
+    make_conclusion,
+    make_lines,
+    make_statements,
+    name_old,
+    tabulate_tasks,
+)
 from serve_eval.report.run.details import list_detail_blocks
 from serve_eval.report.run.page_blocks import list_page_blocks
-from serve_eval.report.summary.figures import count
-from serve_eval.report.summary.next_steps import explain_taking, next_steps
-from serve_eval.report.summary.rows import Row, rows_of
-from serve_eval.report.summary.summary_task import SummaryTask, summarise_tasks
-from serve_eval.schema import Load, Report, TaskReport
+from serve_eval.report.summary.figures import SummaryTask, count, summarise_tasks
+from serve_eval.report.summary.rows import Row, explain_taking, next_steps, rows_of
+from serve_eval.schema import REHEARSED, Load, Report, TaskReport
 from serve_eval.storage.file_names import REPORT_FILE
 from serve_eval.verdicts.references import spec_text
 
@@ -141,3 +147,25 @@ def _describe_load(load: Load, report: Report) -> str:
         shown = ", ".join(f"{name} {lines.seconds(value)}" for name, value in times.items())
         told.append(f"latency {shown}")
     return "; ".join(told)
+
+
+class TellingReport(Report):
+    """A report whose text is the line of its worst task, which ends with the run folder."""
+
+    __slots__ = ("_folder",)
+    _folder: Path
+
+    @classmethod
+    def of(cls, report: Report, folder: Path) -> Self:
+        """Return the same report with its folder."""
+        telling = cls(**{one.name: getattr(report, one.name) for one in fields(report)})
+        object.__setattr__(telling, "_folder", folder)
+        return telling
+
+    def __str__(self) -> str:
+        folder = getattr(self, "_folder", Path())
+        if not self.tasks:
+            return "no task was asked"
+        line = make_run_document(self, folder).make_line()
+        place = str(folder) if folder.name else ""
+        return write_line(replace(line, place=place, notice=REHEARSED if self.rehearsal else ""))

@@ -1,11 +1,22 @@
-"""Write numbers as a reader wants them: points with one decimal, p-values in words."""
+"""Write the numbers of a summary as a reader wants them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
-from serve_eval.report.summary.summary_task import SummaryTask
-from serve_eval.schema import Metric
+from serve_eval.plan.again import write_resume_command
+from serve_eval.schema import (
+    Acceptance,
+    Metric,
+    Report,
+    TaskReport,
+    TaskResult,
+    Verdict,
+    WrongExample,
+)
 from serve_eval.verdicts import cut_answers
 
 POINTS = 100.0
@@ -86,3 +97,53 @@ def change(task: SummaryTask) -> float | None:
     if value is None or reference is None or task.result.failed:
         return None
     return value - reference
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummaryTask:
+    """A result with its verdict.
+
+    `before` is the breakdown of the same prompts by the reference, empty if not known. `names` are
+    those of the value and of the reference. `default_rule` judges if nothing else is chosen
+    (None: any may). `resume` is the command that resumes the run.
+    """
+
+    result: TaskResult
+    verdict: Verdict
+    before: Mapping[str, object] = field(default_factory=dict)
+    acceptance: Acceptance | None = None
+    example: WrongExample | None = None
+    names: tuple[str, str] = ("", "reference")
+    default_rule: str | None = None
+    resume: str = ""
+
+
+def summarise_tasks(report: Report, out_dir: Path) -> list[SummaryTask]:
+    """Return what the summary needs of each task of the run in a folder."""
+    resume = write_resume_command(out_dir, report.plan)
+    return [summarise_task(task, resume) for task in report.tasks]
+
+
+def summarise_task(task: TaskReport, resume: str = "") -> SummaryTask:
+    """Return what the summary needs of a task of a run."""
+    return SummaryTask(
+        result=task.result,
+        verdict=task.verdict,
+        before=task.reference_breakdown,
+        acceptance=task.traffic.acceptance,
+        example=task.example,
+        resume=resume,
+    )
+
+
+def write_nats(nats: float) -> str:
+    """Return a distance with its real size: two digits, and 0 only for exactly 0."""
+    return "0" if nats == 0 else f"{nats:.2g}"
+
+
+def write_number(value: float, decimals: int = 3) -> str:
+    """Return a number with these decimals, or with two digits if they would all be zero."""
+    text = f"{value:.{decimals}f}"
+    if value and not text.strip("-0."):
+        return f"{value:.2g}"
+    return text

@@ -1,26 +1,36 @@
-"""Yield the rows of a task's summary, each a label with a text, the most important first."""
+"""Yield the rows of a task's summary, the most important first, then the next commands."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from serve_eval.evaluation.results.examples import name_target
-from serve_eval.report import lines, repeats
+from serve_eval.plan.again import write_resume_command
+from serve_eval.plan.applicable_reference import write_taking
+from serve_eval.plan.command_line import HOW_TO_TAKE
+from serve_eval.plugins.withheld import name_folders
+from serve_eval.report import lines
+from serve_eval.report import lines as repeats
 from serve_eval.report.summary import figures
-from serve_eval.report.summary.breakdown import describe_breakdown
-from serve_eval.report.summary.summary_task import SummaryTask
+from serve_eval.report.summary.figures import SummaryTask, figure
 from serve_eval.schema import (
     CutEffect,
     EarlyStop,
     Metric,
     Outcome,
+    Report,
+    TaskReport,
     TaskResult,
     Verdict,
     VerdictOutcome,
     WrongExample,
     is_mutable,
 )
+from serve_eval.shell_words import quote_argument, quote_path, quote_word
 from serve_eval.verdicts import cut_answers, two_rules
 
 Row = tuple[str, str]
@@ -245,3 +255,147 @@ def brief(text: str) -> str:
     """Return a text on one line, shortened at its end."""
     flat = " ".join(text.split())
     return flat if len(flat) <= LONGEST else f"{flat[: LONGEST - 3]}..."
+
+
+FEW = 8
+"""A table with at most this number of slices is shown whole."""
+SHOWN = 3
+"""Number of slices that are shown of a larger table."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakdownSlice:
+    """A slice of a breakdown with its value, and that of the reference (None: not known)."""
+
+    name: str
+    scored: int
+    value: float
+    before: float | None
+
+    @property
+    def badness(self) -> float:
+        """Order slices by their drop in standard errors, or by their value without a reference."""
+        if self.before is None:
+            return -self.value
+        return (self.before - self.value) * math.sqrt(self.scored)
+
+
+def describe_breakdown(task: SummaryTask) -> Iterator[tuple[str, str]]:
+    """Yield a label and a text for each table: the smaller ones whole, of others the worst.
+
+    At most one table of either kind is shown: the one whose slices differ most. A last row names
+    the others, which only the page has.
+    """
+    metric = task.result.metric
+    tables = {
+        name: list(list_slices(table, task.before.get(name)))
+        for name, table in task.result.breakdown.items()
+    }
+    several = [(name, slices) for name, slices in tables.items() if len(slices) > 1]
+    shown = [
+        max(alike, key=lambda one: measure_spread(one[1]))
+        for large in (False, True)
+        if (alike := [one for one in several if (len(one[1]) > FEW) is large])
+    ]
+    for name, slices in shown:
+        if len(slices) <= FEW:
+            yield f"by {name}", "   ".join(_describe(one, metric) for one in slices)
+        else:
+            better = metric.higher_is_better
+            worst = sorted(slices, key=lambda one: -one.badness if better else one.badness)
+            said = "   ".join(_describe(one, metric) for one in worst[:SHOWN])
+            yield f"by {name}", f"worst of {len(slices)}:   {said}"
+    if left := [name for name, _ in several if name not in dict(shown)]:
+        yield "by ...", f"not shown here: {', '.join(left)}"
+
+
+def measure_spread(slices: Sequence[BreakdownSlice]) -> float:
+    """Return the variance between slices, in squared points times samples.
+
+    By chance alone it is the same on average for any field, however many slices that has. If the
+    reference of every slice is known, it is that of the changes.
+    """
+    known = all(one.before is not None for one in slices)
+    changes = [one.value - (one.before or 0.0) * known for one in slices]
+    total = sum(one.scored for one in slices)
+    if total == 0 or len(slices) < 2:
+        return 0.0
+    mean = math.fsum(one.scored * d for one, d in zip(slices, changes, strict=True)) / total
+    between = (one.scored * (d - mean) ** 2 for one, d in zip(slices, changes, strict=True))
+    return round(math.fsum(between) / (len(slices) - 1), 9)
+
+
+def list_slices(table: object, before: object) -> Iterator[BreakdownSlice]:
+    """Yield the slices of a table in which each has a value and a number of scored samples."""
+    if not isinstance(table, Mapping):
+        return
+    earlier = before if isinstance(before, Mapping) else {}
+    for name, entry in table.items():
+        value, scored = _number(entry, "value"), _number(entry, "scored")
+        if value is not None and scored is not None:
+            yield BreakdownSlice(str(name), int(scored), value, _number(earlier.get(name), "value"))
+
+
+def _number(entry: object, key: str) -> float | None:
+    value = entry.get(key) if isinstance(entry, Mapping) else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _describe(one: BreakdownSlice, metric: Metric) -> str:
+    was = "" if one.before is None else f" (was {_brief(one.before, metric)})"
+    return f"{one.name}: {_brief(one.value, metric)}{was}"
+
+
+def _brief(value: float, metric: Metric) -> str:
+    return figure(value, metric).removesuffix(".0") if value < 10.0 else f"{value:.0f}"
+
+
+RED = (VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE, VerdictOutcome.ERROR)
+"""Outcomes that a diagnosis explains."""
+_LACKING = VerdictOutcome.NO_REFERENCE
+
+
+def diagnose_command(out_dir: Path, include_path: Sequence[str] = ()) -> str:
+    """Return the command that explains a red verdict; it may need folders of code."""
+    return f"serve-eval diagnose {quote_path(out_dir)}{name_folders(include_path)}"
+
+
+def next_steps(report: Report, out_dir: Path) -> Iterator[str]:
+    """Yield commands, the most useful one first."""
+    folder = quote_path(out_dir)
+    outcomes = {task.verdict.outcome for task in report.tasks}
+    if outcomes & set(RED):
+        yield diagnose_command(out_dir, report.plan.include_path)
+    if any(task.result.failed for task in report.tasks):
+        yield write_resume_command(out_dir, report.plan)
+        yield f"serve-eval show {folder} --failed"
+    if (shown := next(filter(_has_example, report.tasks), None)) is not None:
+        assert shown.example is not None
+        several = f" --task {quote_word(shown.result.task)}" if len(report.tasks) > 1 else ""
+        yield f"serve-eval show {folder}{several} {quote_argument(shown.example.id)}"
+    if lacks_reference(report):
+        yield write_taking(report.plan, list_unreferenced(report))
+
+
+def lacks_reference(report: Report) -> bool:
+    """Return True if the next steps of a run name the command that takes a reference."""
+    return not report.rehearsal and any(t.verdict.outcome is _LACKING for t in report.tasks)
+
+
+def explain_taking(report: Report) -> Iterator[str]:
+    """Yield where the reference must come from, if the next steps take one."""
+    if lacks_reference(report):
+        yield HOW_TO_TAKE
+
+
+def list_unreferenced(report: Report) -> list[str]:
+    """Return the tasks of a plan that had no reference."""
+    pairs = zip(report.plan.tasks, report.tasks, strict=True)
+    return [spec.name for spec, task in pairs if task.verdict.outcome is _LACKING]
+
+
+def _has_example(task: TaskReport) -> bool:
+    return task.example is not None and task.verdict.outcome in (
+        VerdictOutcome.FAIL,
+        _LACKING,
+    )

@@ -6,8 +6,5 @@ __all__ = [
     "attribute",
     "attributed",
     "document",
-    "kv_moved",
     "legs",
-    "transfer",
-    "workers",
 ]

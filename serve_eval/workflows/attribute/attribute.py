@@ -36,16 +36,29 @@ from serve_eval.verdicts.rehearsed import went_through
 from serve_eval.workflows.attribute.answers import (
     PhaseAnswers,
     add_times,
+    describe_front_door,
     judge_phase,
+    judge_transfer,
     list_remarks,
 )
-from serve_eval.workflows.attribute.asking import SAMPLES, Asking, prepare_asking
-from serve_eval.workflows.attribute.front_door import describe_front_door
-from serve_eval.workflows.attribute.kv_moved import KvCounts, count_moved
-from serve_eval.workflows.attribute.legs import Handover, ask_pair, find_handover
-from serve_eval.workflows.attribute.pair_signature import ADVICE, REFUSED, find_key
-from serve_eval.workflows.attribute.transfer import judge_transfer
-from serve_eval.workflows.attribute.workers import SERVER, Worker, worker
+from serve_eval.workflows.attribute.asking import (
+    SAMPLES,
+    SERVER,
+    Asking,
+    Worker,
+    prepare_asking,
+    worker,
+)
+from serve_eval.workflows.attribute.legs import (
+    ADVICE,
+    REFUSED,
+    Handover,
+    KvCounts,
+    ask_pair,
+    count_moved,
+    find_handover,
+    find_key,
+)
 
 __all__ = ["AT_A_TIME", "SAMPLES", "Asking", "Worker", "attribute", "prepare_asking", "worker"]
 

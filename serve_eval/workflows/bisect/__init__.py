@@ -2,13 +2,8 @@
 
 __all__ = [
     "bisect",
-    "changes",
     "configurations",
     "document",
-    "folder",
-    "held",
-    "preview",
-    "reference",
     "search",
     "testing",
 ]

@@ -3,6 +3,12 @@
 The good configuration is asked first and in full, then the bad one. After that, each configuration
 is the one that is expected to tell most about what is to blame (`serve_eval.stats.noisy_search`).
 It is asked until a drop beyond the margin is shown or excluded on the same prompts.
+
+bisect.json       what is searched and how: fixed before the first request
+bisection.json    the steps so far, and the result
+good_scores/      the scores of the good configuration
+runs/<number>/    one ordinary run folder per configuration, 00 for the good one
+servers/<number>/ logs of the servers
 """
 
 from __future__ import annotations
@@ -13,6 +19,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from serve_eval.errors import EndpointError, LaunchError, NotComparableError, PlanError
 from serve_eval.evaluation.endpoint.launch import Launching, check_launcher, launch, with_model
@@ -25,17 +34,11 @@ from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Bisection, BisectionResult, BisectionStep, Plan, Progress, Report
 from serve_eval.storage import run_folder
-from serve_eval.storage.json_files import differences
+from serve_eval.storage.file_names import BISECTION_RUNS
+from serve_eval.storage.json_files import differences, refuse_other
 from serve_eval.storage.story_files import BISECT
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
 from serve_eval.workflows.bisect.configurations import Configurations
-from serve_eval.workflows.bisect.folder import bind_folder, locate_run
-from serve_eval.workflows.bisect.held import HeldServer, count_gpus
-from serve_eval.workflows.bisect.reference import (
-    check_tasks,
-    list_usual_margins,
-    write_references,
-)
 from serve_eval.workflows.bisect.search import (
     ALPHA,
     CONFIDENCE,
@@ -48,11 +51,16 @@ from serve_eval.workflows.bisect.search import (
 )
 from serve_eval.workflows.bisect.testing import (
     NO_SERVER,
+    HeldServer,
     StepOutcome,
+    check_tasks,
+    count_gpus,
+    list_usual_margins,
     plan_reference,
     plan_test,
     read_failure,
     read_result,
+    write_references,
 )
 
 
@@ -280,3 +288,25 @@ def _end(session: _BisectSession, tested: StepOutcome, starts: int, gpu_s: float
         return replace(step, starts=step.starts + held.starts - starts, gpu_s=used)
 
     session.save(end_step(session.state, session.found, tested, spend))
+
+
+def bind_folder(out_dir: Path, found: Configurations, margin: float | None) -> None:
+    """Record what is searched, or raise RunFolderError if the folder holds another search."""
+    good, bad = found.good, found.make(found.space.bad)
+    content: dict[str, Any] = {
+        "margin": margin,
+        "changes": [change.name for change in found.changes],
+        "good": {"model": good.model, "launcher": good.launcher},
+        "bad": {"model": bad.model, "launcher": bad.launcher},
+        "tasks": good.tasks,
+        "limit": good.limit,
+        "seed": good.seed,
+    }
+    wanted = msgspec.json.decode(msgspec.json.encode(content))
+    refuse_other(out_dir, "bisection", BISECT.find_plan_content(out_dir), wanted)
+    BISECT.write_plan(out_dir, content)
+
+
+def locate_run(out_dir: Path, number: int) -> Path:
+    """Return the run folder of a step."""
+    return out_dir / BISECTION_RUNS / f"{number:02d}"

@@ -1,12 +1,14 @@
-"""The state of a search: its steps, what they say, and which configuration comes next."""
+"""Choose the configuration that a search tests next, from what its steps say."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from serve_eval.schema import Bisection, BisectionResult, BisectionStep, BisectionSuspect
 from serve_eval.stats.noisy_search import ErrorRates, Posterior
+from serve_eval.stats.search_cost import SearchCost, SimulatedSearch
 from serve_eval.stats.suspects import start_chances
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.bisect.configurations import Configurations
@@ -180,3 +182,71 @@ def end_search(state: Bisection, ending: str) -> Bisection:
         kind = state.suspects[0].kind
         code = FAIL if kind in _CULPRITS else PASS if kind == "none" else UNDECIDED
     return replace(state, ending=ending, exit_code=code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BisectionPreview:
+    """The first three tests, and the cost of a search in which the bad configuration fails.
+
+    `if_worse` and `if_same` are the third configuration after each result of the second one (None:
+    the search ends).
+    """
+
+    changes: tuple[tuple[str, str, str], ...]
+    first: str
+    second: str | None
+    if_worse: str | None
+    if_same: str | None
+    cost: SearchCost
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The preview as JSON values; every start counts, that of the good one included."""
+        return {
+            "changes": [
+                {"name": name, "good": good, "bad": bad} for name, good, bad in self.changes
+            ],
+            "steps": [self.first, self.second, {"worse": self.if_worse, "same": self.if_same}],
+            "starts": {
+                "mean": round(self.cost.mean + 1, 1),
+                "most": self.cost.most + 1,
+                "if_the_bad_one_is_not_worse": 2,
+            },
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield the preview as text."""
+        for name, good, bad in self.changes:
+            yield f"  {name}: {good} -> {bad}"
+        yield f"step 1: {self.first}"
+        yield f"step 2, if step 1 is worse: {self.second or 'none'}"
+        yield f"step 3, if step 2 is worse: {self.if_worse or 'none'}"
+        yield f"step 3, if step 2 is the same: {self.if_same or 'none'}"
+        mean, most = self.cost.mean + 1, self.cost.most + 1
+        yield (
+            f"server starts: {mean:.1f} expected if step 1 is worse ({most} in 19 of 20 searches),"
+            " else 2"
+        )
+
+
+def preview(found: Configurations) -> BisectionPreview:
+    """Return the first steps and the expected number of starts, each of them a new server."""
+    search = SimulatedSearch(found.space, ErrorRates(alpha=ALPHA, beta=ALPHA), CONFIDENCE)
+    bad = found.space.bad
+    second = search.choose(((bad, True),))
+    third = [
+        None if second is None else search.choose(((bad, True), (second, worse)))
+        for worse in (True, False)
+    ]
+
+    def say(configuration: int | None) -> str | None:
+        return None if configuration is None else found.describe(configuration)
+
+    return BisectionPreview(
+        changes=tuple((one.name, one.good, one.bad) for one in found.changes),
+        first=found.last,
+        second=say(second),
+        if_worse=say(third[0]),
+        if_same=say(third[1]),
+        cost=search.measure(),
+    )

@@ -1,3 +1,7 @@
 """Pack one request of a run so that it can be sent again."""
 
-__all__ = ["capsule", "contents", "document", "packed", "replay"]
+__all__ = [
+    "capsule",
+    "contents",
+    "packed",
+]

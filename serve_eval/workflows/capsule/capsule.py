@@ -18,6 +18,8 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.trust import to_read
 from serve_eval.plugins.scope import with_scope
+from serve_eval.report.document import Conclusion, Document, Statement, make_header
+from serve_eval.shell_words import quote_path
 from serve_eval.storage import run_folder
 from serve_eval.storage.sessions import read_sessions
 from serve_eval.workflows.capsule.contents import fits, put_in_place, write
@@ -80,3 +82,19 @@ def _name(one: Packed) -> str:
     name, told = one.sample.id, re.sub(r"[^A-Za-z0-9_.-]", "-", one.sample.id)[:NAME_LENGTH]
     mark = "" if told == name else f"-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     return f"{one.p.task.file_stem}_{told}{mark}"
+
+
+HOLDS = "body.json is the request, curl.sh asks it again, README.md says what else is there"
+
+
+def make_document(run: Path, folders: Sequence[Path]) -> Document:
+    """Return the document of the folders, with the commands that ask their requests again."""
+    return Document(
+        story="capsule",
+        command=f"serve-eval show {quote_path(run)} --capsule",
+        header=make_header(0),
+        conclusions=[Conclusion(name=str(one), outcome="WRITTEN") for one in folders],
+        noun="capsules",
+        statements=[Statement(label="holds", text=HOLDS)],
+        commands=[f"sh {quote_path(one / 'curl.sh')}" for one in folders],
+    )

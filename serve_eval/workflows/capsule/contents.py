@@ -18,8 +18,7 @@ from serve_eval.storage.json_files import pretty_json, write_private
 from serve_eval.storage.records.scores import read_scores
 from serve_eval.storage.server_logs import between, log_files, read
 from serve_eval.whole_file import PARTIAL
-from serve_eval.workflows.capsule.packed import Packed
-from serve_eval.workflows.capsule.replay import base_url_of, bodies_of, script_of
+from serve_eval.workflows.capsule.packed import Packed, base_url_of, bodies_of, script_of
 
 AROUND_S = 10.0
 """Seconds before and after the request that the logs cover."""

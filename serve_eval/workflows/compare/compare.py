@@ -26,14 +26,13 @@ from serve_eval.schema import Comparison, Progress
 from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import SIDE_A, SIDE_B
 from serve_eval.storage.story_files import COMPARE
-from serve_eval.workflows.compare.asking import ask_runs
-from serve_eval.workflows.compare.policies import PolicyCheck
-from serve_eval.workflows.compare.second_answers import ask_twice
+from serve_eval.workflows.compare.asking import ask_runs, ask_twice
 from serve_eval.workflows.compare.sides import (
     SELF,
     CompareRules,
     CompareSide,
     ComparisonSession,
+    PolicyCheck,
     SideRun,
     bind_folder,
     check_alike,

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from serve_eval.evidence.agreement.answer_texts import (
+    describe_first_divergences,
+    draw_first_divergences,
+    read_first_divergences,
+)
 from serve_eval.evidence.agreement.self_flips import conclusion, describe_repeated, name_p
-from serve_eval.report.lines import anchors_text, seconds
-from serve_eval.report.repeats import describe_agreement, describe_repeats
+from serve_eval.report.lines import anchors_text, describe_agreement, describe_repeats, seconds
 from serve_eval.report.summary import Row, SummaryTask, brief, describe_answers, name_expected
 from serve_eval.schema import (
     Agreement,
@@ -15,9 +19,10 @@ from serve_eval.schema import (
     ComparedTask,
     Comparison,
     Flip,
+    Parting,
     SelfFlips,
+    TokenEquality,
 )
-from serve_eval.workflows.compare.exact_text import describe_equality
 
 MORE_FLIPS = "more_flips: "
 """The beginning of a warning which says in other words what the row `differs` says."""
@@ -250,3 +255,50 @@ def describe_flip(task: str, flip: Flip) -> list[Row]:
             )
         )
     return rows
+
+
+SHOWN = 3
+"""Different answers that are printed; comparison.json has more."""
+LEAST_DRAWN = 4
+"""Places that a histogram needs."""
+ALPHA = 0.05
+"""Chance that a share of different answers above the printed one shows no difference."""
+_COUNTS = {
+    "compared": "texts, and the numbers of generated tokens",
+    "none": "texts, since no numbers of generated tokens are reported",
+    "otherwise": "texts, since A and B count the generated tokens of equal texts otherwise",
+}
+
+
+def describe_equality(found: TokenEquality) -> Iterator[str]:
+    """Yield the lines about the equality of a task; those that begin with a space belong together.
+
+    Without differences, the first line has the share of different answers that is excluded.
+    """
+    same = found.answers - found.different - found.other_counts
+    line = f"equal tokens: {same} of {found.answers} answers ({_COUNTS[found.counts]})"
+    if found.missing:
+        line += f"; {found.missing} are missing on a side"
+    if found.answers and same == found.answers:
+        share = 1.0 - ALPHA ** (1.0 / found.answers)
+        line += f"; that excludes a share of {share:.1%} or more that differ (95 %)"
+    yield line
+    if found.other_counts:
+        yield f"{found.other_counts} equal texts have another number of tokens"
+    if (places := found.places) is not None:
+        more = f"; {found.different - places.parted} more: not asked again for their tokens"
+        unknown = more if places.unit == "token" and places.parted < found.different else ""
+        yield f"different texts part at {describe_first_divergences(places)}{unknown}"
+        if places.parted >= LEAST_DRAWN and places.at_usual < places.parted:
+            yield from draw_first_divergences(places)
+        if reading := read_first_divergences(places):
+            yield f"{describe_first_divergences(places)}: {reading}"
+    for prompt, parting in [*found.partings.items()][:SHOWN]:
+        yield from _show(prompt, parting)
+
+
+def _show(prompt: str, parting: Parting) -> Iterator[str]:
+    place = f"word {parting.word}" if parting.token is None else f"token {parting.token}"
+    yield f"{prompt}: parts at {place}, after {parting.before!r}"
+    yield f"  A: {parting.a!r}"
+    yield f"  B: {parting.b!r}"

@@ -1,4 +1,8 @@
-"""Prepare the sides of a comparison, check that they ask the same, and bind them to a folder."""
+"""Prepare the sides of a comparison, check that they ask the same, and bind them to a folder.
+
+What a server adds is known only once it is probed, so this difference of the protocol is found
+after the plans were compared: before the first sample of the side that is probed last.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import NotComparableError, PlanError
+from serve_eval.evaluation.capabilities.sampling import SideSampling, find_unlike_policies
 from serve_eval.evaluation.endpoint.launch import check_launcher, with_model
 from serve_eval.evaluation.preflight import check_pair_margins
 from serve_eval.evaluation.prepare import prepare
@@ -21,15 +26,14 @@ from serve_eval.evidence.agreement.answer_pairs import read_task
 from serve_eval.evidence.agreement.score_pairs import CHOICE
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
-from serve_eval.protocol.fingerprint import SCORER_OPTIONS
-from serve_eval.schema import HOLDOUT, Plan, Progress, Spec, is_mutable
+from serve_eval.protocol.fingerprint import SCORER_OPTIONS, SERVER_ADDS
+from serve_eval.schema import HOLDOUT, Plan, Progress, SamplingDefaults, Spec, Task, is_mutable
 from serve_eval.schema.base_url import list_servers
 from serve_eval.storage import order_seed, run_folder
 from serve_eval.storage.json_files import refuse_other
 from serve_eval.storage.reports.report_file import has_report, read_report
 from serve_eval.storage.story_files import COMPARE
 from serve_eval.verdicts.below_reference import estimate_expected
-from serve_eval.workflows.compare.policies import PolicyCheck
 from serve_eval.workflows.compare.verdict import reference_runs_needed
 
 SELF = 200
@@ -275,3 +279,41 @@ def list_hidden_prompts(a: CompareSide, runs: Sequence[SideRun]) -> frozenset[tu
     return frozenset(
         (p.task.name, s.id) for p in prepared for s in p.dataset.samples if HOLDOUT in s.metadata
     )
+
+
+class PolicyCheck:
+    """The sampling of the sides, as far as it is known.
+
+    `allowed`: the sides may differ in it.
+    """
+
+    def __init__(self, allow_mismatch: Sequence[str]) -> None:
+        self._allowed = SERVER_ADDS in allow_mismatch
+        self._known: dict[str, SideSampling] = {}
+
+    def note_folder(self, side: str, folder: Path) -> None:
+        """Note the sampling of a finished run. Raises NotComparableError, as `note` does."""
+        if has_report(folder):
+            self._add(side, SideSampling.of_report(read_report(folder)))
+
+    def note(self, side: str, found: SamplingDefaults | None, tasks: Sequence[Task]) -> None:
+        """Note the sampling of a side that was just probed.
+
+        Raises NotComparableError if the other side is known and the policies of both ask otherwise.
+        """
+        self._add(side, SideSampling.of_tasks(found, tasks))
+
+    def _add(self, side: str, sampling: SideSampling) -> None:
+        self._known[side] = sampling
+        if self._allowed or len(self._known) < 2:
+            return
+        unlike = find_unlike_policies(self._known["A"], self._known["B"])
+        if unlike is not None:
+            raise NotComparableError(
+                "A and B do not ask the same:\n" + "\n".join(f"  {line}" for line in unlike.told),
+                hint=(
+                    f"Ask {unlike.keeps} again with --set server_defaults=neutral, as the"
+                    " other side is"
+                    f" asked. To compare anyway, give --allow-mismatch {SERVER_ADDS}."
+                ),
+            )

@@ -58,17 +58,16 @@ from serve_eval.verdicts import many_tests
 from serve_eval.verdicts.exit_code import exit_code
 from serve_eval.verdicts.rehearsed import code_of_rehearsal, withhold
 from serve_eval.verdicts.repaired import read_policy
-from serve_eval.workflows.compare.exact import compare_tokens
-from serve_eval.workflows.compare.judging import judge_sides
-from serve_eval.workflows.compare.latency import more_failures, slower, uneven
-from serve_eval.workflows.compare.places import find_places
-from serve_eval.workflows.compare.steadiness import (
+from serve_eval.workflows.compare.divergence import find_places
+from serve_eval.workflows.compare.exact import (
     Second,
+    compare_tokens,
     describe_asked,
     describe_unsteady,
     keep_like,
     read_twice,
 )
+from serve_eval.workflows.compare.judging import judge_sides, more_failures, slower, uneven
 
 APART_S = 60.0
 """Seconds between two requests for a prompt beyond which they were not sent under the same load."""

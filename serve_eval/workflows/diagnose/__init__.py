@@ -4,25 +4,20 @@ Each finding comes with its evidence and the option to change.
 """
 
 __all__ = [
-    "answer_counts",
     "between",
     "breakdown",
     "candidates",
     "course",
-    "cut",
-    "ended",
-    "even_loss",
+    "endings",
     "evidence",
     "extraction",
     "finding",
     "foreign",
-    "known_messages",
-    "levels",
     "loops",
     "paired_answers",
     "prompt_counts",
+    "run_rules",
     "setting",
-    "sides",
     "signs",
     "slice_data",
     "slice_words",
@@ -31,5 +26,4 @@ __all__ = [
     "template",
     "told",
     "unanswered",
-    "unfinished",
 ]

@@ -6,18 +6,19 @@ These are facts and counts, without a test: they accuse nobody.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from serve_eval.schema import Cut, Outcome
+from serve_eval.report.attribution import accusations
+from serve_eval.schema import Cut, Outcome, VerdictOutcome
 from serve_eval.storage import journal
 from serve_eval.storage.file_names import judgements_file
 from serve_eval.verdicts.cut_answers import AT
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.expected import fold, read_expected
-from serve_eval.workflows.diagnose.extraction import states
-from serve_eval.workflows.diagnose.finding import capsule_of, show_first
+from serve_eval.workflows.diagnose.extraction import fold, read_expected, states
+from serve_eval.workflows.diagnose.finding import OTHER_MODEL, Finding, capsule_of, ids, show_first
+from serve_eval.workflows.diagnose.slice_data import Data, PairedScores, pair_with_reference
 
 EXAMPLES, MOST_MESSAGES = 3, 2
 LONGEST = 40
@@ -201,3 +202,61 @@ def describe_misses(found: Breakdown) -> Iterator[str]:
         yield f"{found.near} wrong answers are one character away from the expected one"
     if found.unread:
         yield f"{found.unread} state the expected answer, but it was not read"
+
+
+RULE = "even_loss"
+LIKELIEST = "weights, precision, chat template or sampling"
+"""The kinds of fault that lower the score of all requests alike."""
+TRANSFER = "the transfer of KV caches between its context and generation servers"
+"""A further kind, of a deployment with such servers: every request passes through it."""
+OTHER_LAUNCH = "other launcher options than the reference's"
+"""The likeliest cause of an even loss where they differ."""
+
+
+def find_even_loss(
+    run: Evidence, found: Iterable[Finding], data: Data, *, differs: bool
+) -> Iterator[Finding]:
+    """Yield a finding for each task that failed and of which no finding explains an answer.
+
+    `differs`: the launcher options differ from those of the reference, which is named first.
+    """
+    about = {one.task for one in found if not one.is_remark}
+    for task in run.tasks:
+        if task.outcome is VerdictOutcome.FAIL and not about & {None, task.name}:
+            yield from _describe(run, task, data, differs)
+
+
+def _describe(run: Evidence, task: TaskEvidence, data: Data, differs: bool) -> Iterator[Finding]:
+    if task.report is None or task.report.reference is None or not task.lost:
+        return
+    blamed = task.report.attribution
+    if blamed is not None and any(accusations(blamed)):  # the report names the cause
+        return
+    scores = pair_with_reference(task, data)
+    another = scores is not None and _is_like_another(scores)
+    again = ["rule out the difference above first"] if differs else []
+    likeliest = f"{LIKELIEST} that differ from the reference's"
+    if run.has_legs:
+        likeliest += f", or {TRANSFER}"
+        again.append(run.attribute)
+    yield Finding(
+        rule=RULE,
+        told=(
+            "the loss is even: no part of the prompts, servers or answers is proven to lose more"
+            f" than the others; likeliest are {likeliest}" + (f"; {OTHER_MODEL}" if another else "")
+        ),
+        change=(*again, describe_verify(run)),
+        count=len(task.lost),
+        of=len(task.asked),
+        task=task.name,
+        samples=ids(task.lost),
+        lost=len(task.lost),
+        rather=LIKELIEST,
+        leads=not (differs or another),
+    )
+
+
+def _is_like_another(scores: PairedScores) -> bool:
+    from serve_eval.stats.other_model import is_like_another
+
+    return is_like_another(*scores.rights())

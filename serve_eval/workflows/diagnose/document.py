@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
+from urllib.parse import urlencode
 
 from serve_eval.report.ci import CiCase, CiState, CiSuite
 from serve_eval.report.document import (
@@ -19,14 +20,15 @@ from serve_eval.report.document import (
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
 from serve_eval.report.run.conclusions import rule_task
 from serve_eval.report.summary import figures
-from serve_eval.report.summary.axis import UNICODE
-from serve_eval.report.summary.headline import list_parts
+from serve_eval.report.summary.headline import UNICODE, list_parts
 from serve_eval.shell_words import quote_path
 from serve_eval.verdicts.exit_code import PASS
-from serve_eval.workflows.diagnose.explained_task import ExplainedTask, explain
-from serve_eval.workflows.diagnose.outcomes import ENDED_EARLY, STOPPED, FolderOutcomes
-from serve_eval.workflows.diagnose.rows import list_rows
-from serve_eval.workflows.diagnose.story import Diagnosis
+from serve_eval.workflows.diagnose.breakdown import Breakdown, describe_kinds, describe_misses
+from serve_eval.workflows.diagnose.causes import ExplainedTask, explain
+from serve_eval.workflows.diagnose.course import RULE as UNFINISHED
+from serve_eval.workflows.diagnose.finding import Finding
+from serve_eval.workflows.diagnose.judged import ENDED_EARLY, STOPPED, FolderOutcomes
+from serve_eval.workflows.diagnose.story import DiagnosedRun, DiagnosedTask, Diagnosis
 
 MOST_COMMANDS = 3
 """Commands that come next, at most."""
@@ -153,3 +155,194 @@ def _choose_state(outcome: str) -> CiState:
     if outcome in (ENDED_EARLY, STOPPED):
         return CiState.ERROR
     return _STATES.get(name_state(outcome), CiState.SKIPPED)
+
+
+ADVICE = ("change", "or", "try")
+"""Labels of advice, which may be a command."""
+_JUDGED = ("PASS", "FAIL", "INCONCLUSIVE")
+
+
+def list_rows(
+    told: ExplainedTask, why: str, page: str, commands: Collection[str]
+) -> Iterator[Statement]:
+    """Yield the rows of an outcome. `why` is its reason if that is known for sure.
+
+    `page` is the page of the result, to which examples lead, and `commands` come next, so that no
+    row repeats them.
+    """
+    for row in _list_all(told, why, page):
+        if row.label not in ADVICE or row.text not in commands:
+            yield row
+
+
+def _list_all(told: ExplainedTask, why: str, page: str) -> Iterator[Statement]:
+    if why:
+        yield Statement(label="why", text=why)
+    if told.judged.fix:
+        yield Statement(label="fix", text=told.judged.fix)
+    if told.ended is not None:
+        yield from _list_advice(told.ended, first=True)
+    first, *more = told.causes or (None,)
+    if first is not None:
+        yield from _describe_cause(first, len(more), passed=told.passed)
+    task, a = told.task, None if told.a is None else told.a[1]
+    if task is not None:
+        yield from _describe_lost(task, a, page)
+    for one in more:
+        yield from _describe_other(one, "also")
+    for one in told.others:
+        yield from _describe_other(one, "seen")
+    if task is not None:
+        yield from _describe_unexplained(told, task)
+        yield from _describe_verdict(told, task)
+    if told.a is not None:
+        yield from _describe_a(told.a[0], a, page)
+
+
+def _describe_cause(one: Finding, more: int, *, passed: bool) -> Iterator[Statement]:
+    """Yield the likeliest cause, what speaks for it and against it, and what to change."""
+    label, text = "seen" if passed else "likely", f"{one.rule}: {one.told}"
+    yield Statement(label=label, text=one.rather or text)
+    if one.rather:
+        yield Statement(label="for", text=text)
+    yield Statement(label="sure", text=_weigh(one))
+    against = []
+    if one.explains is not None and one.lost > one.explains:
+        rest = one.lost - one.explains
+        against.append(f"{rest} of the wrong or missing answers {_have(rest)} another cause")
+    if more:
+        finding = "finding" if more == 1 else "findings"
+        against.append(f"{more} other {finding} may explain the same answers")
+    if against:
+        yield Statement(label="against", text="; ".join(against))
+    yield from _list_advice(one, first=True)
+
+
+def _have(count: int) -> str:
+    return "has" if count == 1 else "have"
+
+
+def _weigh(one: Finding) -> str:
+    """Return how much a finding explains, and how sure that is."""
+    sure = "not tested" if one.p is None else f"p {one.write_p()}"
+    if one.explains is None:
+        return f"{sure}; the answers that it explains are not counted"
+    return f"explains up to {one.explains} of {one.lost} wrong or missing answers ({sure})"
+
+
+def _list_advice(one: Finding, *, first: bool) -> Iterator[Statement]:
+    """Yield what to change, the ids of samples and lines of logs.
+
+    Words of advice come first: a command is on the first screen only among those that come next,
+    and one with a name to replace only with -v.
+    """
+    advice = sorted(one.change, key=_is_line_to_type)
+    for i, words in enumerate(advice):
+        shown = first and i == 0 and not _is_line_to_type(words)
+        depth = Depth.FIRST if shown else Depth.MORE
+        yield Statement(label="or" if i else "change", text=words, depth=depth)
+    if one.samples:
+        yield Statement(label="samples", text=", ".join(one.samples), depth=Depth.MORE)
+    for line in one.log:
+        yield Statement(label="log", text=line, depth=Depth.FIRST if first else Depth.MORE)
+
+
+def _is_line_to_type(words: str) -> bool:
+    return words.startswith("serve-eval ")
+
+
+def _describe_other(one: Finding, label: str) -> Iterator[Statement]:
+    """Yield a finding that is not the likeliest cause; a remark is not on the first screen."""
+    depth = Depth.MORE if one.is_remark or one.rule == UNFINISHED else Depth.FIRST
+    yield Statement(label=label, text=f"{one.rule}: {one.told}", depth=depth)
+    yield Statement(label="sure", text=_weigh(one), depth=Depth.MORE)
+    yield from _list_advice(one, first=False)
+
+
+def _describe_lost(task: DiagnosedTask, a: DiagnosedTask | None, page: str) -> Iterator[Statement]:
+    """Yield the lost samples of a task, or of B next to those of `a`, by kind, with examples."""
+    text = f"{task.wrong} of {task.asked} samples are wrong, {task.missing} missing"
+    if a is not None:
+        text = f"B: {text}; A: {a.wrong} of {a.asked} are wrong, {a.missing} missing"
+    if task.breakdown is None:
+        yield Statement(label="asked", text=text)
+        return
+    examples = _list_examples(task.breakdown, task.task, page)
+    yield from examples[:1]
+    yield Statement(label="asked", text=text)
+    lost = (describe_kinds(task.breakdown), *describe_misses(task.breakdown))
+    yield Statement(label="lost", text="; ".join(lost))
+    yield from examples[1:]
+    for line in task.breakdown.judge_errors:
+        yield Statement(label="judges", text=line)
+    for line in task.breakdown.next:
+        yield Statement(label="try", text=line, depth=Depth.MORE)
+
+
+def _list_examples(found: Breakdown, task: str, page: str) -> Sequence[Statement]:
+    """Return the examples; all but the first are deeper."""
+    return [
+        Statement(
+            label="e.g.",
+            text=f"{one.id}: answered {one.answer!r}, expected {one.target!r}",
+            depth=Depth.MORE if i else Depth.FIRST,
+            href=f"{page}#{urlencode({'sample': f'{task}/{one.id}'})}" if page else "",
+        )
+        for i, one in enumerate(found.examples)
+    ]
+
+
+def _describe_unexplained(told: ExplainedTask, task: DiagnosedTask) -> Iterator[Statement]:
+    """Yield that nothing is to be explained, or that no rule explains what was lost."""
+    if told.causes or told.others or told.ended is not None:
+        return
+    red = task.breakdown is not None
+    text = "no rule explains the lost samples" if red else "there is no loss to explain"
+    yield Statement(label="note", text=text)
+
+
+def _describe_verdict(told: ExplainedTask, task: DiagnosedTask) -> Iterator[Statement]:
+    """Yield the rule of the verdict, the outcome of the run alone, and what the report names."""
+    for accusation in task.accused:
+        yield Statement(label="workers", text=f"the report names {accusation}")
+    if task.in_suite and (task.outcome is not None or task.in_suite != ENDED_EARLY):
+        alone = "the run did not finish" if task.outcome is None else task.outcome
+        yield Statement(label="suite", text=f"{alone} alone; in the suite: {task.in_suite}")
+    if told.a is not None:
+        yield Statement(label="B", text=_describe_side(task), depth=Depth.MORE)
+    elif limits := _list_limits(task):
+        yield Statement(label="rule", text=limits, depth=Depth.MORE)
+
+
+def _describe_a(run: DiagnosedRun, task: DiagnosedTask | None, page: str) -> Iterator[Statement]:
+    """Yield the result and the findings of the other side of a comparison."""
+    yield Statement(label="A", text=f"run {run.folder}", depth=Depth.MORE)
+    if task is not None:
+        yield Statement(label="A", text=_describe_side(task), depth=Depth.MORE)
+        if task.breakdown is not None:
+            kinds = describe_kinds(task.breakdown)
+            yield Statement(label="A", text=f"lost: {kinds}")
+            for one in _list_examples(task.breakdown, task.task, page):
+                yield Statement(label="A", text=f"e.g. {one.text}", depth=one.depth)
+    name = "" if task is None else task.task
+    for finding in run.findings:
+        if not name or finding.task in (None, name):
+            yield Statement(label="A", text=f"{finding.rule}: {finding.told}", depth=Depth.MORE)
+            yield Statement(label="sure", text=_weigh(finding), depth=Depth.MORE)
+            yield from _list_advice(finding, first=False)
+
+
+def _describe_side(task: DiagnosedTask) -> str:
+    """Return the result of a side by itself. That it lacks a reference says nothing."""
+    outcome = "" if task.outcome == "NO REFERENCE" else task.outcome
+    value = "" if task.value is None else f"{task.value:.3f}"
+    ended = "the run did not finish" if task.outcome is None else outcome
+    return ", ".join(filter(None, (ended, value, _list_limits(task))))
+
+
+def _list_limits(task: DiagnosedTask) -> str:
+    """Return the rule of a verdict with its threshold or its margin, or "" if it has none."""
+    limits = [task.rule] if task.rule and task.outcome in _JUDGED else []
+    limits += [] if task.threshold is None else [f"threshold {task.threshold:.3f}"]
+    limits += [] if task.margin is None else [f"margin {task.margin:.3f}"]
+    return ", ".join(limits)

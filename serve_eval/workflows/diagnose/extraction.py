@@ -1,16 +1,18 @@
-"""Rules about answers that a reader would accept and the scorer does not."""
+"""Apply rules about answers that a reader would accept and the scorer does not."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from serve_eval.schema import Outcome
+import msgspec
+
+from serve_eval.report.summary import name_expected
+from serve_eval.schema import Outcome, is_mutable
 from serve_eval.scorers import boxed, choice, numeric, passkey
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.expected import fold, is_number, read_expected
 from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, capsule_of, matters
 from serve_eval.workflows.diagnose.template import goes_on, marks
 
@@ -177,3 +179,31 @@ def states(text: str, target: str) -> bool:
         not (len(target) == 1 and target.isalpha())
         and re.search(rf"(?i:{word})\W*$", text[-_TAIL:]) is not None
     )
+
+
+_NUMBER = re.compile(r"[-+]?\$?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?\.?")
+"""A number as a target has it, with or without commas between thousands."""
+
+
+def read_expected(task: str, target: str) -> str:
+    """Return the expected answer of a task's target: a text as it is, other values as JSON."""
+    named = name_expected(task, target)
+    if not (is_mutable(task) and target.startswith("{")):
+        return named
+    value = msgspec.json.decode(named)
+    if isinstance(value, Mapping) and "answer" in value:
+        value = value["answer"]
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def is_number(text: str) -> bool:
+    """Return True for one number. Commas of other texts separate words or fields."""
+    return _NUMBER.fullmatch(text.strip()) is not None
+
+
+def fold(text: str, expected: str) -> str:
+    """Return a text in the form in which it is compared with what was expected.
+
+    Commas and dollar signs are dropped only if a number was expected.
+    """
+    return numeric.normalise(text.strip()) if is_number(expected) else text.strip().lower()

@@ -3,30 +3,117 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from serve_eval.errors import RunFolderError
+from serve_eval.evidence.probes.judging import UNSOUND
+from serve_eval.plugins.scope import with_scope
 from serve_eval.report.one_line import OneLine
-from serve_eval.report.summary.summary_task import SummaryTask, summarise_task
-from serve_eval.report.summary.table import ORDER
+from serve_eval.report.summary.figures import SummaryTask, summarise_task
+from serve_eval.report.summary.headline import ORDER
 from serve_eval.report.task_line import make_compared_line, make_task_line
 from serve_eval.schema import Comparison, SuiteReport, Verdict, VerdictOutcome, Verification
-from serve_eval.shell_words import quote_path
+from serve_eval.shell_words import quote_path, quote_word
 from serve_eval.stats.judgement import Reason
-from serve_eval.storage.file_names import PAGE_FILE
-from serve_eval.storage.reports.story_results import find_suite_report, find_suite_rows
+from serve_eval.storage import run_folder
+from serve_eval.storage.file_names import PAGE_FILE, SUITE_RUNS
+from serve_eval.storage.reports.folder_results import KILLED, list_ended_early
+from serve_eval.storage.reports.story_results import find_suite_report, find_suite_rows, locate_runs
 from serve_eval.storage.sessions import INTERRUPTED
 from serve_eval.storage.story_files import COMPARE, VERIFY
-from serve_eval.workflows.diagnose.ended import describe_end, find_end, list_unstarted
-from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.outcomes import (
-    ENDED_EARLY,
-    STOPPED,
-    FolderOutcome,
-    FolderOutcomes,
+from serve_eval.workflows.diagnose.evidence import (
+    Evidence,
+    TaskEvidence,
+    describe_end,
+    find_end,
+    has_only_end,
+    list_unstarted,
+    read,
 )
-from serve_eval.workflows.diagnose.read_folder import ReadFolder
-from serve_eval.workflows.diagnose.verified import judge_servers, judge_stopped
+from serve_eval.workflows.diagnose.finding import SIDE_SHARE
+
+ENDED_EARLY, STOPPED = "ERROR", "INTERRUPTED"
+"""The outcomes of a command without a result: an error, or a signal, ended it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderOutcome:
+    """A task of a run or of a comparison, a run that never started, or a server, with its outcome.
+
+    `run` is the label of the run in the diagnosis whose findings are about it. `summary` and
+    `line` are those of its verdict; without one, `why` and `fix` say how it ended. `left_open`:
+    missing answers leave its verdict open, or turn it into an error.
+    """
+
+    name: str
+    outcome: str
+    run: str | None = None
+    task: str = ""
+    summary: SummaryTask | None = None
+    line: OneLine | None = None
+    why: str = ""
+    fix: str = ""
+    left_open: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderOutcomes:
+    """The outcomes in a folder, with what is known of all of them.
+
+    `again` says in words how to go on, `commands` come next, and `page` is the page of the result
+    next to that of the diagnosis ("": there is none).
+    """
+
+    judged: tuple[FolderOutcome, ...]
+    outcome: str = ""
+    counted_as: str = ""
+    noun: str = "tasks"
+    model: str | None = None
+    endpoint: str = ""
+    started_at: str = ""
+    rehearsal: bool = False
+    again: str = ""
+    commands: tuple[str, ...] = ()
+    page: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadFolder:
+    """The runs of a folder by label. `compared`: they are the sides of a comparison."""
+
+    folder: Path
+    runs: Sequence[tuple[str, Evidence]]
+    compared: bool
+
+
+@with_scope
+def read_folder(folder: Path, include_path: Sequence[str] = ()) -> ReadFolder:
+    """Read the folder of a run, a comparison or a suite. Raises RunFolderError."""
+    compared = COMPARE.has_plan(folder)
+    share = SIDE_SHARE if compared else 1.0
+    runs = [
+        (label, read(path, include_path=include_path, share=share)) for label, path in _runs(folder)
+    ]
+    return ReadFolder(folder=folder, runs=runs, compared=compared)
+
+
+def _runs(folder: Path) -> list[tuple[str, Path]]:
+    """Return the run folders to diagnose, each with its label."""
+    if COMPARE.has_plan(folder):
+        return locate_runs(folder)
+    if has_only_end(folder) and not (folder / SUITE_RUNS).is_dir():
+        return []
+    if (folder / SUITE_RUNS).is_dir() and not run_folder.holds_run(folder):
+        found = sorted(
+            path for path in (folder / SUITE_RUNS).iterdir() if run_folder.holds_run(path)
+        )
+        if not found and not has_only_end(folder):
+            raise RunFolderError(f"{folder / SUITE_RUNS} holds no run", hint="Run the suite first.")
+        return [(path.name, path) for path in found]
+    return [("", folder)]
+
 
 _MISSING = (Reason.TOO_MANY_MISSING.value, Reason.MISSING_RESULTS.value)
 """Beginnings of the reasons of verdicts that missing answers leave open."""
@@ -170,3 +257,54 @@ def _ask_servers(comparison: Comparison, b: Evidence) -> tuple[str, ...]:
     """Return the command that asks each server of B, and each pair, if B failed."""
     failed = any(one.verdict.outcome is VerdictOutcome.FAIL for one in comparison.tasks)
     return (b.attribute,) if failed and b.has_legs and b.may_answer else ()
+
+
+MEASURED = "word_problems"
+"""The task that measures whether another model is worse; it needs no data."""
+
+
+def judge_servers(found: Verification, page: str) -> FolderOutcomes:
+    """Return the outcome of each server with its reason, and the comparison that measures it.
+
+    That needs the addresses of the reference and of a server, which those of a launcher have not:
+    they ended with the verification.
+    """
+    named = "; ".join(found.named)
+    judged = [
+        FolderOutcome(name=one.name, outcome=one.outcome.value, why=one.why) for one in found.sides
+    ]
+    judged += [
+        FolderOutcome(name=one.name, outcome=ENDED_EARLY, why=f"not verified: {one.why}")
+        for one in found.lost
+    ]
+    red = [one.name for one in found.sides if one.outcome in UNSOUND and one.part_of is None]
+    pair = [found.reference, *red[:1]]
+    both = len(pair) > 1 and all(one.startswith(("http://", "https://")) for one in pair)
+    a, b = map(quote_word, pair) if both else ("", "")
+    measure = "compare it with a sound server: that measures whether its answers are worse"
+    return FolderOutcomes(
+        judged=tuple(judged),
+        noun="servers",
+        model=found.model,
+        started_at=found.started_at,
+        rehearsal=found.rehearsal,
+        again="; ".join(filter(None, (named, measure if red else ""))),
+        commands=(f"serve-eval compare {a} {b} --tasks {MEASURED}",) if both else (),
+        page=page,
+    )
+
+
+def judge_stopped(folder: Path) -> FolderOutcomes:
+    """Return how a verification without a result ended."""
+    why = f"the verification in {folder} did not finish: it has no verdict"
+    ended = next(list_ended_early(folder, most_deep=1, most_folders=1), None)
+    outcome = ENDED_EARLY
+    if ended is not None:
+        outcome = ENDED_EARLY if ended.outcome == KILLED else ended.outcome
+        cause = "it was killed" if ended.outcome == KILLED else ended.cause
+        why = "; ".join(filter(None, (why, cause)))
+    return FolderOutcomes(
+        judged=(FolderOutcome(name="verify", outcome=outcome, why=why),),
+        noun="servers",
+        again=f"the same serve-eval verify command with -o {quote_path(folder)}",
+    )

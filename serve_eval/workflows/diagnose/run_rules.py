@@ -1,4 +1,8 @@
-"""Apply all rules about one run, alone or as a side of a comparison."""
+"""Apply all rules about one run, with a bound on false reports.
+
+The sum of the levels of the rules bounds the probability that any of them reports something
+(Boole's inequality). Facts and counts have no level: they are always true.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +10,35 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from serve_eval.workflows.diagnose import (
+    between,
+    breakdown,
     course,
-    cut,
     endings,
-    even_loss,
     extraction,
     foreign,
-    other_protocol,
-    repaired,
-    server_defaults,
     setting,
     slicing,
-    surplus,
     template,
     unanswered,
-    unfinished,
     unlike,
 )
+from serve_eval.workflows.diagnose import course as repaired
+from serve_eval.workflows.diagnose import course as unfinished
+from serve_eval.workflows.diagnose import endings as cut
+from serve_eval.workflows.diagnose import setting as other_protocol
+from serve_eval.workflows.diagnose import setting as server_defaults
+from serve_eval.workflows.diagnose import unlike as surplus
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.finding import Finding, order_findings
+from serve_eval.workflows.diagnose.finding import (
+    ALPHA,
+    BETWEEN_SHARE,
+    SIDE_SHARE,
+    Finding,
+    order_findings,
+)
 from serve_eval.workflows.diagnose.slice_data import Data, read_data
+from serve_eval.workflows.diagnose.slicing import ANSWER_LEVEL, PROMPT_LEVEL
+from serve_eval.workflows.diagnose.unlike import UNLIKE
 
 TASK_RULES: tuple[Callable[[Evidence, TaskEvidence], Iterable[Finding]], ...] = (
     unanswered.failures,
@@ -96,10 +109,10 @@ def findings(
     # An option that differs is known, and what answers look like is only its effect.
     first = list(setting.other_launch(evidence)) if alone else []
     even = (
-        list(even_loss.find_even_loss(evidence, found, data, differs=bool(first))) if alone else []
+        list(breakdown.find_even_loss(evidence, found, data, differs=bool(first))) if alone else []
     )
     if first and even:  # nothing else explains the loss, so the difference is the likeliest cause
-        first = [replace(one, leads=True, rather=even_loss.OTHER_LAUNCH) for one in first]
+        first = [replace(one, leads=True, rather=breakdown.OTHER_LAUNCH) for one in first]
     ended = unfinished.find_unfinished(evidence)
     return (*ended, *first, *order_findings((*found, *even)))
 
@@ -127,3 +140,42 @@ def _keep_surplus(
             before = surplus.read_side(name, there[task.name]) if task.name in there else None
         kept = surplus.keep_surplus(kept, task, before)
     return kept
+
+
+OF_A_TASK = {
+    "truncated": ALPHA,
+    "stop_string": ALPHA,
+    "run_on": ALPHA,
+    "extractors": ALPHA,
+    "concurrency": ALPHA,
+    "worker": course.WORKER,
+    "slow_worker": course.SLOW_WORKER,
+    "drift": course.DRIFT,
+}
+"""Levels of the rules that test the tasks of a run, which share them."""
+OF_A_RUN = {
+    "server_errors": ALPHA,
+    "foreign_answers": ALPHA,
+    "slice": PROMPT_LEVEL,
+    "unlike": UNLIKE,
+}
+"""Levels of the rules that test a run as a whole."""
+OF_A_COMPARISON = {**between.LEVELS, "slice": PROMPT_LEVEL + ANSWER_LEVEL}
+"""Levels of the rules that test B against A, before BETWEEN_SHARE.
+
+The runs of a comparison are neither searched for slices nor compared with a reference: they are
+compared with each other."""
+TESTS = OF_A_TASK.keys() | OF_A_RUN.keys() | OF_A_COMPARISON.keys()
+
+
+def sum_levels() -> float:
+    """Return the largest probability that any test reports a healthy run, of any number of tasks.
+
+    The level of each rule is shared by the tasks.
+    """
+    return sum(OF_A_TASK.values()) + sum(OF_A_RUN.values())
+
+
+def sum_comparison_levels() -> float:
+    """Return the same for a comparison of two healthy runs."""
+    return 2 * SIDE_SHARE * sum_levels() + BETWEEN_SHARE * sum(OF_A_COMPARISON.values())

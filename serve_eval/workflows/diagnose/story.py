@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from serve_eval.evidence.prompt_audit.local_tokens import LocalTokenizer
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.attribution import accusations
-from serve_eval.schema import Comparison, SuiteRow
+from serve_eval.report.one_line import write_line
+from serve_eval.report.summary.headline import ORDER
+from serve_eval.report.task_line import make_compared_line
+from serve_eval.schema import Comparison, SuiteRow, VerdictOutcome
 from serve_eval.storage.reports.story_results import find_suite_rows
 from serve_eval.storage.story_files import COMPARE
-from serve_eval.workflows.diagnose import (
-    answer_counts,
-    between,
-    paired_answers,
-    prompt_counts,
-    server_defaults,
-    sides,
-    slicing,
-)
+from serve_eval.workflows.diagnose import between, paired_answers, prompt_counts, setting, slicing
+from serve_eval.workflows.diagnose import prompt_counts as sides
 from serve_eval.workflows.diagnose.breakdown import Breakdown, break_down
-from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.finding import Finding, order_findings
-from serve_eval.workflows.diagnose.headings import (
-    head_comparison,
-    head_others,
-    rank_run,
-)
-from serve_eval.workflows.diagnose.judged import list_outcomes
-from serve_eval.workflows.diagnose.read_folder import ReadFolder, read_folder
+from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, describe_end, find_end
+from serve_eval.workflows.diagnose.finding import Finding, list_leading, order_findings
+from serve_eval.workflows.diagnose.judged import ReadFolder, list_outcomes, read_folder
+from serve_eval.workflows.diagnose.paired_answers import drop_sound
 from serve_eval.workflows.diagnose.run_rules import findings
 from serve_eval.workflows.diagnose.setting import find_threshold
-from serve_eval.workflows.diagnose.worse_side import drop_sound
+
+if TYPE_CHECKING:
+    from serve_eval.workflows.diagnose.judged import FolderOutcomes
+
 
 SCHEMA_VERSION = 1
 
@@ -144,7 +140,7 @@ def diagnose_read(answers: ReadFolder, local: LocalTokenizer | None = None) -> D
 def _audit(evidence: Evidence, local: LocalTokenizer) -> list[Finding]:
     """Return what the files of a model say of counted tokens."""
     found = prompt_counts.audit_counts(evidence, local)
-    return [*found, *answer_counts.audit_answer_counts(evidence, local)]
+    return [*found, *audit_answer_counts(evidence, local)]
 
 
 def find_between(
@@ -155,7 +151,7 @@ def find_between(
     `comparison` is its result, or None if it did not finish; `of_b` are the findings about B alone.
     """
     found = [*sides.prompt_tokens(a, b), *sides.find_mixed(a, b, comparison)]
-    found += server_defaults.find_unlike_defaults(a, b)
+    found += setting.find_unlike_defaults(a, b)
     pairs = list(paired_answers.pair_answers(a, b, comparison))
     found += between.find_differences(pairs)
     found += slicing.compare_slices(a, b, (*of_b, *found))
@@ -213,3 +209,82 @@ def _list_accused(task: TaskEvidence) -> tuple[str, ...]:
     """Return what the report says of the servers that it accuses."""
     told = None if task.report is None else task.report.attribution
     return () if told is None else tuple(accusations(told))
+
+
+def head_comparison(
+    comparison: Comparison | None, findings: Sequence[Finding], folder: Path
+) -> tuple[str, ...]:
+    """Return a line for each compared task, the worst first, with its likeliest cause."""
+    if comparison is None:
+        end = describe_end(find_end(folder))
+        said = f"the comparison in {folder} did not finish: it has no verdict"
+        return (f"{said}; {end}" if end else said,)
+    causes = {one.task: one.brief for one in reversed(list_leading(findings))}
+    tasks = sorted(comparison.tasks, key=lambda one: ORDER.index(one.verdict.outcome))
+    return tuple(
+        write_line(make_compared_line(one, comparison.b.model, causes.get(one.task, "")))
+        for one in tasks
+    )
+
+
+def head_others(outcomes: FolderOutcomes) -> tuple[str, ...]:
+    """Return the verdict of a suite with its counts, and lines about what has no run folder."""
+    suite = (f"{outcomes.outcome} {outcomes.counted_as}",) if outcomes.counted_as else ()
+    ended = [f"{one.name}: {one.outcome}: {one.why}" for one in outcomes.judged if one.why]
+    return (*suite, *ended)
+
+
+def rank_run(run: DiagnosedRun) -> int:
+    """Return a sort key: the run with the worst outcome first. One without an outcome is worst."""
+    known = [task.outcome for task in run.tasks]
+    return min((0 if one is None else ORDER.index(VerdictOutcome(one)) for one in known), default=0)
+
+
+RULE = "answer_counts"
+MOST, LEAST = 50, 10
+"""Most and fewest answers of a task that are counted."""
+TOLERATED, LEAST_TOKENS = 0.1, 3
+"""Share, and number of tokens, by which a count may differ: MLPerf's TEST06 compares both, and an
+end token, tags of thoughts or another cut of the text are no error."""
+
+
+def audit_answer_counts(run: Evidence, local: LocalTokenizer) -> Iterator[Finding]:
+    """Yield a finding for each task in most of whose answers the counts and the texts differ."""
+    for task in run.tasks:
+        counts = list(_count(task, local))
+        odd = sum(abs(told - made) > max(LEAST_TOKENS, TOLERATED * told) for told, made in counts)
+        if len(counts) < LEAST or 2 * odd <= len(counts):
+            continue
+        told, made = (statistics.fmean(side) for side in zip(*counts, strict=True))
+        yield Finding(
+            rule=RULE,
+            told=(
+                f"the server counts {told:.1f} tokens per answer, and {local.side} make {made:.1f}"
+                f" of the texts; they differ in {odd} of {len(counts)} answers: tokens were removed"
+                " from the texts, or the counts are wrong"
+            ),
+            change=(
+                "trtllm-serve without --reasoning_parser and --tool_parser",
+                "do not compare tokens per second by these counts",
+            ),
+            count=odd,
+            of=len(counts),
+            lost=len(task.lost),
+            task=task.name,
+        )
+
+
+def _count(task: TaskEvidence, local: LocalTokenizer) -> Iterator[tuple[int, int]]:
+    """Yield the counted tokens of an answer and those of its text and thoughts."""
+    counted = 0
+    for one in task.texts:
+        response = one.response
+        if response is None or response.tool_calls or not response.usage.completion_tokens:
+            continue
+        made = local.count_tokens(response.text)
+        if not response.usage.reasoning_tokens:  # else thoughts are shown in part, or not at all
+            made += local.count_tokens(response.reasoning or "")
+        yield response.usage.shown_tokens, made
+        counted += 1
+        if counted == MOST:
+            return

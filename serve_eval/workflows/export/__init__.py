@@ -1,3 +1,7 @@
 """Export a finished run in the file format of another tool."""
 
-__all__ = ["biochatter", "document", "export", "own_rows"]
+__all__ = [
+    "biochatter",
+    "document",
+    "export",
+]

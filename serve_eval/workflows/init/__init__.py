@@ -1,3 +1,6 @@
 """Begin with an endpoint: ask it what it is, and write a starter plan."""
 
-__all__ = ["document", "questions", "starter_plan"]
+__all__ = [
+    "document",
+    "starter_plan",
+]

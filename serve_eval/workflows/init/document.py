@@ -9,8 +9,7 @@ from pathlib import Path
 from serve_eval.report.document import Conclusion, Document, Statement, make_header
 from serve_eval.schema import REHEARSED, Need, is_stand_in
 from serve_eval.shell_words import quote_path, quote_word
-from serve_eval.workflows.init.questions import EndpointFacts
-from serve_eval.workflows.init.starter_plan import NO_MODEL, WORDS, shorten
+from serve_eval.workflows.init.starter_plan import NO_MODEL, WORDS, EndpointFacts, shorten
 
 REFERENCE = "it needs a reference; the plan says how to take one from an endpoint known to be sound"
 _LABELS = {"Fill in or check:": "fill in", "The plan leaves out:": "left out"}

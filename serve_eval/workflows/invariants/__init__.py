@@ -3,14 +3,9 @@
 __all__ = [
     "arms",
     "cache_use",
+    "caching",
     "canaries",
     "check",
-    "chunk_lengths",
     "document",
-    "filling",
-    "folder",
-    "pressure",
-    "pressure_use",
     "result",
-    "salting",
 ]

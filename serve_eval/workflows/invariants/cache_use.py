@@ -1,17 +1,23 @@
-"""Decide from the server's own counts whether the cold pass compared computed with cached data.
+"""Decide from the server's own counts what was computed and what came from its cache.
 
 Prompts that the server took from its cache in both passes, or in neither, show nothing about the
 cache, however equal their answers are.
+
+Equal answers show something only if the old prompts were computed again after an eviction, or came
+back from where they were offloaded to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
-from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
-from serve_eval.schema import CacheUse, Usage
+from serve_eval.evidence.agreement.answer_pairs import TaskAnswers, another_answer, texts
+from serve_eval.schema import CacheUse, PressureUse, Usage
 from serve_eval.storage import journal
 from serve_eval.storage.file_names import samples_file
+from serve_eval.storage.reports.invariants_files import PressureLog
 
 SHARE = 0.5
 """Least share of a prompt's tokens that the cache must give in `base` and not in the cold pass, and
@@ -91,3 +97,129 @@ def describe_use(use: CacheUse) -> str:
         f" {use.base_cached:,} in base; {use.tested} of {use.prompts} prompts compare computed"
         " with cached data"
     )
+
+
+LONG = 12
+"""Characters of an answer from which on another prompt's answer is recognized."""
+
+
+def count_fewer(before: Mapping[str, Usage], after: Mapping[str, Usage]) -> int:
+    """Count the prompts with fewer cached tokens than before; a missing count is 0.
+
+    A beginning that all prompts share comes back with the first of them, and does not count.
+    """
+    return sum(
+        (one.cached_tokens or 0) < (before[prompt].cached_tokens or 0)
+        for prompt, one in after.items()
+        if prompt in before
+    )
+
+
+def are_fewer(before: Mapping[str, Usage], after: Mapping[str, Usage]) -> bool:
+    """Return True if most prompts have fewer cached tokens than before."""
+    both = sum(prompt in before for prompt in after)
+    return 0 < SHARE * both <= count_fewer(before, after)
+
+
+def use_under_pressure(
+    answers: Sequence[TaskAnswers], log: PressureLog, filled: int
+) -> PressureUse | None:
+    """Return the fate of the prompts of one task; None if none was answered both times.
+
+    `answers` are those of `base`, of `again` and of the pass under pressure.
+    """
+    base, again, pressed = answers
+    before, after = read_usage(again), read_usage(pressed)
+    both = [prompt for prompt in after if prompt in before]
+    if not both:
+        return None
+    counted = any(
+        one[prompt].cached_tokens is not None for one in (before, after) for prompt in both
+    )
+    first, last = base.lines[0], pressed.lines[0]
+    changed = [
+        prompt for prompt in both if prompt in first and another_answer(first[prompt], last[prompt])
+    ]
+    return PressureUse(
+        filled=filled,
+        capacity=log.capacity,
+        prompts=len(both),
+        prompt_tokens=sum(after[prompt].prompt_tokens for prompt in both),
+        before=_count_cached(before, both) if counted else None,
+        after=_count_cached(after, both) if counted else None,
+        fewer=count_fewer(before, after),
+        fate=_find_fate(before, after, log, filled) if counted else "unknown",
+        from_cache=sum(bool(after[prompt].cached_tokens) for prompt in changed),
+        foreign=_count_foreign(base, pressed, changed),
+    )
+
+
+def _count_cached(usage: Mapping[str, Usage], prompts: list[str]) -> int:
+    return sum(usage[prompt].cached_tokens or 0 for prompt in prompts)
+
+
+def _find_fate(
+    before: Mapping[str, Usage], after: Mapping[str, Usage], log: PressureLog, filled: int
+) -> Literal["evicted", "reloaded", "kept"]:
+    if are_fewer(before, after):
+        return "evicted"
+    if log.capacity is not None and filled >= log.capacity:
+        return "reloaded"
+    return "kept"
+
+
+def _count_foreign(base: TaskAnswers, pressed: TaskAnswers, changed: list[str]) -> int:
+    """Count the changed answers that are word for word the answer to another prompt."""
+    if not changed:
+        return 0
+    known = Counter(text for text in texts(base, base.lines[0]).values() if len(text) >= LONG)
+    own, now = texts(base, changed), texts(pressed, changed)
+    return sum(known[text] > (own.get(prompt) == text) for prompt, text in now.items())
+
+
+def why_not_pressed(use: PressureUse) -> str | None:
+    """Return why equal answers say nothing about eviction or reload; None if they do."""
+    if use.before is None or use.after is None:
+        return (
+            "it is not known whether old prompts left the cache: the server reports no cached"
+            f" tokens ({SHOW_COUNTS})"
+        )
+    if use.before < SHARE * use.prompt_tokens and use.fate != "evicted":
+        return f"little was cached: {use.before:,} of {use.prompt_tokens:,} prompt tokens before"
+    if use.fate != "kept":
+        return None
+    why = f"the cache was not filled with {use.filled:,} tokens"
+    if use.capacity is not None:
+        return f"{why}: it has room for {use.capacity:,}"
+    return (
+        f"{why}: {use.prompts - use.fewer} of {use.prompts} prompts are still cached, or came back"
+        " from host memory, which the server does not tell"
+    )
+
+
+def describe_pressure(use: PressureUse, *, broken: bool) -> str:
+    """Return what became of the old prompts and, if answers changed, which ones."""
+    if use.before is None or use.after is None:
+        line = f"{use.filled:,} tokens of other prompts came between; cached tokens are not known"
+    else:
+        line = (
+            f"{use.after:,} of {use.prompt_tokens:,} prompt tokens came from the cache,"
+            f" {use.before:,} before the other prompts: {_FATES[use.fate]}"
+        )
+        if use.fate == "reloaded":
+            line += f" (room for {use.capacity:,} tokens, {use.filled:,} of other prompts)"
+    if not broken:
+        return line
+    if use.after is not None:
+        line += f"; {use.from_cache} changed answers had cached tokens"
+    if use.foreign:
+        line += f"; {use.foreign} are word for word the answer to another prompt"
+    return line
+
+
+_FATES = {
+    "evicted": "evicted, and computed again",
+    "reloaded": "reloaded, since the device cannot hold both",
+    "kept": "still cached, or reloaded",
+    "unknown": "not known",
+}

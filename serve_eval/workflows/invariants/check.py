@@ -38,10 +38,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
+
 from serve_eval.client.connection import connect
 from serve_eval.errors import PlanError
+from serve_eval.evaluation.endpoint.deployment import chunk_sizes
 from serve_eval.evaluation.endpoint.launch import launch
-from serve_eval.evaluation.passes import PassSettings, ask_pass, prepare_passes, settle_order
+from serve_eval.evaluation.passes import (
+    PassSettings,
+    ask_pass,
+    check_same_passes,
+    prepare_passes,
+    settle_order,
+)
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.session_log import Stopwatch
 from serve_eval.plan.prepared_task import PreparedTask
@@ -49,20 +58,27 @@ from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Endpoint, Invariants, Plan, Progress
 from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import SERVERS
-from serve_eval.storage.reports.invariants_files import find_salt
-from serve_eval.storage.reports.report_file import has_report
+from serve_eval.storage.reports.invariants_files import find_chunks, find_salt, write_chunks
+from serve_eval.storage.reports.report_file import has_report, read_report
 from serve_eval.storage.story_files import INVARIANTS
-from serve_eval.workflows.invariants.arms import COLD, Arm, arms_of, chunk_arms
-from serve_eval.workflows.invariants.chunk_lengths import Lengths, lengths
-from serve_eval.workflows.invariants.folder import (
-    bind_folder,
-    chunk_boundaries,
-    read_texts,
-    write_texts,
+from serve_eval.workflows.invariants.arms import (
+    COLD,
+    Arm,
+    Lengths,
+    Placed,
+    arms_of,
+    chunk_arms,
+    lengths,
 )
-from serve_eval.workflows.invariants.pressure import Pressing, press
+from serve_eval.workflows.invariants.caching import (
+    Pressing,
+    add_salt,
+    fill_cache,
+    press,
+    settle_salt,
+    why_unsalted,
+)
 from serve_eval.workflows.invariants.result import ALPHA, judge_arms
-from serve_eval.workflows.invariants.salting import add_salt, fill_cache, settle_salt, why_unsalted
 
 __all__ = ["ALPHA", "CHUNKS", "check"]
 
@@ -245,3 +261,42 @@ async def _ask_arm(session: _CheckSession, arm: Arm, endpoint: Endpoint) -> None
     await ask_pass(
         arm.name, arm.plan, arm.prepared, endpoint, session.shared, session.seed + arm.shift
     )
+
+
+class InvariantsPlan(msgspec.Struct, frozen=True):
+    """The content of invariants_plan.json."""
+
+    plan: Plan
+
+
+def bind_folder(out_dir: Path, plan: Plan) -> None:
+    """Record what is asked, and of which endpoint.
+
+    Raises RunFolderError if the folder has answers to something else, which would be mixed up with
+    these. The concurrency is part of it, since `alone` is compared with it.
+    """
+    saved = INVARIANTS.find_plan(out_dir, InvariantsPlan)
+    known = None if saved is None else saved.plan
+    check_same_passes(out_dir, known, plan, ("concurrency", "stream", "order"))
+    INVARIANTS.write_plan(out_dir, InvariantsPlan(plan=plan))
+
+
+def chunk_boundaries(out_dir: Path, chunk_tokens: Sequence[int]) -> list[str]:
+    """Return the boundaries to try: `chunk_tokens`, and those of the servers' configs.
+
+    The first pass reports the servers' configs. They are ignored if `chunk_tokens` is empty.
+    """
+    known: list[int] = []
+    if chunk_tokens and has_report(out_dir / COLD):
+        known = chunk_sizes(read_report(out_dir / COLD).endpoint.info)
+    return [str(size) for size in dict.fromkeys((*chunk_tokens, *known))]
+
+
+def read_texts(out_dir: Path) -> dict[str, Lengths | str]:
+    """Return the texts that earlier sessions settled on."""
+    return find_chunks(out_dir, Lengths | str)
+
+
+def write_texts(out_dir: Path, placed: Placed) -> None:
+    """Keep the texts around the boundaries for later sessions."""
+    write_chunks(out_dir, placed)

@@ -21,8 +21,7 @@ from serve_eval.shell_words import quote_path
 from serve_eval.storage.story_files import INVARIANTS
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.workflows.invariants.arms import BASE
-from serve_eval.workflows.invariants.cache_use import describe_use
-from serve_eval.workflows.invariants.pressure_use import describe_pressure
+from serve_eval.workflows.invariants.cache_use import describe_pressure, describe_use
 
 DIFFERS, NOT_TESTED = "DIFFERS", "NOT TESTED"
 """Outcomes of changes that accuse nobody: numerics differ, or equal answers show nothing."""

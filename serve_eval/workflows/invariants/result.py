@@ -18,8 +18,12 @@ from serve_eval.storage.story_files import INVARIANTS
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.verdicts.rehearsed import went_through
 from serve_eval.workflows.invariants.arms import BASE, COLD, Arm
-from serve_eval.workflows.invariants.cache_use import use_of_cache, why_not_tested
-from serve_eval.workflows.invariants.pressure_use import use_under_pressure, why_not_pressed
+from serve_eval.workflows.invariants.cache_use import (
+    use_of_cache,
+    use_under_pressure,
+    why_not_pressed,
+    why_not_tested,
+)
 
 ALPHA = 0.01
 """Chance of accusing a sound endpoint of anything, over all arms and tasks."""

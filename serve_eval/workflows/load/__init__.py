@@ -1,3 +1,8 @@
 """Measure the accuracy of one endpoint over the number of requests in flight."""
 
-__all__ = ["asking", "bisecting", "document", "judging", "points", "story"]
+__all__ = [
+    "document",
+    "judging",
+    "passes",
+    "story",
+]

@@ -1,3 +1,8 @@
 """Plan a test: the drop that a number of samples finds, and the samples that a drop takes."""
 
-__all__ = ["answers", "assumed", "curves", "document", "measured", "words"]
+__all__ = [
+    "answers",
+    "assumed",
+    "curves",
+    "document",
+]

@@ -25,7 +25,7 @@ from serve_eval.workflows.power.assumed import Assumed, PowerQuestion, assume
 
 if TYPE_CHECKING:
     from serve_eval.stats.classic import ClassicTest
-    from serve_eval.workflows.power.measured import Measured
+    from serve_eval.workflows.power.assumed import Measured
 
 DROPS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
 """Drops in points for which the power is shown."""
@@ -120,7 +120,7 @@ def answer(asked: PowerQuestion, run: Path | None) -> list[TaskPower]:
     asked.check(from_run=run is not None)
     if run is None:
         return [_answer(asked, None)]
-    from serve_eval.workflows.power.measured import measure_run
+    from serve_eval.workflows.power.assumed import measure_run
 
     return [_answer(asked, one) for one in measure_run(run)]
 

@@ -6,7 +6,5 @@ __all__ = [
     "import_trtllm",
     "register",
     "take",
-    "trtllm_oddities",
     "trtllm_rows",
-    "yaml_edit",
 ]

@@ -1,16 +1,20 @@
-"""Make the document of references that were registered. Pure."""
+"""Make the documents of references: registered ones, and the entries and problems of files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from serve_eval.report.document import Conclusion, Depth, Document, Statement, make_header
+import msgspec
+
+from serve_eval.report.ci import CiCase, CiState, CiSuite
+from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement, make_header
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
-from serve_eval.report.real_size import write_number
-from serve_eval.shell_words import join_words, quote_path
+from serve_eval.report.summary.figures import write_number
+from serve_eval.shell_words import join_words, quote_argument, quote_path
+from serve_eval.workflows.references.import_trtllm import ImportReport
 from serve_eval.workflows.references.register import Registered
-from serve_eval.workflows.references.shown import count_runs
+from serve_eval.workflows.references.shown import CheckedFile, ShownEntry, ShownFile, count_runs
 
 REGISTERED = "REGISTERED"
 
@@ -132,3 +136,224 @@ def _list_next(written: Sequence[Registered], references_dir: Path, use: str) ->
     for one in written[:1]:
         words = ["serve-eval", "references", "show", one.file.stem, "--model", one.model]
         yield f"{join_words(words)} --references-dir {quote_path(references_dir)}"
+
+
+FOUND, IMPORTED = "FOUND", "WRITTEN"
+"""Outcomes of what lists files, and of an import."""
+FEW = 2
+"""Entries of which the first screen has all facts."""
+USUAL = "default"
+"""The text of a specification without a field."""
+PROBLEM = 2
+"""Exit code for files with problems."""
+
+
+def make_list_document(files: Sequence[ShownFile], flags: str) -> Document:
+    """Return the document of all reference files. `flags` name the folder of the user's own."""
+    largest = max(files, key=lambda one: one.entries, default=None)
+    entries = sum(one.entries for one in files)
+    folders = dict.fromkeys(str(one.folder) for one in files)
+    columns = ("file", "models", "entries", *(("folder",) if len(folders) > 1 else ()))
+    rows = [
+        [one.name, f"{one.models:,}", f"{one.entries:,}", str(one.folder)][: len(columns)]
+        for one in files
+    ]
+    conclusion = Conclusion(
+        name="reference files",
+        outcome=FOUND,
+        figures=f"{len(files)} with {entries:,} entries",
+        statements=[Statement(label="folder", text=folder) for folder in folders],
+    )
+    return Document(
+        story="references",
+        command="serve-eval references list",
+        header=make_header(0),
+        conclusions=[conclusion],
+        blocks=[_tabulate("Reference files", columns, rows, Depth.FIRST, numbers=(1, 2))],
+        commands=[]
+        if largest is None
+        else [f"serve-eval references show {quote_argument(largest.name)}{flags}"],
+    )
+
+
+def make_entries_document(task: str, entries: Sequence[ShownEntry], flags: str) -> Document:
+    """Return the document of the entries of a file, in the order of their trial."""
+    models = list(dict.fromkeys(one.name for one in entries))
+    few = len(entries) <= FEW
+    if len(entries) == 1:
+        about = f"{_write_value(entries[0])}  {models[0]}"
+    else:
+        of = f"{len(models):,} models" if len(models) > 1 else models[0]
+        about = f"{len(entries):,} entries of {of}"
+    conclusion = Conclusion(
+        name=task,
+        outcome=FOUND,
+        figures=about,
+        statements=[
+            *(row for one in entries for row in _describe_entry(one, len(entries))),
+            *([] if few else _join_fields(entries)),
+        ],
+    )
+    weak = sum(bool(one.warnings) for one in entries)
+    words = ["serve-eval", "references", "show", task]
+    return Document(
+        story="references",
+        command=join_words(words),
+        header=make_header(0),
+        conclusions=[conclusion],
+        statements=[] if few or not weak else [_count_weak(weak)],
+        blocks=[] if len(entries) == 1 else [_list_values(entries)],
+        commands=[f"{join_words([*words, '--model', models[0]])}{flags}"] * (len(models) > 1),
+    )
+
+
+def _count_weak(weak: int) -> Statement:
+    entries = "1 entry has a warning" if weak == 1 else f"{weak} entries have a warning"
+    return Statement(label="weak", text=f"{entries}, which -v shows", state="warn")
+
+
+def _describe_entry(one: ShownEntry, number: int) -> Iterator[Statement]:
+    """Yield what an entry has next to its value, on the first screen if it is one of a few."""
+    few = number <= FEW
+    depth = Depth.FIRST if few else Depth.MORE
+    about = "" if number == 1 else f"{_name(one)}: "
+    if number == 1 and one.spec:
+        yield Statement(label="for", text=one.spec)
+    for label, text in one.facts:
+        yield Statement(label=label, text=f"{about}{text}", depth=depth)
+    for text in one.warnings:
+        yield Statement(label="warning", text=f"{about}{text}", depth=depth, state="warn")
+    if few and one.details:
+        yield Statement(label="entry", text=f"{about}{', '.join(one.details)}")
+
+
+def _join_fields(entries: Sequence[ShownEntry]) -> Iterator[Statement]:
+    """Yield the other fields of many entries, equal ones once with the names of their entries."""
+    alike: dict[str, list[str]] = {}
+    for one in entries:
+        if one.details:
+            alike.setdefault(", ".join(one.details), []).append(_name(one))
+    for fields, names in alike.items():
+        yield Statement(label="fields", text=f"{fields}: {'; '.join(names)}", depth=Depth.MORE)
+
+
+def _list_values(entries: Sequence[ShownEntry]) -> Block:
+    """Return the table of the values."""
+    if any(one.least is not None for one in entries):
+        lengths = [
+            [one.name, write_number(one.value, 4), write_number(one.least or 0.0, 4)]
+            for one in entries
+        ]
+        names = ("test", "reference", "least")
+        return _tabulate("Entries", names, lengths, Depth.FIRST, numbers=(1, 2))
+    values = [[write_number(one.value), _name(one)] for one in entries]
+    columns = ("value", "model and specification")
+    return _tabulate("Entries", columns, values, Depth.FIRST, numbers=(0,))
+
+
+def _name(one: ShownEntry) -> str:
+    spec = "" if one.spec == USUAL else one.spec
+    return " ".join(filter(None, (one.name, spec)))
+
+
+def _write_value(one: ShownEntry) -> str:
+    if one.least is None:
+        return write_number(one.value)
+    return f"reference {write_number(one.value, 4)}, least {write_number(one.least, 4)}"
+
+
+def make_check_document(path: Path, checked: Sequence[CheckedFile]) -> Document:
+    """Return the document of files that were checked: every problem, and the runs they hold."""
+    problems = [line for one in checked for line in one.problems]
+    files = f"{len(checked)} file{'s' * (len(checked) != 1)}"
+    found = f"{len(problems)} problem{'s' * (len(problems) != 1)}" if problems else "no problem"
+    conclusion = Conclusion(
+        name=str(path),
+        outcome="FAIL" if problems else "PASS",
+        figures=f"{found} in {files}",
+        statements=[
+            *(Statement(label="error", text=line, state="fail") for line in problems),
+            *(
+                Statement(label="runs", text=line, depth=Depth.MORE)
+                for one in checked
+                for line in one.runs
+            ),
+        ],
+    )
+    cases = [
+        CiCase(
+            group="references.check",
+            name=str(one.file),
+            state=CiState.FAILURE if one.problems else CiState.PASSED,
+            message="; ".join(one.problems[:1]),
+            details=one.problems,
+        )
+        for one in checked
+    ]
+    return Document(
+        story="references",
+        command=f"serve-eval references check {quote_path(path)}",
+        header=make_header(PROBLEM if problems else 0),
+        conclusions=[conclusion],
+        warnings=[line for one in checked for line in one.warnings],
+        suites=[CiSuite(name="serve-eval references check", cases=cases)],
+    )
+
+
+def make_import_document(found: ImportReport, source: Path, to: Path) -> Document:
+    """Return the document of an import: its files, the entries that are lost, and oddities."""
+    entries = sum(count.written for count in found.counts.values())
+    old = sum(count.written for file, count in found.counts.items() if file.startswith("older/"))
+    others = [line for line in found.oddities if line not in found.lost]
+    conclusion = Conclusion(
+        name=f"{len(found.written)} file{'s' * (len(found.written) != 1)}",
+        outcome=IMPORTED,
+        figures=f"{entries:,} entries, {old:,} of them old",
+        statements=[
+            Statement(label="files", text=f"{len(found.new)} new, {len(found.updated)} updated"),
+            Statement(label="from", text=f"{source} into {to}"),
+            *(Statement(label="lost", text=line, state="warn") for line in found.lost),
+            *(Statement(label="odd", text=line, depth=Depth.MORE) for line in others),
+        ],
+    )
+    return Document(
+        story="references",
+        command=f"serve-eval references import {quote_path(source)}",
+        header=make_header(0),
+        conclusions=[conclusion],
+        commands=[f"serve-eval references check {quote_path(to)}"],
+    )
+
+
+def _tabulate(
+    title: str,
+    names: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    depth: Depth,
+    *,
+    numbers: Sequence[int] = (),
+) -> Block:
+    return Block(
+        section=DataTable(
+            title=title,
+            columns=[DataColumn(name=name, number=i in numbers) for i, name in enumerate(names)],
+            rows=[[DataCell(text=text) for text in row] for row in rows],
+        ),
+        depth=depth,
+    )
+
+
+SCHEMA = 1
+"""Version of the object."""
+
+
+def write_figures(found: Mapping[str, object]) -> bytes:
+    """Return a JSON object with what was found; a path is text."""
+    told = msgspec.to_builtins({"schema_version": SCHEMA, **found}, enc_hook=_write_path)
+    return msgspec.json.encode(told)
+
+
+def _write_path(value: object) -> object:
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(f"{type(value).__name__} is no JSON")

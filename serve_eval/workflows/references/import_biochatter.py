@@ -25,8 +25,8 @@ from serve_eval.workflows.references.entries import (
     build_taken_error,
     make_folder,
     write_entry,
+    write_runs,
 )
-from serve_eval.workflows.references.imported_runs import write_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

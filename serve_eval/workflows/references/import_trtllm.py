@@ -15,8 +15,12 @@ from pathlib import Path
 from serve_eval.errors import ReferenceFileError
 from serve_eval.whole_file import write_named_file
 from serve_eval.workflows.references.entries import make_folder
-from serve_eval.workflows.references.trtllm_oddities import oddities_across, oddities_of_rows
-from serve_eval.workflows.references.trtllm_rows import FileCount, SourceFiles
+from serve_eval.workflows.references.trtllm_rows import (
+    FileCount,
+    SourceFiles,
+    oddities_across,
+    oddities_of_rows,
+)
 
 FOLDER = "tests/integration/defs/accuracy/references"
 TRTLLM_COMMITS: Mapping[str, str] = {

@@ -28,18 +28,18 @@ from serve_eval.verdicts import few_samples, reference_samples, references
 from serve_eval.verdicts.one_draw import describe_equal_runs, describe_one_seed
 from serve_eval.verdicts.reference_answers import StoredAnswers
 from serve_eval.verdicts.reference_samples import SampleScores
-from serve_eval.workflows.references.deployments import (
-    find_version,
-    list_added,
-    list_deployments,
-)
-from serve_eval.workflows.references.distinct_seeds import describe_seeds, leave_distinct_seeds
 from serve_eval.workflows.references.entries import make_folder, write_entry
-from serve_eval.workflows.references.first_answers import count_equal, describe_answers
 from serve_eval.workflows.references.scored_runs import (
     ScoredRun,
+    count_equal,
+    describe_answers,
+    describe_seeds,
     find_range,
+    find_version,
     join_parts,
+    leave_distinct_seeds,
+    list_added,
+    list_deployments,
     list_failed,
     read_scores,
 )

@@ -1,29 +1,34 @@
-"""Score the answers of the run folders that a reference is made of."""
+"""Read the runs that a reference is made of: scores, seeds, first answers, deployments."""
 
 from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from serve_eval.errors import EndpointError, RunFolderError
 from serve_eval.evaluation.capabilities import reason
+from serve_eval.evaluation.capabilities.sampling import list_kept
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.task_run import open_scoring, take
+from serve_eval.evidence.agreement.answer_texts import find_scripts, is_loop, mark_shared
 from serve_eval.plan.prepared_task import PreparedTask
-from serve_eval.schema import Plan, Task, VerdictOutcome
+from serve_eval.schema import Plan, Response, Sample, Spec, Task, VerdictOutcome
+from serve_eval.series.deployments import describe_deployment
 from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import executions_file, judgements_file, samples_file
-from serve_eval.storage.journal import Journal
+from serve_eval.storage.journal import Journal, Record
 from serve_eval.storage.records.answer_origins import keep_standing, run_proofs
 from serve_eval.storage.records.executions import Executions
 from serve_eval.storage.records.judgements import Judgements
 from serve_eval.storage.reports.report_file import has_report, read_report
-from serve_eval.storage.sessions import read_unsupported
-from serve_eval.workflows.references.distinct_seeds import with_seed
+from serve_eval.storage.sessions import read_defaults, read_sessions, read_unsupported
+from serve_eval.verdicts import references
+from serve_eval.verdicts.reference_answers import StoredAnswers
 
 
 class ScoredRun(NamedTuple):
@@ -145,3 +150,153 @@ def list_failed(runs: Sequence[Path], task: str) -> Iterator[str]:
                     f"{run} was FAIL{against}: the reference takes a value as sound that was judged"
                     " too low or too high"
                 )
+
+
+SEED = "seed"
+"""The option and the field of a task's protocol with the sampling seed."""
+
+
+def leave_distinct_seeds(
+    plans: Sequence[Plan], prints: Sequence[Mapping[str, Mapping[str, str]]]
+) -> tuple[list[Plan], list[Mapping[str, Mapping[str, str]]]]:
+    """Leave out the seeds of tasks that each run asked once, with a seed of its own.
+
+    Such runs are draws as those without a seed are, so their mean is a reference without one. Runs
+    that share a seed keep it: they are one draw. `prints` are the fingerprints of the runs.
+    """
+    seeds: dict[str, list[object]] = {}
+    for plan in plans:
+        for spec in plan.tasks:
+            seeds.setdefault(spec.name, []).append(spec.options.get(SEED))
+    drawn = {
+        name
+        for name, found in seeds.items()
+        if len(found) == len(plans) > 1
+        and None not in found
+        and len(set(found)) == len(found)
+        and all(plan.times(name) == 1 for plan in plans)
+    }
+    return (
+        [replace(plan, tasks=tuple(_drop(one, drawn) for one in plan.tasks)) for plan in plans],
+        [
+            {
+                name: {**found, SEED: "null"} if name in drawn else found
+                for name, found in of.items()
+            }
+            for of in prints
+        ],
+    )
+
+
+def _drop(spec: Spec, drawn: Collection[str]) -> Spec:
+    if spec.name not in drawn:
+        return spec
+    return replace(spec, options={k: v for k, v in spec.options.items() if k != SEED})
+
+
+def with_seed(fingerprint: Mapping[str, str], saved: Mapping[str, str]) -> dict[str, str]:
+    """Return a fingerprint with the seed of a saved one."""
+    kept = {k: v for k, v in fingerprint.items() if k != SEED}
+    return {**kept, SEED: saved[SEED]} if SEED in saved else kept
+
+
+def describe_seeds(task: Task, plans: Sequence[Plan]) -> str:
+    """Return how the runs of a task were drawn: by their plans, or by the seed of the task."""
+    if task.sampling.temperature == 0:
+        return "temperature 0, so that no seed matters"
+    found = [
+        spec.options.get(SEED, task.sampling.seed)
+        for plan in plans
+        for spec in plan.tasks
+        if spec.name == task.name
+    ]
+    repeats = sum(plan.times(task.name) for plan in plans)
+    more = f", and the {repeats} repeats have seeds of their own" if repeats > len(plans) else ""
+    named = ", ".join(str(seed) for seed in found if seed is not None)
+    if not named:
+        return "no sampling seed: the server drew"
+    if len(set(found)) == 1:
+        each = f" in each of {len(found)} runs" if len(found) > 1 else ""
+        return f"sampling seed {found[0]}{each}{more}"
+    return f"{len(set(found))} sampling seeds: {named}{more}"
+
+
+def describe_answers(samples: Sequence[Sample], records: Iterable[Record]) -> StoredAnswers | None:
+    """Return the lengths of the answers and their signs of damage, in the order of the samples.
+
+    None unless every sample has an answer that is a text.
+    """
+    found: dict[str, Response] = {}
+    for record in records:
+        if record.response is not None:
+            found.setdefault(record.id, record.response)
+    answers = [found[sample.id] for sample in samples if sample.id in found]
+    if len(answers) < len(samples) or not all(map(_is_text, answers)):
+        return None
+    texts = [one.text for one in answers]
+    counts = [one.usage.completion_tokens for one in answers]
+    return StoredAnswers(
+        counted=all(counts),
+        lengths=tuple(counts if all(counts) else map(len, texts)),
+        cut=tuple(one.truncated for one in answers),
+        looping=tuple(map(is_loop, texts)),
+        shared=tuple(mark_shared(texts, ())),
+        scripts=frozenset(script for text in texts for script in find_scripts(text)),
+    )
+
+
+def count_equal(samples: Sequence[Sample], runs: Iterable[Iterable[Record]]) -> int:
+    """Return the number of samples to which all runs have the same text, or 0 without texts.
+
+    Repeats within a run have ids of their own and are not compared.
+    """
+    first: dict[str, int] | None = None
+    for records in runs:
+        texts = {
+            record.id: hash((record.response.reasoning, record.response.text))
+            for record in records
+            if record.response is not None and _is_text(record.response)
+        }
+        first = texts if first is None else first
+        first = {name: text for name, text in first.items() if texts.get(name) == text}
+    return 0 if first is None else sum(sample.id in first for sample in samples)
+
+
+def _is_text(response: Response) -> bool:
+    return response.prompt_logprobs is None and response.choice_logprobs is None
+
+
+def list_deployments(runs: Sequence[Path], plans: Sequence[Plan]) -> list[dict[str, str]]:
+    """Return the different deployments that answered in runs, each without its specification."""
+    found: list[dict[str, str]] = []
+    for run, plan in zip(runs, plans, strict=True):
+        for one in read_sessions(run):
+            known = describe_deployment(plan, one.endpoint, {})
+            deployment = {k: v for k, v in known.items() if k not in references.SPEC_KEYS}
+            found += [deployment] if deployment not in found else []
+    return found
+
+
+def find_version(run: Path) -> str | None:
+    sessions = read_sessions(run)
+    return sessions[-1].endpoint.info.version if sessions else None
+
+
+def list_added(runs: Sequence[Path], task: Task) -> list[str] | None:
+    """Return the sampling fields that the servers of runs added, None if one was not probed.
+
+    Raises RunFolderError if they are not the same for all runs, whose mean would mix two settings.
+    """
+    found = [read_defaults(run) for run in runs]
+    if None in found:
+        return None
+    added = [sorted(list_kept(one, task)) for one in found]
+    for run, names in zip(runs, added, strict=True):
+        if names != added[0]:
+            one, other = (", ".join(of_run) or "nothing" for of_run in (names, added[0]))
+            raise RunFolderError(
+                f"{task.name}: in {run}, the server added {one} to requests, and {other} in"
+                f" {runs[0]}",
+                hint="Take all runs at one server, with the same server_defaults.",
+            )
+    return added[0]

@@ -1,3 +1,7 @@
 """Score the answers of a run again, without asking anything."""
 
-__all__ = ["document", "rescore", "rescored_run", "rescored_task"]
+__all__ = [
+    "document",
+    "rescore",
+    "rescored_run",
+]

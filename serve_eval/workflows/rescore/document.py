@@ -17,7 +17,7 @@ from serve_eval.report.document import (
 )
 from serve_eval.report.one_line import OneLine, lead
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
-from serve_eval.report.real_size import write_number
+from serve_eval.report.summary.figures import write_number
 from serve_eval.shell_words import quote_argument, quote_path, quote_word
 from serve_eval.workflows.rescore.rescore import Changed, Rescored, RescoreSummary
 

@@ -38,11 +38,12 @@ from serve_eval.storage.records.executions import Executions, permit
 from serve_eval.storage.records.judgements import Judgements
 from serve_eval.storage.records.scores import ScoreRecord, SharedValues, as_on_file, score_records
 from serve_eval.storage.reports.report_file import find_report
-from serve_eval.workflows.rescore.rescored_run import check_new_run, write_rescored_run
-from serve_eval.workflows.rescore.rescored_task import (
+from serve_eval.workflows.rescore.rescored_run import (
     TaskToRescore,
     apply_settings,
+    check_new_run,
     task_to_rescore,
+    write_rescored_run,
 )
 
 NOT_SCORED = "not scored"

@@ -1,3 +1,8 @@
 """Keep servers running for several runs."""
 
-__all__ = ["daemon", "document", "held_servers", "identity", "reuse"]
+__all__ = [
+    "daemon",
+    "document",
+    "held_servers",
+    "reuse",
+]

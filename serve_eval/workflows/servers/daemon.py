@@ -27,10 +27,10 @@ from serve_eval.schema import Limits, Plan
 from serve_eval.storage.file_names import LOGS
 from serve_eval.storage.json_files import write_private
 from serve_eval.workflows.servers import held_servers
+from serve_eval.workflows.servers.held_servers import UNHELD as UNHELD
 from serve_eval.workflows.servers.held_servers import Held
-from serve_eval.workflows.servers.identity import UNHELD as UNHELD
-from serve_eval.workflows.servers.identity import check as check
-from serve_eval.workflows.servers.identity import identity as identity
+from serve_eval.workflows.servers.held_servers import check as check
+from serve_eval.workflows.servers.held_servers import identity as identity
 
 Notify = Callable[[str], None]
 

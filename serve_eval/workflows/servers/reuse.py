@@ -1,14 +1,18 @@
-"""Run on servers that another process holds, and end the run as soon as they end."""
+"""Run on servers that another process holds, and say how servers were lost."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
+import socket
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from serve_eval.errors import EndpointError, LaunchError
+from serve_eval.errors import EndpointError, LaunchError, ServerEndedError
 from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.shared_server import while_kept
 from serve_eval.plan.prepared_task import PreparedTask
@@ -112,3 +116,55 @@ def _last_lines(log: Path) -> list[str]:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
         return file.read().decode(errors="replace").splitlines()[-LOG_LINES:]
     return []
+
+
+LATER_S = 10.0
+"""Seconds in which a holder reports how its servers ended, once nothing listens there."""
+POLL_S = 0.1
+CONNECT_S = 1.0
+_REASON = ". Its log is "
+
+
+def explain_lost(error: EndpointError, registry: Path | None = None) -> EndpointError:
+    """Return an error with how the kept servers that it names have ended, or the error as it is.
+
+    Waits up to LATER_S for their holder to report. Servers that still listen are not explained.
+    """
+    folder = registry or held_servers.find_folder()
+    if _REASON in str(error) or not folder.is_dir():
+        return error
+    entry = next((one for one in held_servers.list_all(folder) if _names(error, one)), None)
+    if entry is None or _listens(entry):
+        return error
+    deadline = time.monotonic() + LATER_S
+    while (now := held_servers.now(folder, entry)) is not None and now.state != "ended":
+        if time.monotonic() > deadline:
+            return error
+        time.sleep(POLL_S)
+    if now is None:
+        said, hint = f"process {entry.pid}, which kept its servers up, is gone", ""
+    else:
+        said, hint = now.error, now.hint
+    first, _, rest = said.partition("\n")
+    log = (
+        hint if hint.startswith(_REASON.removeprefix(". ")) else f"Its logs are in {entry.log_dir}"
+    )
+    told = f"{str(error).partition(': every ')[0]}: {first}. {log.rstrip('.')}"
+    return ServerEndedError("\n".join(filter(None, (told, rest))), hint=error.hint)
+
+
+def _names(error: EndpointError, entry: Held) -> bool:
+    if entry.endpoint is None:
+        return False
+    place = urlsplit(entry.endpoint.base_url).netloc
+    return re.search(rf"(?<![\w.]){re.escape(place)}(?!\d)", str(error)) is not None
+
+
+def _listens(entry: Held) -> bool:
+    assert entry.endpoint is not None
+    url = urlsplit(entry.endpoint.base_url)
+    try:
+        socket.create_connection((url.hostname or "", url.port or 80), CONNECT_S).close()
+    except OSError:
+        return False
+    return True

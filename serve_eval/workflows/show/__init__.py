@@ -1,3 +1,7 @@
 """Show samples of a run: what was asked, answered, extracted and expected."""
 
-__all__ = ["document", "flips", "folders", "story"]
+__all__ = [
+    "document",
+    "folders",
+    "story",
+]

@@ -32,8 +32,7 @@ from serve_eval.schema import Response
 from serve_eval.schema.media import media_url
 from serve_eval.schema.task import is_mutable
 from serve_eval.shell_words import quote_argument, quote_path, quote_word
-from serve_eval.workflows.show.flips import FlippedPair
-from serve_eval.workflows.show.story import ShownRun
+from serve_eval.workflows.show.story import FlippedPair, ShownRun
 
 PROMPT, ANSWER, ANSWER_OF_TWO, EXPECTED = 4, 6, 4, 3
 """Last lines of a text that the first screen shows."""

@@ -5,18 +5,15 @@
 """
 
 __all__ = [
-    "changes",
+    "checked_runs",
     "ci",
+    "document",
     "execution",
     "file",
     "folder",
     "judgement",
-    "layers",
-    "match",
     "matrix",
-    "proven",
-    "serialise",
-    "server_groups",
+    "rows",
+    "suite_form",
     "table",
-    "waivers",
 ]

@@ -1,4 +1,4 @@
-"""Check the runs of a suite before anything starts, and name those that would be refused."""
+"""Check the runs of a suite before anything starts, and group them by server."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from serve_eval.evaluation.preflight import check_margins
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import ignore
+from serve_eval.evaluation.shared_server import server_key
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
-from serve_eval.schema import Connection, Plan, Scalar, Spec, Suite
+from serve_eval.schema import Connection, Plan, Scalar, Spec, Suite, SuiteRun
 from serve_eval.workflows.suite.folder import check_folder, keep_names, read_kept_report
 
 NAMED = 3
@@ -144,3 +145,14 @@ def _check_once(plan: Plan, asked: list[tuple[Plan, CheckedRun]]) -> CheckedRun:
     checked = replace(check_tasks(plan), prepared=())  # Data of all runs would fill the memory.
     asked.append((bare, checked))
     return checked
+
+
+def groups(runs: Sequence[SuiteRun]) -> list[list[SuiteRun]]:
+    """Group runs by the server that they need, in the order of first appearance.
+
+    A running endpoint counts as a server, so its runs follow each other.
+    """
+    found: dict[str, list[SuiteRun]] = {}
+    for run in runs:
+        found.setdefault(server_key(run.plan), []).append(run)
+    return list(found.values())

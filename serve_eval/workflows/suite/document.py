@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from serve_eval.evaluation.session_log import describe_old_answers, find_last_answer, write_notice
 from serve_eval.plan.applicable_reference import write_taking
 from serve_eval.plan.command_line import HOW_TO_TAKE
-from serve_eval.report.ci.ci_result import CiCase, CiSuite
-from serve_eval.report.ci.properties import list_other
+from serve_eval.report.ci import CiCase, CiSuite
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
 from serve_eval.report.one_line import OneLine, lead
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, TextLines
 from serve_eval.report.results_table import ResultsTable, write_text
-from serve_eval.report.results_table.markdown import list_table_lines
+from serve_eval.report.results_table.formats import list_table_lines
+from serve_eval.report.summary import Row
 from serve_eval.report.summary.figures import count
-from serve_eval.schema import SuiteReport, SuiteRow, VerdictOutcome
+from serve_eval.report.task_line import list_other
+from serve_eval.schema import SuiteReport, SuiteRow, VerdictOutcome, WaiverState, WaiverUse
 from serve_eval.series.result_table import OUTSIDE, find_suite_results
 from serve_eval.shell_words import quote_path
 from serve_eval.storage.file_names import SUITE_RUNS
@@ -25,21 +28,18 @@ from serve_eval.storage.story_files import SUITE
 from serve_eval.verdicts.many_tests import GATES
 from serve_eval.verdicts.pairing import UNPAIRED
 from serve_eval.verdicts.two_rules import say_in_words
-from serve_eval.workflows.suite.changes import describe_changes
-from serve_eval.workflows.suite.old_answers import describe_each_old_run, describe_old_runs
 from serve_eval.workflows.suite.page_blocks import find_state, list_page_blocks
-from serve_eval.workflows.suite.proven import describe_verdict
 from serve_eval.workflows.suite.rows import (
     choose_row_state,
+    describe_changes,
     describe_counts,
     describe_figures,
+    describe_verdict,
     find_worth_a_look,
     list_remarks,
     list_texts,
     rank,
 )
-from serve_eval.workflows.suite.run_warnings import list_run_warnings
-from serve_eval.workflows.suite.waivers import describe_waiver
 
 TABLE_WIDTH = 100
 """Characters of a line of the table of deployments by tasks."""
@@ -294,3 +294,77 @@ def _describe_case(row: SuiteRow, line: OneLine) -> CiCase:
             **{name: str(text) for name, text in row.attributes.items()},
         },
     )
+
+
+def describe_old_runs(report: SuiteReport, out_dir: Path) -> str:
+    """Return how many runs were not asked, with the time of their last answer; "" if all were."""
+    old = _list_old_runs(report)
+    at = find_last_answer(out_dir / SUITE_RUNS / name for name in old)
+    if not at:
+        return ""
+    if len(old) == len(report.runs):
+        return write_notice(at)
+    are = "is" if len(old) == 1 else "are"
+    return f"{len(old)} of {len(report.runs)} runs {are} older: last answer {at}"
+
+
+def describe_each_old_run(report: SuiteReport, out_dir: Path) -> dict[str, str]:
+    """Return for each run that was not asked the time of its last answer, in words."""
+    old = {name: find_last_answer([out_dir / SUITE_RUNS / name]) for name in _list_old_runs(report)}
+    return {name: write_notice(at) for name, at in old.items() if at}
+
+
+def _list_old_runs(report: SuiteReport) -> list[str]:
+    return [run.name for run in report.runs if run.kept or describe_old_answers(run.warnings)]
+
+
+_LAUNCHED = re.compile(r".*?: (the reference was taken at .*); this run is at (.*)", re.DOTALL)
+"""The warning about a reference of a server that was launched otherwise, after its task."""
+
+
+def list_run_warnings(report: SuiteReport) -> Iterator[str]:
+    """Yield each warning with its runs; all runs that differ from one reference share one."""
+    launched: dict[str, dict[str, str]] = {}
+    others: dict[str, dict[str, None]] = {}
+    for run in report.runs:
+        for warning in run.warnings:
+            if found := _LAUNCHED.fullmatch(warning):
+                launched.setdefault(found[1], {})[run.name] = found[2]
+            else:
+                others.setdefault(warning, {})[run.name] = None
+    for taken, runs in launched.items():
+        named = ", ".join(f"{name} ({at})" for name, at in runs.items())
+        yield f"{taken}; launched otherwise: {named}"
+    yield from (f"{', '.join(runs)}: {warning}" for warning, runs in others.items())
+
+
+def describe_waiver(use: WaiverUse) -> Row:
+    """Return what became of a waiver, with a label."""
+    waiver = use.waiver
+    what = ", ".join(f"{key} {value}" for key, value in waiver.match.items())
+    failing = ", ".join(use.failing)
+    said = {
+        WaiverState.APPLIED: f"until {waiver.until}: {failing}: {waiver.reason}",
+        WaiverState.EXPIRED: (
+            f"the waiver for {what} expired on {waiver.until} ({waiver.reason}); "
+            + (
+                f"it no longer covers {failing}"
+                if failing
+                else "no task that it matches fails: remove it"
+            )
+        ),
+        WaiverState.NOT_NEEDED: (
+            f"the waiver for {what} is no longer needed: every task that it matches passes "
+            f"({waiver.reason}, until {waiver.until})"
+        ),
+        WaiverState.UNDECIDED: (
+            f"the waiver for {what} was not needed so far: a task that it matches is still"
+            f" undecided ({waiver.reason}, until {waiver.until})"
+        ),
+        WaiverState.NO_MATCH: (
+            f"the waiver for {what} matches no task of this suite ({waiver.reason})"
+        ),
+    }
+    warned = use.state in (WaiverState.EXPIRED, WaiverState.NO_MATCH)
+    label = "waived" if use.state is WaiverState.APPLIED else "warning" if warned else "note"
+    return label, said[use.state]

@@ -10,19 +10,31 @@ from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 
-from serve_eval.errors import RunFolderError, ServeEvalError
+from serve_eval.errors import (
+    DatasetError,
+    NotComparableError,
+    ReferenceFileError,
+    RunFolderError,
+    SandboxError,
+    ServeEvalError,
+)
+from serve_eval.evaluation.build_report import check_pairs
 from serve_eval.evaluation.endpoint.launch import Launching, launch, with_model
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.prepare import join_errors, prepare
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.session_log import Stopwatch
 from serve_eval.evaluation.shared_server import SharedServer
+from serve_eval.plugins import extensions
 from serve_eval.plugins.extensions import defect
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import (
+    Plan,
     Progress,
     Report,
     RunError,
+    Spec,
     Suite,
     SuiteReport,
     SuiteRun,
@@ -34,7 +46,7 @@ from serve_eval.storage.reports.story_results import find_earlier_report, write_
 from serve_eval.storage.story_files import SUITE
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
 from serve_eval.verdicts.rehearsed import went_through
-from serve_eval.workflows.suite.changes import find_changes
+from serve_eval.workflows.suite.checked_runs import groups
 from serve_eval.workflows.suite.folder import (
     find_earlier_tasks,
     keep_names,
@@ -43,8 +55,7 @@ from serve_eval.workflows.suite.folder import (
     read_kept_report,
 )
 from serve_eval.workflows.suite.judgement import ALPHA, EndedRun, find_undecided, judge
-from serve_eval.workflows.suite.other_tasks import OF_ONE_TASK, split_plan
-from serve_eval.workflows.suite.server_groups import groups
+from serve_eval.workflows.suite.rows import find_changes
 
 
 @with_scope
@@ -248,3 +259,31 @@ def _run_report(one: EndedRun, *, strict: bool) -> SuiteRunReport:
             *((f"--strict: {one.run.name}: {undecided}",) if undecided else ()),
         ),
     )
+
+
+OF_ONE_TASK = (DatasetError, NotComparableError, ReferenceFileError, SandboxError)
+"""Errors before the first request that concern single tasks of a plan."""
+
+
+@with_scope
+def split_plan(plan: Plan) -> tuple[Plan, ServeEvalError] | None:
+    """Return the plan with the tasks that can be asked, and the error of the others.
+
+    `plan` names its model. Return None if all tasks or no task can be asked, since then no single
+    task is to blame.
+    """
+    extensions.include(plan.include_path)
+    good, errors = list[Spec](), list[ServeEvalError]()
+    for spec in plan.tasks:
+        alone = replace(plan, tasks=(spec,))
+        try:
+            check_pairs(alone, prepare(alone))
+        except OF_ONE_TASK as error:
+            errors.append(error)
+        except ServeEvalError:
+            good.append(spec)  # an error of the whole plan, which its other tasks may mend
+        else:
+            good.append(spec)
+    if not good or not errors:
+        return None
+    return replace(plan, tasks=tuple(good)), join_errors(errors)

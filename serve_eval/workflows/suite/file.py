@@ -8,8 +8,8 @@ Every key is optional, except that `plans` or `matrix` is required:
       - plans/llama.yaml                                     # relative to this file
       - {plan: plans/qwen.yaml, name: qwen-fp8, attributes: {size: 8B}, limits: {concurrency: 16}}
       - {name: tiny, model: org/tiny, base_url: "host:8000", tasks: [gsm8k]}
-    matrix: {...}                                            # see serve_eval.workflows.suite.matrix
-    exclude: [{model: org/large, task: gsm8k}]               # see serve_eval.workflows.suite.match
+    matrix: {...}                                            # see suite_form
+    exclude: [{model: org/large, task: gsm8k}]               # see suite_form
     waivers: [{match: {name: qwen-fp8, task: mmlu}, reason: "issue 12", until: 2027-01-31}]
     max_runs: 200
 
@@ -34,9 +34,9 @@ from serve_eval.plan.resolve import resolve
 from serve_eval.plugins.registry import nearest
 from serve_eval.schema import Scalar, Spec, Suite, SuiteRun, Waiver
 from serve_eval.secret_signs import ADVICE, find_secrets
-from serve_eval.workflows.suite import match, matrix
+from serve_eval.workflows.suite import matrix, suite_form
 from serve_eval.workflows.suite.checked_runs import RefusedRun, name_runs
-from serve_eval.workflows.suite.layers import (
+from serve_eval.workflows.suite.matrix import (
     ADDRESSES,
     Layer,
     attributes,
@@ -267,7 +267,7 @@ class _Reader:
     def _exclude(self, runs: list[SuiteRun]) -> list[SuiteRun]:
         """Return the runs without the excluded ones and without excluded tasks."""
         for i, pattern in enumerate(self._section("exclude", list)):
-            wrong = list(match.problems(pattern))
+            wrong = list(suite_form.problems(pattern))
             for path, message in wrong:
                 self._add(("exclude", i, *path), message)
             if wrong or self._problems:
@@ -302,7 +302,7 @@ class _Reader:
             for key in raw:
                 if key not in WAIVER_KEYS:
                     self._add((*path, key), f"unknown key.{nearest(str(key), WAIVER_KEYS)}")
-            for inner, message in match.problems(raw.get("match")):
+            for inner, message in suite_form.problems(raw.get("match")):
                 self._add((*path, "match", *inner), message)
             if not isinstance(raw.get("reason"), str) or not raw["reason"].strip():
                 self._add((*path, "reason"), "expected a reason, such as the number of an issue")
@@ -317,7 +317,7 @@ def _without(pattern: Mapping[str, Any], run: SuiteRun) -> SuiteRun | None:
     """Return the run without the tasks that match a pattern, or None if no task is left."""
 
     def is_named(task: Spec) -> bool:
-        return match.matches(pattern, run, task.name)
+        return suite_form.matches(pattern, run, task.name)
 
     tasks = tuple(task for task in run.plan.tasks if not is_named(task))
     if tasks == run.plan.tasks:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
-from serve_eval.report.deciding import describe_undecided
 from serve_eval.report.summary.figures import in_points
+from serve_eval.report.task_line import describe_undecided
 from serve_eval.schema import (
     Plan,
     Report,
@@ -36,7 +36,7 @@ from serve_eval.verdicts.exit_code import (
 from serve_eval.verdicts.many_tests import GATES, UNPROVEN, explain_unproven, find_test
 from serve_eval.verdicts.rise import find_rise_p
 from serve_eval.verdicts.two_rules import name_alone
-from serve_eval.workflows.suite.match import matches
+from serve_eval.workflows.suite.suite_form import matches
 
 ALPHA = 0.05
 """Probability of any false alarm among all paired gates of a suite."""

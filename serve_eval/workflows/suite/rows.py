@@ -1,22 +1,23 @@
-"""Rank the rows of a suite, and write their figures. Pure."""
+"""Rank the rows of a suite, write their figures, and mark what changed."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
-from serve_eval.report.ci.ci_result import CiState
+from serve_eval.report.ci import CiState
 from serve_eval.report.one_line import describe_drop
-from serve_eval.report.run.cases import choose_state, pick_remarks
-from serve_eval.report.summary.figures import count, write_figure
-from serve_eval.report.summary.table import ORDER
+from serve_eval.report.run.conclusions import choose_state, pick_remarks
+from serve_eval.report.summary.figures import ONE_SIDED, count, p_in_words, write_figure
+from serve_eval.report.summary.headline import ORDER
 from serve_eval.report.task_line import split_change
-from serve_eval.schema import SuiteReport, SuiteRow, VerdictOutcome
+from serve_eval.schema import SuiteChanges, SuiteReport, SuiteRow, VerdictOutcome
 from serve_eval.schema.verdict import OTHER_THRESHOLD
 from serve_eval.stats.own_noise import subtract
 from serve_eval.verdicts import two_rules
 from serve_eval.verdicts.many_tests import GATES
-from serve_eval.workflows.suite.proven import describe_proven, describe_verdict
+from serve_eval.verdicts.references.deployed import shorten
 
 _SHOWN = (VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE)
 """Outcomes after which the answers of a run are worth a look."""
@@ -152,3 +153,131 @@ def describe_figures(row: SuiteRow) -> str:
 def choose_row_state(row: SuiteRow) -> CiState:
     """Return the state of a row for CI: what is waived does not fail."""
     return CiState.SKIPPED if row.waiver else choose_state(row.outcome, row.reasons)
+
+
+def is_marked(row: SuiteRow) -> bool:
+    """Return True if a proven change needs words next to the verdict; a FAIL says it itself."""
+    return bool(row.proven) and row.outcome is not VerdictOutcome.FAIL and row.waiver is None
+
+
+def describe_verdict(row: SuiteRow) -> str:
+    """Return the verdict: "PASS", "PASS (drop)" with a proven drop, "FAIL (waived)"."""
+    if row.waiver is not None:
+        return f"{row.own.value} (waived)"
+    if row.outcome is not row.own:
+        return f"{row.outcome.value} (alone: {row.own.value})"
+    return f"{row.outcome.value} ({row.proven})" if is_marked(row) else row.outcome.value
+
+
+def describe_proven(row: SuiteRow) -> str:
+    """Return the proven change of a row with its figures, and why it passes; "" without one."""
+    if not is_marked(row) or row.difference is None:
+        return ""
+    points = row.in_points
+    moved, *ends = split_change(row.difference, row.difference_interval, points=points)
+    around = f" ({' to '.join(ends)}, 95 %)" if ends else ""
+    known = row.evaluated is not None and row.reference is not None
+    sides = f"{_write(row, row.evaluated)} against {_write(row, row.reference)}"
+    values = f", {sides}" if known else ""
+    p = row.p if row.proven == "drop" else row.p_rise
+    tests = "" if p is None else f", {p_in_words(p)}"
+    if row.proven_p is not None:
+        tests += f", Holm {p_in_words(row.proven_p).removeprefix(ONE_SIDED)}"
+    return f"a {row.proven} is proven: {moved}{around}{values}{tests}{_say_why(row)}"
+
+
+def _say_why(row: SuiteRow) -> str:
+    """Return why a proven drop passes, with the limit."""
+    if row.outcome is not VerdictOutcome.PASS or row.proven == "rise":
+        return ""
+    if row.rule == "classic":
+        if row.threshold is None:
+            return ""
+        side = "above" if row.higher_is_better is False else "below"
+        return f"; it passes because classic fails only values {side} {_write(row, row.threshold)}"
+    if row.margin is None:
+        return ""
+    default = " (the default)" if row.default_margin else ""
+    unit = " points" if row.in_points else ""
+    return (
+        f"; it passes because a drop of the margin, {_write(row, row.margin)}{unit}{default}, is"
+        " excluded"
+    )
+
+
+def _write(row: SuiteRow, value: float | None) -> str:
+    return "-" if value is None else write_figure(value, points=row.in_points)
+
+
+MOST_NAMED = 3
+"""Rows of each kind that the line names."""
+
+
+def find_changes(earlier: SuiteReport | None, now: SuiteReport) -> SuiteChanges | None:
+    """Return the rows that an earlier report lacks or shows otherwise; None if there are none.
+
+    Corrected p-values change with each row that is added, so that they alone are no change.
+    """
+    if earlier is None:
+        return None
+    had = {f"{row.run}/{row.task}": row for row in earlier.rows}
+    have = {f"{row.run}/{row.task}": row for row in now.rows}
+    changes = SuiteChanges(
+        report_of=earlier.started_at,
+        new=tuple(name for name in have if name not in had),
+        changed={
+            name: told
+            for name, row in have.items()
+            if name in had and (told := _compare(had[name], row))
+        },
+        gone=tuple(name for name in had if name not in have),
+    )
+    return changes if changes.new or changes.changed or changes.gone else None
+
+
+def _compare(had: SuiteRow, row: SuiteRow) -> str:
+    """Return what changed in a row, the verdict first; an empty text if nothing did."""
+    said = {
+        "": (describe_verdict(had), describe_verdict(row)),
+        "by ": (had.rule, row.rule),
+        "value ": (_show(had, had.evaluated), _show(row, row.evaluated)),
+        "estimate ": (_show(had, had.estimate), _show(row, row.estimate)),
+        "reference ": (_show(had, had.reference), _show(row, row.reference)),
+        "limit ": (_show(had, had.threshold), _show(row, row.threshold)),
+        "margin ": (_show(had, had.margin), _show(row, row.margin)),
+        "failed ": (str(had.failed), str(row.failed)),
+        "repaired ": (str(had.repaired), str(row.repaired)),
+    }
+    return next((f"{name}{old} to {new}" for name, (old, new) in said.items() if old != new), "")
+
+
+def _show(row: SuiteRow, value: float | None) -> str:
+    return "none" if value is None else write_figure(value, points=row.in_points)
+
+
+def describe_changes(changes: SuiteChanges) -> str:
+    """Return one line of bounded length about the changes, with the names of a few rows."""
+    kinds = {
+        "new": [*map(shorten, changes.new)],
+        "changed": [f"{shorten(name)} ({told})" for name, told in changes.changed.items()],
+        "gone": [*map(shorten, changes.gone)],
+    }
+    found = {kind: names for kind, names in kinds.items() if names}
+    first, *more = ((kind, len(names)) for kind, names in found.items())
+    verb = "" if first[0] == "changed" else "is " if first[1] == 1 else "are "
+    counts = [f"{count(first[1], 'row')} {verb}{first[0]}", *(f"{n} {kind}" for kind, n in more)]
+    named = "; ".join(f"{kind}: {_name(names)}" for kind, names in found.items())
+    return f"{', '.join(counts)} since the report of {_write_time(changes.report_of)}: {named}"
+
+
+def _name(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return f"{', '.join(names[:MOST_NAMED])}{f' and {more} more' if more > 0 else ''}"
+
+
+def _write_time(stored: str) -> str:
+    """Return when a report began as day and minute in UTC; a time that is none stays."""
+    try:
+        return f"{datetime.fromisoformat(stored).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    except ValueError:
+        return shorten(stored)

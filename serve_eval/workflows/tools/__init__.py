@@ -3,12 +3,7 @@
 __all__ = [
     "answers",
     "asking",
-    "cells",
-    "comparing",
     "document",
     "judging",
-    "parameters",
-    "remarks",
     "story",
-    "thresholds",
 ]

@@ -1,4 +1,4 @@
-"""Judge all passes: which errors accuse the server, where, and against what.
+"""Judge all passes: which errors accuse the server, and which only deserve a remark.
 
 Three ways accuse. A share of errors is above its threshold. An error is more frequent at a higher
 load, in a stream, or than in a reference, request by request. Or it is one that no model can make.
@@ -7,21 +7,28 @@ Holm's correction holds the level over all tests of each of the first two ways.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from serve_eval.evidence.agreement.self_flips import name_loads
 from serve_eval.schema import ToolFinding
+from serve_eval.scorers._call_faults import OF_SERVER, POINTS_TO, CallFault
+from serve_eval.stats.binomial import binomial_tail
+from serve_eval.stats.instability import instability
 from serve_eval.stats.multiplicity import holm
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS, UNDECIDED
-from serve_eval.workflows.tools.answers import ToolPass
-from serve_eval.workflows.tools.comparing import (
+from serve_eval.workflows.tools.answers import (
     POINTS,
+    CheckedAnswer,
     PassComparison,
+    ToolPass,
     compare_passes,
+    count_unequal,
     find_unthinking,
+    measure_trigger,
 )
-from serve_eval.workflows.tools.thresholds import accuse_by_thresholds, point_to
 
 ALPHA = 0.01
 """Chance of accusing a sound server: half of it for thresholds, half for comparisons."""
@@ -152,3 +159,154 @@ def find_exit_code(passes: Sequence[ToolPass], *, failed: bool) -> int:
         return NOTHING_SCORED
     few = any(len(one.answers) < FEWEST or 2 * one.cut > len(one.answers) for one in passes)
     return UNDECIDED if few else PASS
+
+
+THRESHOLDS: Mapping[str, float] = {
+    CallFault.MARKUP: 0.01,
+    CallFault.BROKEN_TEXT: 0.005,
+    CallFault.INVALID_JSON: 0.02,
+    CallFault.UNKNOWN_NAME: 0.02,
+    CallFault.SCHEMA: 0.10,
+    CallFault.MISSED: 0.20,
+    CallFault.UNWANTED: 0.20,
+    CallFault.EMPTY: 0.05,
+    CallFault.VALUES: 0.20,
+}
+"""Largest share of answers with an error that a model may make, over all kinds of requests."""
+ENFORCED_SHARE = 0.02
+"""Largest share of answers that break what the server must enforce, whatever the model says."""
+_CHOICE = (CallFault.MISSED, CallFault.UNWANTED, CallFault.UNKNOWN_NAME)
+_FORM = (CallFault.INVALID_JSON, CallFault.SCHEMA, CallFault.UNWANTED)
+ENFORCED: Mapping[str, tuple[CallFault, ...]] = {
+    "required": _CHOICE,
+    "none": _CHOICE,
+    "named": _CHOICE,
+    **dict.fromkeys(
+        ("json_object", "json_schema", "json_trtllm", "regex", "ebnf", "structural_tag"), _FORM
+    ),
+}
+"""The part of a request that the server must enforce, by kind of request."""
+
+
+class ThresholdTest(NamedTuple):
+    """The errors of one kind in one pass. Without a `p`, one error is enough."""
+
+    name: str
+    cell: str
+    errors: int
+    scored: int
+    p: float | None
+    examples: tuple[tuple[str, str], ...]
+
+
+def accuse_by_thresholds(
+    passes: Sequence[ToolPass], limits: Mapping[str, float], alpha: float
+) -> list[tuple[ThresholdTest, float | None]]:
+    """Return the tests that accuse, with their corrected p-values."""
+    tests = [test for one in passes for test in _test_pass(one, {**THRESHOLDS, **limits})]
+    certain = [(test, None) for test in tests if test.p is None and test.errors]
+    open_ones = [test for test in tests if test.p is not None]
+    corrected = holm([test.p or 0.0 for test in open_ones])
+    proved = [(test, p) for test, p in zip(open_ones, corrected, strict=True) if p <= alpha]
+    return [*certain, *proved]
+
+
+def _test_pass(one: ToolPass, limits: Mapping[str, float]) -> Iterator[ThresholdTest]:
+    everything = dict(one.answers)
+    for fault in (*OF_SERVER, *limits):
+        limit = None if fault in OF_SERVER and fault not in limits else limits[fault]
+        name = CallFault(fault).value
+        yield _test(one, name, everything, (CallFault(fault),), limit)
+    for kind, faults in ENFORCED.items():
+        here = {prompt: a for prompt, a in everything.items() if a.kind == kind}
+        if here:
+            yield _test(one, f"{kind} not enforced", here, faults, ENFORCED_SHARE)
+
+
+def _test(
+    one: ToolPass,
+    name: str,
+    answers: Mapping[str, CheckedAnswer],
+    faults: tuple[CallFault, ...],
+    limit: float | None,
+) -> ThresholdTest:
+    bad = [prompt for prompt, a in answers.items() if set(faults) & set(a.faults)]
+    p = None if limit is None else binomial_tail(len(bad), len(answers), limit)
+    examples = tuple((prompt, answers[prompt].said) for prompt in bad[:2])
+    return ThresholdTest(name, one.name, len(bad), len(answers), p, examples)
+
+
+def point_to(name: str) -> str:
+    """Return the part of a server that an error, or a field that is not enforced, points to."""
+    kind = name.removesuffix(" not enforced")
+    if kind in ENFORCED:
+        where = "tool_choice" if ENFORCED[kind] is _CHOICE else "guided decoding"
+        return f"{where}: the server accepts the field and does not apply it"
+    return POINTS_TO[CallFault(name)]
+
+
+MOST = 300
+"""Characters of a server's message at most."""
+
+
+def list_remarks(
+    passes: Sequence[ToolPass], reference: Sequence[ToolPass], lacking: Sequence[str]
+) -> Iterator[str]:
+    """Yield the remarks, the most important first."""
+    for name in lacking:
+        yield f"the server does not meet --require {name}"
+    for one in passes:
+        if one.failed:
+            yield f"{one.name}: {one.failed} requests failed; they count as neither right nor wrong"
+            yield from (f"{one.name}: {line}" for line in _say_failures(one))
+        most = max((part.max_in_flight for part in one.report.loads), default=one.load)
+        if most < one.load:
+            yield f"{one.name}: at most {most} requests were in flight"
+        silent = sum(not answer.usage.completion_tokens for answer in one.answers.values())
+        if silent:
+            yield f"{one.name}: {silent} of {len(one.answers)} answers have no token counts"
+    yield from _compare_forms(passes)
+    yield from _say_cochran(passes)
+    yield from _compare_triggers(passes, reference)
+
+
+def _say_failures(one: ToolPass) -> Iterator[str]:
+    """Yield the most frequent failure, in the words of the server."""
+    said = Counter(" ".join(failure.message.split()) for failure in one.failures.values())
+    for message, count in said.most_common(1):
+        yield f"{count} of them: {message[:MOST]}"
+
+
+def _compare_forms(passes: Sequence[ToolPass]) -> Iterator[str]:
+    """Yield how many streamed answers differ from the whole ones."""
+    known = {(one.form, one.load): one.answers for one in passes}
+    for form, load in known:
+        if form == "stream" and ("whole", load) in known:
+            unequal, both = count_unequal(known["whole", load], known["stream", load])
+            yield f"{load} in flight: {unequal} of {both} streamed answers differ from the whole"
+
+
+def _say_cochran(passes: Sequence[ToolPass]) -> Iterator[str]:
+    """Yield Cochran's Q of the answers without an error, over the loads of each form."""
+    for form in ("whole", "stream"):
+        here = [one.answers for one in passes if one.form == form]
+        prompts = [p for p in here[0] if all(p in answers for answers in here)] if here else []
+        if len(here) < 2 or not prompts:
+            continue
+        found = instability([[float(not a[p].faults) for p in prompts] for a in here])
+        if found.cochran_q is not None and found.p is not None:
+            yield (
+                f"Cochran's Q over the loads, {form}: {found.cochran_q:.1f}, {found.df} degrees of"
+                f" freedom, p = {found.p:.1g}"
+            )
+
+
+def _compare_triggers(passes: Sequence[ToolPass], reference: Sequence[ToolPass]) -> Iterator[str]:
+    earlier = {(one.form, one.load): one.answers for one in reference}
+    for one in passes:
+        if (one.form, one.load) in earlier:
+            found = measure_trigger(one.answers, earlier[one.form, one.load])
+            yield (
+                f"{one.name}: calls against the reference: precision {found.precision:.3f}, recall"
+                f" {found.recall:.3f}, F1 {found.f1:.3f}"
+            )

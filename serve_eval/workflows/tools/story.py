@@ -27,8 +27,9 @@ from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import SERVERS
 from serve_eval.storage.story_files import TOOLS
 from serve_eval.verdicts.rehearsed import went_through
-from serve_eval.workflows.tools.answers import TASK, ToolPass
+from serve_eval.workflows.tools.answers import TASK, ToolPass, sum_up
 from serve_eval.workflows.tools.asking import (
+    REFUSALS,
     ToolsPlan,
     ask_passes,
     choose_kinds,
@@ -39,10 +40,7 @@ from serve_eval.workflows.tools.asking import (
     probe_endpoint,
     read_passes,
 )
-from serve_eval.workflows.tools.cells import sum_up
-from serve_eval.workflows.tools.judging import find_exit_code, judge_passes
-from serve_eval.workflows.tools.parameters import REFUSALS
-from serve_eval.workflows.tools.remarks import list_remarks
+from serve_eval.workflows.tools.judging import find_exit_code, judge_passes, list_remarks
 
 LOADS = (1, 8, 32, 128)
 """Default numbers of requests in flight."""

@@ -1,19 +1,14 @@
 """Find out in seconds whether servers still serve the model that was deployed."""
 
 __all__ = [
-    "candidates",
     "ci",
     "fleet",
-    "floors",
     "judged",
     "legs",
     "making",
-    "path",
-    "prompts",
     "reference",
-    "remarks",
+    "result",
     "servers",
     "text",
-    "texts",
     "verify",
 ]

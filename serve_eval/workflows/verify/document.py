@@ -21,10 +21,9 @@ from serve_eval.report.document import (
     name_state,
     rank_outcome,
 )
-from serve_eval.report.nats import write_nats
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, PictureSection
 from serve_eval.report.pictures import draw_distribution
-from serve_eval.report.summary.figures import count
+from serve_eval.report.summary.figures import count, write_nats
 from serve_eval.schema import (
     LostServer,
     Verification,
@@ -35,11 +34,9 @@ from serve_eval.schema import (
 from serve_eval.shell_words import quote_path, quote_word
 from serve_eval.storage.story_files import VERIFY
 from serve_eval.verdicts.exit_code import PASS
-from serve_eval.workflows.verify.advice import NAME_A_FLOOR, advise
-from serve_eval.workflows.verify.fleet import MAJORITY
-from serve_eval.workflows.verify.floors import warn_of_floor
-from serve_eval.workflows.verify.groups import list_names
-from serve_eval.workflows.verify.path import describe_path
+from serve_eval.workflows.verify.fleet import MAJORITY, list_names
+from serve_eval.workflows.verify.legs import describe_path
+from serve_eval.workflows.verify.result import NAME_A_FLOOR, advise, warn_of_floor
 
 CHUNK = 2048
 """Tokens of vLLM's default chunk of a prompt."""

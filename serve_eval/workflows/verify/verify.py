@@ -34,10 +34,8 @@ from serve_eval.schema import (
 )
 from serve_eval.workflows.verify.fleet import MAJORITY, judge_fleet
 from serve_eval.workflows.verify.judged import JudgedServer, judge_together
-from serve_eval.workflows.verify.legs import GivenWorker, verify_parts
+from serve_eval.workflows.verify.legs import GivenWorker, PathMeter, verify_parts, warn_of_path
 from serve_eval.workflows.verify.making import open_maker, to_reference
-from serve_eval.workflows.verify.path import PathMeter, warn_of_path
-from serve_eval.workflows.verify.prompts import audit_prompts, compare_counts
 from serve_eval.workflows.verify.reference import (
     ReferenceMaker,
 )
@@ -47,7 +45,9 @@ from serve_eval.workflows.verify.servers import (
     NamedPlan,
     VerifyRules,
     VerifySession,
+    audit_prompts,
     check_route,
+    compare_counts,
     open_servers,
 )
 

@@ -36,28 +36,29 @@ from serve_eval.report.page.content import (
     State,
     TextLines,
 )
-from serve_eval.report.pictures.labels import count
-from serve_eval.report.summary.breakdown import describe_breakdown
-from serve_eval.report.summary.rows import describe_example
-from serve_eval.series.chart import find_decline
-from serve_eval.series.trends import draw_values, find_alarm
+from serve_eval.report.pictures.picture import count
+from serve_eval.report.summary.rows import describe_breakdown, describe_example
+from serve_eval.series.chart import draw_values, find_alarm, find_decline
 from serve_eval.shell_words import quote_path, quote_word
 from serve_eval.storage.story_files import COMPARE
 from serve_eval.verdicts.exit_code import PASS as SHOWN
-from serve_eval.workflows.view.found import FoundFolder, Trend, find_trends
-from serve_eval.workflows.view.listing import Links, tabulate_runs
-from serve_eval.workflows.view.night_map import (
+from serve_eval.workflows.view.listing import (
     LEGEND,
     LETTERED,
+    Links,
     draw_map,
     list_nights,
+    tabulate_runs,
     write_letters,
 )
 from serve_eval.workflows.view.overview import (
     FAIL,
     UNJUDGED,
     Ending,
+    FoundFolder,
     SeriesEnd,
+    Trend,
+    find_trends,
     say_failure,
     state_of,
 )

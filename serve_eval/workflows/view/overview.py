@@ -1,4 +1,4 @@
-"""Sort what a folder holds into series, and find how each ended and since when.
+"""Read what a folder holds, sort it into series, and find how each ended.
 
 A series is a task of runs that belong together, a comparison or check of one subject, or a command
 that ended without a result.
@@ -6,8 +6,9 @@ that ended without a result.
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -15,15 +16,115 @@ from typing import Final
 
 import msgspec
 
+from serve_eval.errors import RunFolderError
 from serve_eval.report.document import name_state, rank_outcome
 from serve_eval.report.page.content import State
 from serve_eval.report.summary import SummaryTask, summarise_task
 from serve_eval.report.summary.figures import change, figure, show_value, span
 from serve_eval.schema import TaskReport, VerdictOutcome
+from serve_eval.series.chart import Chart, try_chart
 from serve_eval.series.deployments import read_seed
-from serve_eval.series.keys import SeriesKey, find_apart, key_of, stands_alone
-from serve_eval.series.read_runs import FinishedRun
+from serve_eval.series.history import Series, SeriesKey, find_apart, key_of, sort_runs, stands_alone
+from serve_eval.series.read_runs import (
+    MOST_DEEP,
+    FinishedRun,
+    read_ended_early,
+    read_results,
+    read_runs,
+)
 from serve_eval.storage.reports.folder_results import EndedEarly, FolderResult
+
+MOST_PAGES = 200
+"""Pages of other stories that are listed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trend:
+    """A series with its drift chart (None: it has none), and with warnings about both."""
+
+    series: Series
+    charted: Chart | None
+    warnings: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundFolder:
+    """The content of a folder.
+
+    `ends` are its series, comparisons and checks, the worst first, and `early` counts the commands
+    without a result among them. `trends` are those of the series of runs, the longest first, and
+    `pages` the paths of pages in the folder that are not those of a run.
+    """
+
+    folder: Path
+    runs: Sequence[FinishedRun]
+    ends: Sequence[SeriesEnd]
+    results: int = 0
+    early: int = 0
+    rehearsals: int = 0
+    trends: Sequence[Trend] = ()
+    pages: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+def read_folder(folder: Path) -> FoundFolder:
+    """Return what a folder holds, at any depth.
+
+    Raises RunFolderError if there is no finished run, no result of a comparison or check, and no
+    command that ended without one.
+    """
+    damaged: list[str] = []
+    every = read_results(folder, damaged) if folder.is_dir() else []
+    early = read_ended_early(folder) if folder.is_dir() else []
+    try:
+        runs, notes = read_runs(folder)
+    except RunFolderError:
+        if not every and not early:
+            raise
+        runs, notes = [], []
+    results = [one for one in every if not one.rehearsal]
+    rehearsals = len(every) - len(results)
+    rehearsals += sum(run.report.rehearsal and not run.part_of for run in runs)
+    history = sort_runs(runs, [*notes, *damaged])
+    ordered = sorted(history.series, key=lambda one: (-len(one.nights), one.name))
+    return FoundFolder(
+        folder=folder,
+        runs=runs,
+        ends=list_ends(runs, results, early),
+        results=len(results),
+        early=len(early),
+        rehearsals=rehearsals,
+        trends=[
+            Trend(series=one, charted=charted, warnings=warnings)
+            for one in ordered
+            for charted, warnings in [try_chart(one)]
+        ],
+        pages=list(_find_pages(folder, {run.folder for run in runs})),
+        notes=history.notes,
+    )
+
+
+def find_trends(found: FoundFolder) -> Mapping[tuple[Path, str], Trend]:
+    """Return the trend by each folder and task of its runs."""
+    return {
+        (night.run, one.series.task): one for one in found.trends for night in one.series.nights
+    }
+
+
+def _find_pages(folder: Path, runs: set[Path]) -> Iterator[str]:
+    """Yield the pages that are not those of a run, such as the page of a comparison."""
+    found = 0
+    for path, folders, files in os.walk(folder):
+        here = Path(path)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if len(here.relative_to(folder).parts) >= MOST_DEEP or here in runs:
+            folders.clear()
+        for name in sorted(files) if here not in runs else ():
+            if name.endswith(".html") and not name.startswith("."):
+                yield (here / name).relative_to(folder).as_posix()
+                if (found := found + 1) >= MOST_PAGES:
+                    return
+
 
 LAST_NIGHT = timedelta(hours=36)
 """Time before the newest result of a folder within which a failure is shown although a later run

@@ -16,17 +16,17 @@ from serve_eval.report.page.content import (
     PictureSection,
     Section,
 )
-from serve_eval.report.page.settings import contrast_settings
+from serve_eval.report.page.tables import contrast_settings
 from serve_eval.report.pictures import Picture, draw_against
-from serve_eval.report.pictures.compare_pictures import match_slices
-from serve_eval.report.pictures.labels import count
+from serve_eval.report.pictures.chosen_pictures import match_slices
+from serve_eval.report.pictures.picture import count
 from serve_eval.report.summary import summarise_task
 from serve_eval.report.summary.figures import add_sign, show_value, span
 from serve_eval.schema import TaskReport
 from serve_eval.series.read_runs import FinishedRun
 from serve_eval.shell_words import join_words
 from serve_eval.storage.records.scores import has_scores, read_values
-from serve_eval.workflows.view.listing import Links, date, describe_run
+from serve_eval.workflows.view.listing import Links, describe_run, show_date
 from serve_eval.workflows.view.overview import state_of
 
 MOST_PICTURES = 6
@@ -47,7 +47,7 @@ def make_choice(runs: Sequence[FinishedRun], a: FinishedRun, links: Links) -> Pa
     rows = [
         [
             DataCell(text=links.name(run.folder), href=links.to_compare(a.folder, run.folder)),
-            DataCell(text=date(run), order=run.began.timestamp()),
+            DataCell(text=show_date(run), order=run.began.timestamp()),
             DataCell(text=run.report.plan.model or "-"),
             DataCell(text=describe_run(run)),
         ]
@@ -86,8 +86,8 @@ def make_side_by_side(a: FinishedRun, b: FinishedRun, links: Links) -> PageConte
             f" {better:,} with a higher one"
         ),
         rows=[
-            Fact(label="A", text=f"{names[0]}, {date(a)}", href=links.to_page(a.folder)),
-            Fact(label="B", text=f"{names[1]}, {date(b)}", href=links.to_page(b.folder)),
+            Fact(label="A", text=f"{names[0]}, {show_date(a)}", href=links.to_page(a.folder)),
+            Fact(label="B", text=f"{names[1]}, {show_date(b)}", href=links.to_page(b.folder)),
             Fact(label="verdict", text=f"this page does not judge; to judge: {command}"),
             Fact(label="swap", text="B as the baseline", href=links.to_compare(b.folder, a.folder)),
             Fact(label="all runs", text="back to the table", href="."),

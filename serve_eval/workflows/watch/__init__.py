@@ -1,20 +1,15 @@
 """Repeat the same questions, checks and probes, and raise an alarm if they get worse or differ."""
 
 __all__ = [
-    "alarming",
     "asking",
-    "beginning",
     "bets",
     "budget",
+    "document",
     "job",
     "judging",
-    "metrics",
-    "numerics",
     "pool",
-    "probing",
-    "questions",
+    "probes",
+    "publishing",
     "record",
-    "reference",
     "story",
-    "text",
 ]

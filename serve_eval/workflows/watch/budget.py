@@ -9,8 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from serve_eval.checks.check import Check
-from serve_eval.checks.session import ALIVE_TOKENS
+from serve_eval.checks.session import ALIVE_TOKENS, Check
 from serve_eval.errors import PlanError
 from serve_eval.workflows.watch.bets import ACCURACY, FLOOR_ALPHA
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from serve_eval.checks.row import CheckOutcome
 from serve_eval.stats import sequential_monitor
-from serve_eval.workflows.watch import day
+from serve_eval.workflows.watch import bets
 from serve_eval.workflows.watch.bets import (
     ACCURACY,
     FAILURES,
@@ -19,7 +19,7 @@ from serve_eval.workflows.watch.bets import (
     build_alarm,
     highest_gain,
 )
-from serve_eval.workflows.watch.numerics import judge_probes
+from serve_eval.workflows.watch.probes import judge_probes
 from serve_eval.workflows.watch.record import (
     CheckHistory,
     LearntLevel,
@@ -165,14 +165,14 @@ def _learn(state: State, seen: Seen, rules: WatchRules) -> None:
         if value is not None:
             state.answers[i].append(value)
             state.usable[i].append(float(usable))
-            state.blocks[i].append(day.find_block(seen.started_at))
+            state.blocks[i].append(bets.find_block(seen.started_at))
         else:
             state.misses[i] += 1
             if state.misses[i] >= MISSES:
                 state.dropped.append(i)
     left = _list_left(state)
     counts = {len(state.answers[i]) for i in left}
-    covered = day.measure_hours(state.began, seen.started_at) >= rules.baseline_hours
+    covered = bets.measure_hours(state.began, seen.started_at) >= rules.baseline_hours
     if counts and min(counts) >= rules.passes and covered and _is_whole(counts, rules):
         blocks = [state.blocks[i] for i in left] if rules.baseline_hours else None
         known, given = ([rows[i] for i in left] for rows in (state.answers, state.usable))
@@ -200,7 +200,7 @@ def _level(
         return LearntLevel(mean=mean, floor=reference)
     if blocks is not None:
         return LearntLevel(
-            mean=mean, floor=day.find_worst_floor(answers, blocks, FLOOR_ALPHA[kind])
+            mean=mean, floor=bets.find_worst_floor(answers, blocks, FLOOR_ALPHA[kind])
         )
     return LearntLevel(
         mean=mean,
@@ -246,7 +246,7 @@ def _worse(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
                 ]
                 told += f"; last rounds: {', '.join(shares)}"
             if rules.reference is None:
-                told += day.doubt_alarm(state, seen.started_at)
+                told += bets.doubt_alarm(state, seen.started_at)
             figures = {"baseline": level.mean, "floor": level.floor, "at_least": least}
             raised.append(build_alarm(state, seen, kind, told, figures))
     return raised

@@ -1,4 +1,4 @@
-"""The questions of a watch: the prompts of one task, and the score of each answer from 0 to 1."""
+"""Hold the questions of a watch: prompts of a task or made ones, with scores of answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from serve_eval.checks.thinking import NO_THOUGHTS, Thinking
+from serve_eval.checks.answer import NO_THOUGHTS, Thinking
+from serve_eval.checks.kinds.quality import (
+    QUESTION_TOKENS,
+    QualityQuestion,
+    choose_wording,
+    is_right,
+    questions,
+)
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import refuse, trial
 from serve_eval.errors import EndpointError, PlanError
@@ -21,17 +28,20 @@ from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.schema import (
     MEAN,
     DataRoots,
+    Dataset,
     Failure,
+    Hypothesis,
     Message,
     Metric,
     Outcome,
     Plan,
+    Prompt,
     Response,
     Sample,
     SamplingParams,
+    Score,
     Task,
 )
-from serve_eval.workflows.watch import questions
 
 PROMPTS = 200
 """Default number of prompts of a pool."""
@@ -113,7 +123,7 @@ def generate_pool(count: int, *, chat: bool, thinking: Thinking = NO_THOUGHTS) -
 
     The thoughts of a model that thinks are switched off, or have room.
     """
-    task = questions.task(chat=chat, thinking=thinking)
+    task = choose_task(chat=chat, thinking=thinking)
     dataset = task.load(DataRoots(), count)
     return QuestionPool(task=task, samples=dataset.samples, fingerprint=fingerprint(task, dataset))
 
@@ -182,3 +192,50 @@ def _estimate(sample: Sample) -> int:
     turns = _turns(sample)
     text = sample.prompt if isinstance(sample.prompt, str) else "".join(turn.text for turn in turns)
     return len(text.encode()) // _BYTES_PER_TOKEN + _TEMPLATE_TOKENS * max(1, len(turns))
+
+
+NAME = "questions"
+SEED = 1
+"""The seed differs from that of serve-eval smoke, so that the questions differ."""
+
+
+def choose_task(*, chat: bool, thinking: Thinking) -> Task:
+    """Return the task, with chat prompts or with texts that start with two examples.
+
+    Answers have no thoughts, or room for them.
+    """
+
+    def load(roots: DataRoots, wanted: int) -> Dataset:
+        samples = [
+            Sample(id=f"question-{i}", prompt=_prompt(one.text, chat=chat), target=one.wanted)
+            for i, one in enumerate(questions(SEED, wanted))
+        ]
+        return Dataset(samples=samples, files=(), total=wanted)
+
+    return Task(
+        name=NAME,
+        version=1,
+        reference_file=NAME,
+        metric=Metric(),
+        hypothesis=Hypothesis(),
+        sampling=SamplingParams(
+            max_tokens=QUESTION_TOKENS + thinking.room, stop=() if chat else ("\n",)
+        ),
+        extra=thinking.off,
+        protocol={},
+        load=load,
+        score=_score,
+        answers=lambda sample: (sample.target, ""),
+        chat=chat,
+        scoring="inline",
+    )
+
+
+def _prompt(text: str, *, chat: bool) -> Prompt:
+    worded = choose_wording(text, chat=chat)
+    return (Message(role="user", content=worded),) if chat else worded
+
+
+def _score(sample: Sample, response: Response) -> Score:
+    right = is_right(QualityQuestion("", sample.target), response.text)
+    return Score(value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG)

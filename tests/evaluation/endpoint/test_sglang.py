@@ -13,7 +13,7 @@ from serve_eval.client.client import Client
 from serve_eval.client.questions.self_description import SGLANG
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.report.engine import describe_engines
+from serve_eval.report.run.details import describe_engines
 from serve_eval.schema import (
     Endpoint,
     Failure,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from serve_eval.evidence.agreement.self_flips import find_drawn
-from serve_eval.workflows.compare.steadiness import Second, keep_like
+from serve_eval.workflows.compare.exact import Second, keep_like
 
 
 @pytest.mark.parametrize(

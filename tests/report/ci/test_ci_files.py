@@ -22,7 +22,7 @@ from serve_eval.report.ci import (
     write_junit,
     write_markdown,
 )
-from serve_eval.report.run.cases import choose_state
+from serve_eval.report.run.conclusions import choose_state
 from serve_eval.schema import VerdictOutcome
 from serve_eval.shell_words import join_words
 from tests.cli.command import serve_eval

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from serve_eval.report.ci.properties import compute_least_drop
+from serve_eval.report.task_line import compute_least_drop
 from serve_eval.schema import Metric
 from serve_eval.stats.planning import FLIP_RATE, compute_fail_power, compute_paired_power
 from tests.report.summary.made import PAIRED, VERDICT

@@ -28,7 +28,7 @@ from serve_eval.report.text import clean
 from serve_eval.storage.story_files import name_command
 from tests.report.document.stories import PACKAGE, STORIES, WORKFLOWS, find_stories, make_documents
 
-SHOWN = {"rich", "typer", "serve_eval.report.ci.junit", "serve_eval.report.page.writer"}
+SHOWN = {"rich", "typer", "serve_eval.report.ci", "serve_eval.report.page.writer"}
 """Modules that no story with a document may import: the faces and the endings."""
 LINES, COLUMNS = 24, 80
 HOSTILE = "</title><script>window.hit = 1</script>\x1b[31m\u202e`|*\n::error::x"

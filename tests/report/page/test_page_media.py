@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from serve_eval.datasets.small_media import dot, number, shape
-from serve_eval.report.page.page_media import PageMedia
+from serve_eval.report.page.columns import PageMedia
 from serve_eval.schema import MediaPart, Message, Prompt, Sample, VideoPart, VideoUrl
 from serve_eval.schema.media import describe_turn, media_url
 from serve_eval.storage.records.prompts import keep_media

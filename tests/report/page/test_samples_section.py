@@ -13,9 +13,8 @@ import pytest
 
 from serve_eval.cli._page import save
 from serve_eval.errors import RunFolderError
-from serve_eval.report.page.packing import pack
-from serve_eval.report.page.sample_data import PageTask, SampleData
-from serve_eval.report.page.samples_section import show_samples
+from serve_eval.report.page.columns import pack
+from serve_eval.report.page.sample_data import PageTask, SampleData, show_samples
 from serve_eval.report.samples.known import KnownTask, ReferenceScores
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import HOLDOUT, Message, Metric, Outcome, Response, Sample

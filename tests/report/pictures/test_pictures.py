@@ -36,7 +36,7 @@ from serve_eval.report.pictures import (
 )
 from serve_eval.report.pictures.classic import find_test, trace_curve
 from serve_eval.report.pictures.drawing import draw_all
-from serve_eval.report.pictures.labels import shorten, shorten_all
+from serve_eval.report.pictures.picture import shorten, shorten_all
 from serve_eval.schema import (
     Degradation,
     LoadPoint,

@@ -7,9 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from serve_eval.report.pictures.run_pictures import draw_answers
-from serve_eval.report.samples.drawn_answers import DrawnAnswer
-from serve_eval.report.samples.sample_index import SampleIndex
+from serve_eval.report.pictures.chosen_pictures import draw_answers
+from serve_eval.report.samples.sample_index import DrawnAnswer, SampleIndex
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import (
     Attempt,

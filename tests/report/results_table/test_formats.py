@@ -21,8 +21,8 @@ from serve_eval.report.results_table import (
     write_table,
     write_text,
 )
-from serve_eval.report.results_table.csv_file import FIGURES as CSV_FIGURES
-from serve_eval.report.results_table.latex import escape_latex
+from serve_eval.report.results_table.formats import FIGURES as CSV_FIGURES
+from serve_eval.report.results_table.formats import escape_latex
 from serve_eval.report.results_table.svg import make_ruler
 from serve_eval.report.text import clean
 from serve_eval.schema import Metric, VerdictOutcome

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from serve_eval.report.summary.axis import ASCII, UNICODE, AxisPoints, draw_axis
+from serve_eval.report.summary.headline import ASCII, UNICODE, AxisPoints, draw_axis
 from serve_eval.schema import (
     Attribution,
     Metric,

@@ -24,8 +24,8 @@ from serve_eval.launchers._standin.thoughts import ThoughtsForm
 from serve_eval.processes.core_load import CoreLoad
 from serve_eval.schema import Attributed, Endpoint, Limits, Plan, Progress, Spec
 from serve_eval.storage.story_files import ATTRIBUTE
+from serve_eval.workflows.attribute import asking as workers
 from serve_eval.workflows.attribute import attribute as attributing
-from serve_eval.workflows.attribute import workers
 from serve_eval.workflows.attribute.attribute import (
     Asking,
     Worker,

@@ -21,7 +21,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._standin import auth
 from serve_eval.launchers._trtllm import shared_key
 from serve_eval.schema import Attributed, Endpoint, Limits, Plan, ServerInfo, Spec
-from serve_eval.workflows.attribute import pair_signature
+from serve_eval.workflows.attribute import legs
 from serve_eval.workflows.attribute.attribute import attribute, prepare_asking
 from tests.launchers.conftest import own_machine, plan_of, standin
 from tests.standin.in_process import deployed
@@ -91,7 +91,7 @@ def test_without_the_right_key_the_cause_and_three_ways_out_are_named(
     done = asked(plan, tmp_path, kept=kept)
     assert done.exit_code == 4
     [lost] = [line for line in done.warnings if line.startswith("no pair of workers answered")]
-    assert pair_signature.REFUSED in lost
+    assert legs.REFUSED in lost
     for way in ("--keep-servers", "--auth-key-env", "auth_key: false"):
         assert way in lost
 
@@ -112,7 +112,7 @@ def test_a_variable_that_is_not_set_is_refused(plan: Plan, tmp_path: Path) -> No
     ],
 )
 def test_the_signature_is_the_one_that_a_worker_computes(params: dict[str, object]) -> None:
-    signed = pair_signature.sign(KEY, params)
+    signed = legs.sign(KEY, params)
     auth.check(KEY, params, signed)
     assert bool(signed) == any(params.get(name) is not None for name in auth._SIGNED)
     if signed:
@@ -123,7 +123,7 @@ def test_the_signature_is_the_one_that_a_worker_computes(params: dict[str, objec
 def test_the_signature_of_known_data_is_as_published() -> None:
     """The digest was computed with openssl over the text {"ctx_info_endpoint":null,...}."""
     params = {"encoded_opaque_state": "AAE=", "ctx_info_endpoint": None}
-    assert pair_signature.sign("k", params) == {
+    assert legs.sign("k", params) == {
         "x-trtllm-disagg-auth": (
             "sha256=2d84bf263f3f013a2937a81d80dcfe493ca887d3985778488c497b6f7b532c02"
         )
@@ -133,15 +133,15 @@ def test_the_signature_of_known_data_is_as_published() -> None:
 def test_a_key_that_others_can_read_or_that_is_a_link_is_not_used(tmp_path: Path) -> None:
     endpoint = Endpoint(base_url="http://h/v1", info=ServerInfo(log_dir=str(tmp_path)))
     file = tmp_path / shared_key.KEPT
-    assert pair_signature.find_key(endpoint, None, {}) is None
+    assert legs.find_key(endpoint, None, {}) is None
     file.write_text(f"{KEY}\n")
     file.chmod(0o644)
-    assert pair_signature.find_key(endpoint, None, {}) is None
+    assert legs.find_key(endpoint, None, {}) is None
     file.chmod(0o600)
-    assert pair_signature.find_key(endpoint, None, {}) == KEY
+    assert legs.find_key(endpoint, None, {}) == KEY
     file.rename(tmp_path / "other")
     file.symlink_to(tmp_path / "other")
-    assert pair_signature.find_key(endpoint, None, {}) is None
+    assert legs.find_key(endpoint, None, {}) is None
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.report.spreadsheet import disarm
+from serve_eval.report.text import disarm
 from tests.cli.command import serve_eval
 
 CASES = """

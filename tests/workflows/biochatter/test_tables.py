@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_eval.workflows.export.biochatter.tables import (
+from serve_eval.workflows.export.biochatter import (
     CaseScores,
     make_overview,
     split_subtasks,

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.schema import Limits, Plan, Spec
-from serve_eval.workflows.bisect.changes import list_changes
 from serve_eval.workflows.bisect.configurations import (
     Configurations,
     along_steps,
     between_plans,
     fill_in,
+    list_changes,
 )
 
 INCLUDED = Path(__file__).with_name("included")

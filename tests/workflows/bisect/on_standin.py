@@ -15,8 +15,7 @@ from unittest import mock
 from serve_eval.launchers import simulated
 from serve_eval.launchers._machine import lock_files
 from serve_eval.schema import Limits, Plan, Spec
-from serve_eval.workflows.bisect.changes import list_changes
-from serve_eval.workflows.bisect.configurations import Configurations, between_plans
+from serve_eval.workflows.bisect.configurations import Configurations, between_plans, list_changes
 from tests.launchers.smi import Smi
 from tests.standin.answers import write_answers
 from tests.standin.process import FOLDER

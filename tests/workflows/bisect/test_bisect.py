@@ -23,11 +23,10 @@ from serve_eval.storage.reports.report_file import read_report
 from serve_eval.storage.story_files import BISECT
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
 from serve_eval.workflows.bisect.bisect import bisect
-from serve_eval.workflows.bisect.changes import list_changes
-from serve_eval.workflows.bisect.configurations import Configurations, between_plans
+from serve_eval.workflows.bisect.configurations import Configurations, between_plans, list_changes
 from serve_eval.workflows.bisect.document import make_document
-from serve_eval.workflows.bisect.held import HeldServer
 from serve_eval.workflows.bisect.search import BisectRules
+from serve_eval.workflows.bisect.testing import HeldServer
 from tests.workflows.bisect.breaking import build_options, build_plan, build_steps
 
 SURE = {"samples": 40, "accuracy": 1.0, "damage": 0.9, "order_seed": 1}

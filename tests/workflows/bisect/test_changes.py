@@ -9,8 +9,13 @@ import pytest
 
 from serve_eval.errors import PlanError
 from serve_eval.schema import Connection, Limits, Plan, Spec
-from serve_eval.workflows.bisect.changes import list_changes, mix
-from serve_eval.workflows.bisect.configurations import along_steps, between_plans, fill_in
+from serve_eval.workflows.bisect.configurations import (
+    along_steps,
+    between_plans,
+    fill_in,
+    list_changes,
+    mix,
+)
 
 TASKS = (Spec(name="gsm8k"),)
 

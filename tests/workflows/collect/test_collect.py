@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from serve_eval.workflows.collect.rows import COLUMNS, CollectedRow, write_csv
+from serve_eval.workflows.collect.document import COLUMNS, CollectedRow, write_csv
 from serve_eval.workflows.collect.trtllm_log import read_trtllm_log
 from tests.cli.command import serve_eval
 

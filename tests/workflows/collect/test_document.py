@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from serve_eval.report.ci import CiState
-from serve_eval.workflows.collect.document import make_document
-from serve_eval.workflows.collect.rows import CollectedRow
+from serve_eval.workflows.collect.document import CollectedRow, make_document
 
 
 def test_the_verdict_in_a_suite_counts_and_a_row_without_one_is_skipped() -> None:

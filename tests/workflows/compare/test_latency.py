@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom
 
 from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
-from serve_eval.workflows.compare.latency import ALPHA, more_failures, slower, uneven
+from serve_eval.workflows.compare.judging import ALPHA, more_failures, slower, uneven
 
 
 def _had(times: list[float] = [], failed: dict[str, str] = {}) -> TaskAnswers:  # noqa: B006

@@ -31,8 +31,8 @@ from serve_eval.schema import (
 from serve_eval.storage.story_files import COMPARE
 from serve_eval.verdicts.exit_code import FAIL
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
+from serve_eval.workflows.compare.divergence import draw_places, find_places
 from serve_eval.workflows.compare.document import make_document
-from serve_eval.workflows.compare.places import draw_places, find_places
 from serve_eval.workflows.compare.verdict import compare_folders
 from serve_eval.workflows.diagnose.finding import list_leading
 from serve_eval.workflows.diagnose.story import diagnose

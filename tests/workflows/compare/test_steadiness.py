@@ -29,7 +29,7 @@ from serve_eval.storage import run_folder
 from serve_eval.storage.reports.report_file import read_report
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.document import make_document
-from serve_eval.workflows.compare.steadiness import (
+from serve_eval.workflows.compare.exact import (
     UNSTEADY_ALPHA,
     AskedFolder,
     _list_reasons,

@@ -21,8 +21,7 @@ from typing import Any
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.workflows.diagnose.evidence import read
-from serve_eval.workflows.diagnose.levels import TESTS
-from serve_eval.workflows.diagnose.run_rules import findings
+from serve_eval.workflows.diagnose.run_rules import TESTS, findings
 from serve_eval.workflows.references.register import register
 
 RUNS, PROMPTS, TRIALS, SEED = 30, 300, 1000, 5

@@ -14,7 +14,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.plan.resolve import resolve
 from serve_eval.schema import Report
 from serve_eval.workflows.diagnose.causes import find_leads
-from serve_eval.workflows.diagnose.read_folder import read_folder
+from serve_eval.workflows.diagnose.judged import read_folder
 
 PROMPTS, SEEDS = 100, range(20)
 ACCURACIES = (0.7, 0.75)

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from serve_eval.report.document import Document, list_statements
 from serve_eval.workflows.diagnose.document import make_document
-from serve_eval.workflows.diagnose.judged import list_outcomes
-from serve_eval.workflows.diagnose.read_folder import read_folder
+from serve_eval.workflows.diagnose.judged import list_outcomes, read_folder
 from serve_eval.workflows.diagnose.story import diagnose_read
 
 

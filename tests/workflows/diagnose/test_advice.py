@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from serve_eval.schema import Spec
-from serve_eval.workflows.diagnose.advice import is_command
 from serve_eval.workflows.diagnose.breakdown import describe_verify, name_good
+from serve_eval.workflows.diagnose.causes import is_command
 from serve_eval.workflows.diagnose.evidence import Evidence
 from tests.workflows.diagnose.test_pure import healthy
 

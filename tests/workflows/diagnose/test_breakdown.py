@@ -13,7 +13,7 @@ from serve_eval.workflows.diagnose.breakdown import (
     describe_misses,
     is_one_edit,
 )
-from serve_eval.workflows.diagnose.expected import fold
+from serve_eval.workflows.diagnose.extraction import fold
 from serve_eval.workflows.diagnose.story import diagnose
 from tests.cli.command import serve_eval
 from tests.workflows.diagnose.server import Act, Asked, Said, Server, answers_to, plan_for, run

@@ -12,7 +12,7 @@ from serve_eval.schema import Plan, Spec
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.causes import find_leads
 from serve_eval.workflows.diagnose.finding import WEIGHTS
-from serve_eval.workflows.diagnose.read_folder import read_folder
+from serve_eval.workflows.diagnose.judged import read_folder
 from serve_eval.workflows.diagnose.story import diagnose
 from serve_eval.workflows.references.register import register
 from tests.cli.command import serve_eval

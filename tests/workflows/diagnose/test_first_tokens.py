@@ -10,7 +10,7 @@ import pytest
 from serve_eval.schema import Comparison, DivergencePlaces, VerdictOutcome
 from serve_eval.storage.story_files import COMPARE
 from serve_eval.workflows.diagnose.causes import find_leads
-from serve_eval.workflows.diagnose.read_folder import read_folder
+from serve_eval.workflows.diagnose.judged import read_folder
 from serve_eval.workflows.diagnose.story import diagnose
 from tests.workflows.diagnose.server import Asked, Said, sound
 from tests.workflows.diagnose.test_between import _diagnose

@@ -10,7 +10,7 @@ import pytest
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Limits, Plan, Report, Spec, VerdictOutcome
 from serve_eval.workflows.diagnose.causes import find_leads
-from serve_eval.workflows.diagnose.read_folder import read_folder
+from serve_eval.workflows.diagnose.judged import read_folder
 from serve_eval.workflows.references.register import register
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail
 

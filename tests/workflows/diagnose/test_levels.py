@@ -14,14 +14,14 @@ from serve_eval.schema import Outcome
 from serve_eval.storage.records.scores import ScoreRecord
 from serve_eval.workflows.diagnose.evidence import Evidence
 from serve_eval.workflows.diagnose.finding import ALPHA
-from serve_eval.workflows.diagnose.levels import (
+from serve_eval.workflows.diagnose.run_rules import (
     OF_A_RUN,
     OF_A_TASK,
     TESTS,
+    findings,
     sum_comparison_levels,
     sum_levels,
 )
-from serve_eval.workflows.diagnose.run_rules import findings
 from tests.workflows.diagnose.test_pure import healthy
 
 TEXT = (Path(__file__).parents[3] / "docs" / "diagnosis.md").read_text()

@@ -16,7 +16,7 @@ from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.schema import Limits, Plan, Spec, VerdictOutcome
 from serve_eval.workflows.diagnose.causes import find_leads
 from serve_eval.workflows.diagnose.finding import Finding
-from serve_eval.workflows.diagnose.read_folder import read_folder
+from serve_eval.workflows.diagnose.judged import read_folder
 from serve_eval.workflows.diagnose.story import diagnose
 from serve_eval.workflows.references.register import register
 from tests.workflows.diagnose.server import Asked, Said, Server, answers_to, plan_for, run, sound

@@ -10,8 +10,14 @@ import numpy
 import pytest
 
 from serve_eval.schema import DeployedServer, DeploymentInfo, ServerInfo
-from serve_eval.workflows.diagnose.candidates import LENGTH, RESIDUE, Slice, describe_rest
-from serve_eval.workflows.diagnose.known_sizes import (
+from serve_eval.workflows.diagnose.candidates import (
+    LENGTH,
+    RESIDUE,
+    Slice,
+    describe_rest,
+    reduce_modulus,
+)
+from serve_eval.workflows.diagnose.slice_words import (
     BLOCKS,
     CHUNKS,
     WINDOWS,
@@ -19,7 +25,6 @@ from serve_eval.workflows.diagnose.known_sizes import (
     is_multiple,
     list_fitting,
 )
-from serve_eval.workflows.diagnose.residues import reduce_modulus
 
 LENGTHS = [random.Random(i).randrange(20, 600) for i in range(800)]
 

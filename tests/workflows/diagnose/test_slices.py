@@ -18,7 +18,7 @@ from serve_eval.workflows.compare.compare import CompareRules, CompareSide, comp
 from serve_eval.workflows.diagnose.candidates import KnownSamples, list_prompt_slices
 from serve_eval.workflows.diagnose.causes import find_leads
 from serve_eval.workflows.diagnose.finding import Finding
-from serve_eval.workflows.diagnose.read_folder import read_folder
+from serve_eval.workflows.diagnose.judged import read_folder
 from serve_eval.workflows.diagnose.slice_words import _lose_elsewhere
 from serve_eval.workflows.diagnose.slicing import compare_slices, find_slices
 from serve_eval.workflows.diagnose.story import diagnose

@@ -13,7 +13,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.launchers._embedded.server import create_app
 from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers.embedded import WEIGHTS
-from serve_eval.report.counted_causes import list_counted
+from serve_eval.report.task_line import list_counted
 from serve_eval.schema import (
     Cut,
     CutEffect,
@@ -34,9 +34,9 @@ from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.causes import find_leads
 from serve_eval.workflows.diagnose.evidence import TaskEvidence, read
 from serve_eval.workflows.diagnose.finding import Finding
-from serve_eval.workflows.diagnose.read_folder import read_folder
+from serve_eval.workflows.diagnose.judged import read_folder
 from serve_eval.workflows.diagnose.run_rules import findings
-from serve_eval.workflows.diagnose.surplus import COUNTED, Before, keep_surplus, read_side
+from serve_eval.workflows.diagnose.unlike import COUNTED, Before, keep_surplus, read_side
 from serve_eval.workflows.references.register import register
 
 ACCURACY = Metric(name="accuracy", scale=100.0, lo=0.0, hi=1.0, higher_is_better=True)

@@ -13,7 +13,7 @@ import pytest
 
 from serve_eval.workflows.diagnose.evidence import TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding
-from serve_eval.workflows.diagnose.worse_side import drop_sound, find_worse
+from serve_eval.workflows.diagnose.paired_answers import drop_sound, find_worse
 from tests.workflows.diagnose.server import Asked, Said, sound
 from tests.workflows.diagnose.test_between import SAMPLES, _diagnose, _only, _rules
 from tests.workflows.diagnose.test_pure import healthy

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.workflows.doctor import findings
-from serve_eval.workflows.doctor.findings import EXTRAS, FILES, PROGRAMS
+from serve_eval.workflows import doctor as findings
+from serve_eval.workflows.doctor import EXTRAS, FILES, PROGRAMS
 from tests.cli.command import serve_eval
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,7 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from serve_eval.workflows.invariants.canaries.prompts import ALPHABET, GROUP, LENGTH, TOOL
+from serve_eval.workflows.invariants.canaries.codes import ALPHABET, GROUP, LENGTH, TOOL
 from tests.scripted_server import (
     HttpRequest,
     Reply,

@@ -32,8 +32,7 @@ from serve_eval.schema import (
 )
 from serve_eval.storage.reports.invariants_files import read_canary_log
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
-from serve_eval.workflows.invariants.canaries.document import make_document
-from serve_eval.workflows.invariants.canaries.prompts import (
+from serve_eval.workflows.invariants.canaries.codes import (
     ALPHABET,
     KINDS,
     LENGTH,
@@ -41,8 +40,9 @@ from serve_eval.workflows.invariants.canaries.prompts import (
     CanaryPlan,
     make_canaries,
     make_code,
+    search_codes,
 )
-from serve_eval.workflows.invariants.canaries.search import search_codes
+from serve_eval.workflows.invariants.canaries.document import make_document
 from serve_eval.workflows.invariants.canaries.story import check_canaries
 from tests.cli.command import serve_eval
 from tests.scripted_server import (

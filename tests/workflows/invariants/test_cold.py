@@ -27,9 +27,9 @@ from serve_eval.storage import run_folder
 from serve_eval.storage.reports.invariants_files import CacheSalt
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.invariants.cache_use import SHARE, why_not_tested
+from serve_eval.workflows.invariants.caching import add_salt, why_unsalted
 from serve_eval.workflows.invariants.check import check
 from serve_eval.workflows.invariants.document import make_document
-from serve_eval.workflows.invariants.salting import add_salt, why_unsalted
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail
 
 N = 30

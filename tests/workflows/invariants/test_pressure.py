@@ -18,9 +18,9 @@ from serve_eval.report.document import print_document
 from serve_eval.schema import Endpoint, Invariant, Invariants, Plan, PressureUse, Usage
 from serve_eval.storage.reports.invariants_files import PressureLevel, read_pressure
 from serve_eval.verdicts.exit_code import FAIL, PASS
+from serve_eval.workflows.invariants.cache_use import are_fewer, why_not_pressed
+from serve_eval.workflows.invariants.caching import fill, make_text
 from serve_eval.workflows.invariants.document import make_document
-from serve_eval.workflows.invariants.filling import fill, make_text
-from serve_eval.workflows.invariants.pressure_use import are_fewer, why_not_pressed
 from tests.cli.command import serve_eval
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail
 from tests.workflows.invariants.cache_server import (

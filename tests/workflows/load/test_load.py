@@ -18,8 +18,8 @@ from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, LoadSurface, Spec
 from serve_eval.storage.order_seed import read_seeds
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
-from serve_eval.workflows.load.asking import shuffle_loads
 from serve_eval.workflows.load.document import make_document
+from serve_eval.workflows.load.passes import shuffle_loads
 from serve_eval.workflows.load.story import check_loads, measure_load
 from tests.cli.command import serve_eval
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serve_eval.evidence.agreement.self_flips import name_loads
-from serve_eval.workflows.load.bisecting import count_halvings, halve
+from serve_eval.workflows.load.story import count_halvings, halve
 
 LOADS = (1, 4, 16, 64)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import ReferenceFileError, ServeEvalError
 from serve_eval.workflows.references.imports import files
-from serve_eval.workflows.references.imports.found import FoundResult
+from serve_eval.workflows.references.imports.files import FoundResult
 from serve_eval.workflows.references.imports.import_results import import_results
 from serve_eval.workflows.references.imports.recognise import read_source
 from tests.workflows.references import foreign_files as foreign

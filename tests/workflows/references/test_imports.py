@@ -13,7 +13,7 @@ from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Reference, Sample, Spec
 from serve_eval.verdicts import reference_samples, references
-from serve_eval.workflows.references.imports import names
+from serve_eval.workflows.references.imports import task_match
 from serve_eval.workflows.references.imports.import_results import ImportedResults, import_results
 from tests.workflows.references import foreign_files as foreign
 
@@ -304,7 +304,7 @@ def test_an_entry_is_replaced_only_with_a_reason(
 
 
 def test_every_row_of_the_tables_of_names_is_a_task_with_its_options() -> None:
-    rows = {**names._COMMON, **names._LM_EVAL}
+    rows = {**task_match._COMMON, **task_match._LM_EVAL}
     assert len(rows) > 20
     for name, row in rows.items():
         assert build_task(Spec(name=row.name, options=dict(row.options))).name == row.name, name

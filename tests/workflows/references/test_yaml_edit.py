@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from serve_eval import yaml_source
 from serve_eval.errors import ReferenceFileError
-from serve_eval.workflows.references import yaml_edit
+from serve_eval.workflows.references import entries
 
 ENTRY = {"quant_algo": "FP8", "accuracy": 87.1, "runs": {"values": [87.0, 87.2], "n": 2}}
 LINES = """- quant_algo: FP8
@@ -118,11 +118,11 @@ def _same(found: object, wanted: object) -> None:
 
 
 def _append(text: str, key: str = "m", entry: dict[str, Any] | None = None) -> str:
-    return yaml_edit.append_entry(text, "f.yaml", key, entry or ENTRY, ReferenceFileError)
+    return entries.append_entry(text, "f.yaml", key, entry or ENTRY, ReferenceFileError)
 
 
 def _replace(text: str, key: str = "m", index: int = 0, entry: dict[str, Any] | None = None) -> str:
-    return yaml_edit.replace_entry(text, "f.yaml", key, index, entry or ENTRY, ReferenceFileError)
+    return entries.replace_entry(text, "f.yaml", key, index, entry or ENTRY, ReferenceFileError)
 
 
 @given(_layouts(), st.sampled_from(["a/b", "c: d", "e", "new one"]) | _TEXTS, _ENTRIES)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.checks.kinds.prompt_tokens import prompt_tokens_check
+from serve_eval.checks.kinds.tokens import prompt_tokens_check
 from serve_eval.checks.row import CheckOutcome, CheckRow
 from serve_eval.errors import install_command
 from serve_eval.evidence.prompt_audit.local_tokens import LocalTokenizer

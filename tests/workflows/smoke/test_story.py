@@ -11,9 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from serve_eval.checks.curl import curl
-from serve_eval.checks.row import SentRequest
-from serve_eval.checks.thinking import MOST_ROOM, ROOM
+from serve_eval.checks.answer import MOST_ROOM, ROOM
+from serve_eval.checks.row import SentRequest, curl
 from serve_eval.errors import PlanError
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.report.ci import write_junit

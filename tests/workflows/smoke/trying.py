@@ -8,8 +8,7 @@ from functools import partial
 
 from aiohttp import web
 
-from serve_eval.checks.curl import curl
-from serve_eval.checks.row import CheckRow
+from serve_eval.checks.row import CheckRow, curl
 from serve_eval.checks.session import CheckSession
 from serve_eval.client.connection import connect, openai_client
 from serve_eval.evidence.prompt_audit.local_tokens import LocalTokenizer

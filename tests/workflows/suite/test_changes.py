@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from serve_eval.schema import SuiteChanges, SuiteReport, SuiteRow, VerdictOutcome
-from serve_eval.workflows.suite.changes import describe_changes, find_changes
+from serve_eval.workflows.suite.rows import describe_changes, find_changes
 
 ROW = SuiteRow(
     run="a", task="t", model="m", attributes={}, rule="classic",

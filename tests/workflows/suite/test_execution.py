@@ -33,9 +33,9 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.workflows.suite.checked_runs import groups
 from serve_eval.workflows.suite.execution import evaluate_suite
 from serve_eval.workflows.suite.folder import open_folder, read_kept_report
-from serve_eval.workflows.suite.server_groups import groups
 
 TODAY = date(2026, 11, 21)
 

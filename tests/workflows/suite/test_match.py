@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from serve_eval.schema import AccuracySpec, Plan, Spec, SuiteRun
-from serve_eval.workflows.suite.match import matches
+from serve_eval.workflows.suite.suite_form import matches
 
 RUN = SuiteRun(
     name="large-fp8",

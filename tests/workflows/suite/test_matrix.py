@@ -8,8 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import PlanError
-from serve_eval.workflows.suite.layers import Layer, merge
-from serve_eval.workflows.suite.matrix import AxisValue, Problem, axes, label, slug, unique
+from serve_eval.workflows.suite.matrix import (
+    AxisValue,
+    Layer,
+    Problem,
+    axes,
+    label,
+    merge,
+    slug,
+    unique,
+)
 from serve_eval.yaml_source import YamlDocument, parse
 
 VALUES = st.one_of(st.text(), st.integers(), st.floats(allow_nan=False), st.booleans(), st.none())

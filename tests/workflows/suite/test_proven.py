@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from serve_eval.schema import SuiteRow, VerdictOutcome
-from serve_eval.workflows.suite.proven import describe_proven
+from serve_eval.workflows.suite.rows import describe_proven
 from tests.workflows.suite.test_judgement import _row
 
 DROP = replace(

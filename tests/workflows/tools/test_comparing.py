@@ -8,10 +8,15 @@ from typing import Any, cast
 from serve_eval.schema import Failure, FailureKind, Report, ToolForm, Usage
 from serve_eval.scorers._call_faults import CallFault
 from serve_eval.verdicts.exit_code import PASS, UNDECIDED
-from serve_eval.workflows.tools.answers import CheckedAnswer, ToolPass, write_in_one_form
-from serve_eval.workflows.tools.comparing import count_unequal, find_unthinking, is_shorter
-from serve_eval.workflows.tools.judging import find_exit_code, judge_passes
-from serve_eval.workflows.tools.remarks import _say_failures
+from serve_eval.workflows.tools.answers import (
+    CheckedAnswer,
+    ToolPass,
+    count_unequal,
+    find_unthinking,
+    is_shorter,
+    write_in_one_form,
+)
+from serve_eval.workflows.tools.judging import _say_failures, find_exit_code, judge_passes
 
 
 def _answer(

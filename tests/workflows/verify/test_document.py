@@ -15,8 +15,7 @@ from serve_eval.report.document import print_document
 from serve_eval.schema import Verification, VerifiedSide
 from serve_eval.schema import VerificationOutcome as Outcome
 from serve_eval.workflows.verify.document import make_document
-from serve_eval.workflows.verify.fleet import MAJORITY
-from serve_eval.workflows.verify.groups import list_names
+from serve_eval.workflows.verify.fleet import MAJORITY, list_names
 from serve_eval.workflows.verify.legs import name_parts
 
 

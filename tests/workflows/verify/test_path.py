@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serve_eval.schema import EngineCounts, ServerCounts
-from serve_eval.workflows.verify.path import describe_path, warn_of_path
+from serve_eval.workflows.verify.legs import describe_path, warn_of_path
 
 
 def _server(role: str, moved: int | None, *, faults: int = 0) -> ServerCounts:

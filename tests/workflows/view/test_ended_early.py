@@ -16,7 +16,7 @@ import pytest
 from serve_eval.report.document import Document, name_state
 from serve_eval.report.page.content import TextLines
 from serve_eval.workflows.view.document import make_document
-from serve_eval.workflows.view.found import read_folder
+from serve_eval.workflows.view.overview import read_folder
 from tests.cli.command import environment, serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

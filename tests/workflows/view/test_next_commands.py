@@ -10,7 +10,7 @@ import pytest
 
 from serve_eval.report.document import Document
 from serve_eval.workflows.view.document import make_document
-from serve_eval.workflows.view.found import read_folder
+from serve_eval.workflows.view.overview import read_folder
 from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.report.page.content import DataCell
-from serve_eval.workflows.view.listing import Links
-from serve_eval.workflows.view.night_map import NIGHTS, draw_map, list_nights, write_letters
+from serve_eval.workflows.view.listing import NIGHTS, Links, draw_map, list_nights, write_letters
 from serve_eval.workflows.view.overview import Ending, SeriesEnd
 
 T0 = datetime(2026, 1, 31, 23, tzinfo=UTC)

@@ -23,7 +23,7 @@ from serve_eval.series.history import find_series
 from serve_eval.series.read_runs import read_runs
 from serve_eval.storage.reports.report_file import read_report, write_report
 from serve_eval.workflows.view.document import make_document
-from serve_eval.workflows.view.found import read_folder
+from serve_eval.workflows.view.overview import read_folder
 from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

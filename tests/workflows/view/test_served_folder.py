@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.workflows.view.served_folder import open_below
+from serve_eval.workflows.view.server import open_below
 
 
 @pytest.fixture

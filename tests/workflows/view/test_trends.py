@@ -11,9 +11,9 @@ import pytest
 
 from serve_eval.report.page.content import PictureSection
 from serve_eval.schema import Report, VerdictOutcome
+from serve_eval.series.chart import draw_values, find_alarm, try_chart
 from serve_eval.series.history import sort_runs
 from serve_eval.series.read_runs import FinishedRun, read_runs
-from serve_eval.series.trends import draw_values, find_alarm, try_chart
 from serve_eval.workflows.view import document as view
 from serve_eval.workflows.view.document import make_document
 from tests.cli.command import serve_eval

@@ -6,9 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from serve_eval.workflows.watch import bets, day
+from serve_eval.workflows.watch import bets
+from serve_eval.workflows.watch import bets as day
 from serve_eval.workflows.watch.bets import ACCURACY
-from serve_eval.workflows.watch.text import describe_unjudged, say_gap
+from serve_eval.workflows.watch.document import describe_unjudged, say_gap
 from tests.workflows.watch.simulated_day import DAY, NIGHT, START, Watch, by_day
 
 

@@ -15,7 +15,7 @@ from serve_eval.workflows.init.recipes import (
     trtllm_benchmark,
 )
 from serve_eval.workflows.init.recipes.recipe import DeploymentRecipe
-from serve_eval.workflows.init.recipes.variants import BASE
+from serve_eval.workflows.init.recipes.srt_schema import BASE
 
 MOST_BYTES = 8 * 1024 * 1024
 KNOWN = (

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from serve_eval.errors import PlanError
-from serve_eval.workflows.init.recipes import srt_roles
+from serve_eval.workflows.init.recipes import srt_schema
 from serve_eval.workflows.init.recipes.recipe import (
     DeploymentRecipe,
     Servers,
@@ -21,8 +21,7 @@ from serve_eval.workflows.init.recipes.recipe import (
     is_placeholder,
     refuse_engine,
 )
-from serve_eval.workflows.init.recipes.srt_roles import ROLES
-from serve_eval.workflows.init.recipes.variants import BASE, list_bases, list_variants
+from serve_eval.workflows.init.recipes.srt_schema import BASE, ROLES, list_bases, list_variants
 
 FORM = "recipe of srt-slurm"
 GPUS_PER_NODE = 4
@@ -47,7 +46,7 @@ def recognises(content: Mapping[str, Any]) -> bool:
     inner = content.get(BASE)
     base: Mapping[str, Any] = inner if isinstance(inner, Mapping) else content
     first = isinstance(base.get("backend"), Mapping)
-    return srt_roles.recognises(base) or (first and ("resources" in base or "benchmark" in base))
+    return srt_schema.recognises(base) or (first and ("resources" in base or "benchmark" in base))
 
 
 def read(
@@ -68,7 +67,7 @@ def _engine(backend: Mapping[str, Any]) -> str:
 
 
 def _read(given: Mapping[str, Any], variant: str, where: str) -> DeploymentRecipe:
-    content, of_roles = srt_roles.translate(given, where)
+    content, of_roles = srt_schema.translate(given, where)
     backend = as_mapping(content.get("backend"), f"{where}: backend")
     if (engine := _engine(backend)) != "trtllm":
         raise refuse_engine(engine, where)

@@ -1,9 +1,7 @@
 """Find codes of one request in replies to others: a leak of data between requests."""
 
 __all__ = [
-    "asking",
+    "codes",
     "document",
-    "prompts",
-    "search",
     "story",
 ]

@@ -1,4 +1,4 @@
-"""Ask an endpoint prompts with random codes, and look for the codes in replies to other prompts.
+"""Ask an endpoint prompts with random codes, and look for the codes in replies to others.
 
 A code of another request in a reply proves that data passed between requests: by the KV cache, by
 an exchange of answers, by a cache in front, or by an error message. One is enough, since chance
@@ -7,40 +7,55 @@ gives 60 given bits with a probability of 2**-60. There is no scoring, and no ta
 
 from __future__ import annotations
 
+import asyncio
 import os
+import random
 import secrets
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
+from serve_eval.checks.answer import NO_THOUGHTS
+from serve_eval.checks.kinds.reasoning import find_thinking
+from serve_eval.client.attempts.retry import pause_s
+from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
-from serve_eval.errors import PlanError, RunFolderError
+from serve_eval.errors import EndpointError, PlanError, RunFolderError
+from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
 from serve_eval.evaluation.endpoint.launch import check_launcher, launch, with_model
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.session_log import Stopwatch
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
-from serve_eval.schema import CanaryRecord, CanaryResult, Plan, Progress
+from serve_eval.schema import (
+    CanaryRecord,
+    CanaryResult,
+    Endpoint,
+    Failure,
+    Plan,
+    Progress,
+    Response,
+)
 from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import SERVERS
-from serve_eval.storage.reports.invariants_files import open_canary_log, read_canary_log
+from serve_eval.storage.reports.invariants_files import CanaryLog, open_canary_log, read_canary_log
 from serve_eval.storage.story_files import CANARIES
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
-from serve_eval.workflows.invariants.canaries.asking import (
-    ask_canaries,
-    open_clients,
-    settle_forms,
-)
-from serve_eval.workflows.invariants.canaries.prompts import (
+from serve_eval.workflows.invariants.canaries.codes import (
     KINDS,
+    MOST_ROOM,
+    TOOL_FIELDS,
     Canary,
     CanaryPlan,
     KeptCanaryPlan,
+    count_in_flight,
     make_canaries,
+    search_codes,
 )
-from serve_eval.workflows.invariants.canaries.search import count_in_flight, search_codes
 
 REQUESTS = 400
 """Default number of requests."""
@@ -187,4 +202,116 @@ def _judge(
         exit_code=FAIL if found.leaks else PASS if answers else NOTHING_SCORED,
         started_at=clock.started_at,
         wall_s=clock.wall_s,
+    )
+
+
+TASK = "canaries"
+"""Name of the pass in the progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryClients:
+    """Two clients of one endpoint: one asks for whole answers and the other one for streams.
+
+    Each request has a connection of its own, so that no answer can be shifted on a connection of
+    ours.
+    """
+
+    whole: Client
+    streams: Client
+
+
+async def open_clients(
+    plan: Plan, endpoint: Endpoint, environ: Mapping[str, str], stack: AsyncExitStack
+) -> CanaryClients:
+    """Open both clients for the duration of the stack."""
+    opened = [
+        await stack.enter_async_context(
+            connect(replace(plan, limits=replace(plan.limits, stream=stream)), endpoint, environ)
+        )
+        for stream in (False, True)
+    ]
+    return CanaryClients(*opened)
+
+
+async def settle_forms(clients: CanaryClients, plan: CanaryPlan) -> CanaryPlan:
+    """Return the plan with the forms of requests that the endpoint takes, and room for thoughts.
+
+    An answer that ends within its thoughts could not show that it belongs to another request.
+    Raises EndpointError if it takes neither chats nor texts.
+    """
+    results = [await send_probe(clients.whole, ping(chat)) for chat in (True, False)]
+    takes = [isinstance(result, Response) for result in results]
+    if not any(takes):
+        why = [result.message for result in results if isinstance(result, Failure)]
+        raise EndpointError(f"the endpoint answers neither chats nor texts: {'; '.join(why)}")
+    tools = False
+    if takes[0]:
+        tools = isinstance(await send_probe(clients.whole, ping(True), extra=TOOL_FIELDS), Response)
+    thinking = NO_THOUGHTS
+    if takes[0] and plan.model is not None:
+        thinking = await find_thinking(clients.whole, plan.model)
+    return msgspec.structs.replace(
+        plan,
+        chat=takes[0],
+        texts=takes[1],
+        tools=tools,
+        room=min(MOST_ROOM, thinking.room),
+        no_thoughts=thinking.off,
+    )
+
+
+async def ask_canaries(
+    clients: CanaryClients,
+    canaries: Sequence[Canary],
+    log: CanaryLog,
+    *,
+    in_flight: int,
+    progress: Progress | None,
+) -> list[CanaryRecord]:
+    """Ask all requests, `in_flight` at a time, and return and log their records."""
+    waiting, found = iter(canaries), list[CanaryRecord]()
+
+    async def work() -> None:
+        for canary in waiting:
+            record = await _ask(clients.streams if canary.streamed else clients.whole, canary)
+            log.append(record)
+            found.append(record)
+            if progress is not None:
+                failed = Counter(one.failures[-1].kind for one in found if one.response is None)
+                progress.update(TASK, len(found) - failed.total(), failed, None)
+
+    if progress is not None:
+        progress.begin(TASK, len(canaries), 0)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(in_flight):
+            group.create_task(work())
+    if progress is not None:
+        progress.end(TASK)
+    return found
+
+
+async def _ask(client: Client, canary: Canary) -> CanaryRecord:
+    """Send one request, again after failures that may pass, and return all that came back.
+
+    Each attempt is a `send` of its own, since the client keeps only the last error message.
+    """
+    failures, answer = list[Failure](), None
+    for attempt in range(1, client.limits.max_attempts + 1):
+        result = await client.send(canary.request, once=True)
+        if isinstance(result, Response):
+            answer = result
+            break
+        failures.append(result)
+        if not result.retryable or attempt == client.limits.max_attempts:
+            break
+        await asyncio.sleep(pause_s(attempt, None, random.Random()))
+    return CanaryRecord(
+        id=canary.id,
+        kind=canary.kind,
+        code=canary.code,
+        chat=canary.chat,
+        streamed=canary.streamed,
+        response=answer,
+        failures=tuple(failures),
     )

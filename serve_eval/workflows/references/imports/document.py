@@ -7,7 +7,7 @@ from pathlib import Path
 
 from serve_eval.report.document import Conclusion, Depth, Document, Statement, make_header
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
-from serve_eval.report.real_size import write_number
+from serve_eval.report.summary.figures import write_number
 from serve_eval.shell_words import join_words, quote_path
 from serve_eval.workflows.references.imports.import_results import (
     ImportedReference,

@@ -15,14 +15,16 @@ from typing import Any
 from serve_eval import yaml_source
 from serve_eval.errors import ReferenceFileError
 from serve_eval.workflows.references.imports.files import (
+    FoundResult,
+    FoundSample,
     as_count,
     as_number,
     as_object,
     as_text,
+    digest_prompt,
     find_object,
     read_lines,
 )
-from serve_eval.workflows.references.imports.found import FoundResult, FoundSample, digest_prompt
 
 NAME = "evalscope"
 _TURN = re.compile(r"(?:\A|\n\n)\*\*(System|User|Assistant)\*\*: ?\n")

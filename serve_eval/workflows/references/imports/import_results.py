@@ -14,21 +14,19 @@ from serve_eval.plan.command_line import write_run_command
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import DataRoots, Plan, Spec
 from serve_eval.verdicts import references
-from serve_eval.workflows.references.entries import make_folder, write_entry
-from serve_eval.workflows.references.imported_runs import write_runs
-from serve_eval.workflows.references.imports.found import FoundResult
-from serve_eval.workflows.references.imports.names import NamedTask, find_task
-from serve_eval.workflows.references.imports.prompts import (
+from serve_eval.workflows.references.entries import make_folder, write_entry, write_runs
+from serve_eval.workflows.references.imports.files import FoundResult
+from serve_eval.workflows.references.imports.recognise import read_source
+from serve_eval.workflows.references.imports.task_match import (
+    PROMPTS,
     ComparedPrompts,
+    ImportedTask,
+    NamedTask,
+    build_imported,
     compare_prompts,
     digest_all,
+    find_task,
 )
-from serve_eval.workflows.references.imports.protocol import (
-    PROMPTS,
-    ImportedTask,
-    build_imported,
-)
-from serve_eval.workflows.references.imports.recognise import read_source
 
 HOST = "http://HOST:8000/v1"
 """Stands in a command for the address of the endpoint under test."""

@@ -13,14 +13,16 @@ from typing import Any
 from serve_eval.errors import ReferenceFileError
 from serve_eval.workflows.references.imports.files import (
     Archive,
+    FoundResult,
+    FoundSample,
     as_count,
     as_date,
     as_number,
     as_object,
     as_text,
+    digest_prompt,
     find_object,
 )
-from serve_eval.workflows.references.imports.found import FoundResult, FoundSample, digest_prompt
 
 NAME = "inspect"
 _LETTERS = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}

@@ -16,19 +16,17 @@ from typing import Any
 
 from serve_eval.errors import ReferenceFileError
 from serve_eval.workflows.references.imports.files import (
+    FoundResult,
+    FoundSample,
     as_count,
     as_date,
     as_number,
     as_object,
     as_text,
-    find_object,
-    read_lines,
-)
-from serve_eval.workflows.references.imports.found import (
-    FoundResult,
-    FoundSample,
     digest_choices,
     digest_prompt,
+    find_object,
+    read_lines,
 )
 
 NAME = "lm-eval"

@@ -16,8 +16,7 @@ from serve_eval.workflows.references.imports import (
     sgl_eval,
     srt_slurm,
 )
-from serve_eval.workflows.references.imports.files import parse_json, read_json
-from serve_eval.workflows.references.imports.found import FoundResult
+from serve_eval.workflows.references.imports.files import FoundResult, parse_json, read_json
 
 TOOLS = "lm-eval, inspect, NeMo Evaluator, sgl-eval, srt-slurm and evalscope"
 MOST_FILES = 10_000

@@ -11,13 +11,13 @@ from typing import Any
 
 from serve_eval.errors import ReferenceFileError
 from serve_eval.workflows.references.imports.files import (
+    FoundResult,
     as_count,
     as_date,
     as_number,
     as_text,
     find_object,
 )
-from serve_eval.workflows.references.imports.found import FoundResult
 
 NAME = "sgl-eval"
 _MAIN = ("pass@1", "score")

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import ReferenceFileError
-from serve_eval.workflows.references.imports.files import as_count, as_number, as_text
-from serve_eval.workflows.references.imports.found import FoundResult
+from serve_eval.workflows.references.imports.files import FoundResult, as_count, as_number, as_text
 
 NAME = "srt-slurm"
 _TASKS = ("longbench_v2", "mmlu", "gpqa")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from serve_eval.report.document import Document
-from serve_eval.workflows.capsule.document import make_document
+from serve_eval.workflows.capsule.capsule import make_document
 
 
 def make_documents(text: str = "some text") -> Mapping[str, Document]:

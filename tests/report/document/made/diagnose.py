@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.report.document import Document
-from serve_eval.report.summary.summary_task import SummaryTask
+from serve_eval.report.summary.figures import SummaryTask
 from serve_eval.report.task_line import make_task_line
 from serve_eval.schema import VerdictOutcome
 from serve_eval.workflows.diagnose.breakdown import Breakdown, LostExample
 from serve_eval.workflows.diagnose.document import make_document
 from serve_eval.workflows.diagnose.finding import Finding
-from serve_eval.workflows.diagnose.outcomes import FolderOutcome, FolderOutcomes
+from serve_eval.workflows.diagnose.judged import FolderOutcome, FolderOutcomes
 from serve_eval.workflows.diagnose.story import DiagnosedRun, DiagnosedTask, Diagnosis
 from tests.report.summary.made import RESULT, VERDICT
 

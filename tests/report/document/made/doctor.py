@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from serve_eval.report.document import Document
-from serve_eval.workflows.doctor.document import make_document
-from serve_eval.workflows.doctor.findings import EXTRAS, PROGRAMS, DoctorFinding
+from serve_eval.workflows.doctor import EXTRAS, PROGRAMS, DoctorFinding, make_document
 
 
 def make_documents(text: str = "some text") -> Mapping[str, Document]:

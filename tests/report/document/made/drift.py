@@ -11,7 +11,7 @@ from serve_eval.report.document import Document
 from serve_eval.schema import Metric
 from serve_eval.series.chart import Chart, chart
 from serve_eval.series.history import Night, Series
-from serve_eval.workflows.drift.document import make_document
+from serve_eval.workflows.drift import make_document
 
 T0 = datetime(2026, 10, 1, 12, tzinfo=UTC)
 FOLDER = Path("outputs")

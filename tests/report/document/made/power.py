@@ -15,9 +15,8 @@ from serve_eval.workflows.power.answers import (
     TaskPower,
     ThetaSize,
 )
-from serve_eval.workflows.power.assumed import PowerQuestion, assume
+from serve_eval.workflows.power.assumed import Measured, PowerQuestion, assume
 from serve_eval.workflows.power.document import make_document
-from serve_eval.workflows.power.measured import Measured
 
 ROW = SizeRow(n=1319, theta=4.84, threshold=-3.2, proven=1.51, failed=2.64)
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.report.document import Document
-from serve_eval.workflows.references.document import make_document
-from serve_eval.workflows.references.document_of_files import (
+from serve_eval.workflows.references.document import (
     make_check_document,
+    make_document,
     make_entries_document,
     make_import_document,
     make_list_document,

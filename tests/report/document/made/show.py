@@ -11,8 +11,7 @@ from serve_eval.report.document import Document
 from serve_eval.report.samples.samples import HIDDEN, SampleRow, ShownSample
 from serve_eval.schema import Attempt, Cut, Failure, FailureKind, Message, Response
 from serve_eval.workflows.show.document import make_document
-from serve_eval.workflows.show.flips import pair_samples
-from serve_eval.workflows.show.story import ShownRun
+from serve_eval.workflows.show.story import ShownRun, pair_samples
 
 
 def make_documents(text: str = "some text") -> Mapping[str, Document]:
