@@ -20,7 +20,7 @@ from pathlib import Path
 import aiohttp
 from machine import facts, load
 
-from serve_eval.datasets.word_problems import Problem, problems
+from serve_eval.datasets.generated import Problem, problems
 from serve_eval.launchers import embedded
 from serve_eval.schema import Endpoint, LaunchContext
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from serve_eval.client.secret_mask import SecretMask
+from serve_eval.client.connection import SecretMask
 from serve_eval.schema import Connection, Message, Prompt, Sample
 from serve_eval.storage.file_names import prompts_file
 from serve_eval.storage.records.prompts import write_prompts

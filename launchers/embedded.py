@@ -18,7 +18,7 @@ from serve_eval.launchers._embedded.damage import CacheFault, Damage
 from serve_eval.launchers._embedded.tokenizer import Tokenizer
 from serve_eval.launchers._process.own_server import check_installed, own_server
 from serve_eval.plugins.setting import Setting
-from serve_eval.processes.own_python import build_command
+from serve_eval.processes.child_process import build_command
 from serve_eval.protocol.special_tokens import beginning as beginning_of
 from serve_eval.protocol.special_tokens import read
 from serve_eval.schema import Endpoint, LaunchContext, Prompt, ServerInfo

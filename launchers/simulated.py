@@ -13,9 +13,9 @@ from serve_eval.launchers._process.own_server import check_installed, own_server
 from serve_eval.launchers._simulated.config import SimulatedBehaviour
 from serve_eval.launchers._simulated.words import of_prompt
 from serve_eval.plugins.setting import Setting
-from serve_eval.processes.own_python import build_command
+from serve_eval.processes.child_process import build_command
 from serve_eval.schema import Endpoint, LaunchContext, Prompt, ServerInfo
-from serve_eval.schema.prompt_hash import uniform
+from serve_eval.schema.media import uniform
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from serve_eval.client.attempts import retry
+from serve_eval.client.attempts import outcome
 from serve_eval.datasets.generated import write_gsm8k, write_humaneval, write_mmlu
 from serve_eval.launchers._trtllm import mpi
 from serve_eval.plugins.scope import scope
@@ -77,7 +77,7 @@ def _short_pauses() -> Iterator[None]:
     A test that asks a port where nobody listens would wait for seconds.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retry, "BASE_S", SHORT_PAUSE_S)
+        patch.setattr(outcome, "BASE_S", SHORT_PAUSE_S)
         patch.setattr("serve_eval.evaluation.probe_server.PAUSE_S", SHORT_PAUSE_S)
         yield
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import httpx
 from aiohttp import web
 
-from serve_eval.schema.prompt_hash import uniform
+from serve_eval.schema.media import uniform
 from tests.scripted_server import serve_in_thread
 
 WAITS_S = 2.0

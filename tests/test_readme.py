@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.datasets.declared import find_sources
+from serve_eval.datasets.local import find_sources
 from serve_eval.errors import PlanError
 from serve_eval.plan.options import IN_A_PLAN, ProtocolOptions
 from serve_eval.plan.resolve import resolve

@@ -38,7 +38,7 @@ IN_PLACE = {
     # A file that must be new, or that gets its name, or that of its folder, when it is whole.
     "launchers/_fleet/fleet.py": {"os.open": 1},
     "launchers/_trtllm/known_flags.py": {"NamedTemporaryFile": 1},
-    "serve_eval/datasets/frames.py": {"write_bytes": 1},
+    "serve_eval/datasets/media.py": {"write_bytes": 1},
     "serve_eval/datasets/vault.py": {"open(wb)": 1},
     "serve_eval/storage/ownership.py": {"os.open": 1},
     # Stars replace a secret of the same length where a server may still append.

@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from serve_eval.datasets.passkey_short import hide_key
-from serve_eval.datasets.word_problems import Problem, problems
+from serve_eval.datasets.generated import Problem, problems
+from serve_eval.tasks._passkey import hide_key
 
 Piece = tuple[str, float]
 """A text with the weight of its tokens in the loss."""

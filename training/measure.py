@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import get_args
 
-from serve_eval.datasets.passkey_short import hide_key
-from serve_eval.datasets.word_problems import problems
+from serve_eval.datasets.generated import problems
 from serve_eval.launchers._embedded.damage import Damage
 from serve_eval.launchers._embedded.model import Model
 from serve_eval.launchers._embedded.tokenizer import Tokenizer
+from serve_eval.tasks._passkey import hide_key
 from training.documents import chat, plain
 
 ROWS = 32

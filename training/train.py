@@ -22,7 +22,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 
-from serve_eval.datasets.word_problems import problems
+from serve_eval.datasets.generated import problems
 from training import network
 from training.documents import SPECIAL, Piece, Source, chat, documents, plain
 from training.export import save

@@ -8,7 +8,7 @@ from typing import Any
 
 from serve_eval.launchers._kubernetes.pods import PodState
 from serve_eval.masking import HIDDEN
-from serve_eval.processes.environment import secret
+from serve_eval.processes.child_process import secret
 from serve_eval.schema import PodContainer, ServedPod
 from serve_eval.secret_signs import holds_secret
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from serve_eval.errors import PlanError
-from serve_eval.processes.environment import inherit as inherited_by_any
-from serve_eval.processes.environment import secret
+from serve_eval.processes.child_process import inherit as inherited_by_any
+from serve_eval.processes.child_process import secret
 from serve_eval.secret_signs import holds_secret
 
 NAMES = frozenset(

@@ -17,8 +17,7 @@ from pathlib import Path
 
 from serve_eval.errors import PlanError, install_hint
 from serve_eval.launchers._process.server_process import ServerProcess, server_process, while_alive
-from serve_eval.processes.environment import inherit
-from serve_eval.processes.own_python import CLEAN_FOLDER, build_environment
+from serve_eval.processes.child_process import CLEAN_FOLDER, build_environment, inherit
 from serve_eval.whole_file import write_whole
 
 READY_S = 60.0

@@ -1,7 +1,7 @@
 """Answers of the simulated endpoint: drawn from the answer file, or made up for unknown prompts.
 
 The answer file has one JSON object per line: `sha256` of the prompt
-(`serve_eval.schema.prompt_hash`), the texts `right` and `wrong`, and the `probability` of the right
+(`serve_eval.schema.media`), the texts `right` and `wrong`, and the `probability` of the right
 one. A token is a word with the white space before it.
 
 Hashes decide chance. The answer is right if a uniform number of (seed, run, prompt) is below the
@@ -19,7 +19,7 @@ from serve_eval.launchers._http.answers import Generated
 from serve_eval.launchers._http.requests import Ask
 from serve_eval.launchers._simulated import guided, tools, words
 from serve_eval.launchers._simulated.config import SimulatorConfig
-from serve_eval.schema.prompt_hash import uniform
+from serve_eval.schema.media import uniform
 
 UNKNOWN_ANSWER = "I do not know."
 SAMPLED_ANSWERS = (

@@ -13,8 +13,17 @@ from urllib.parse import unquote, urlsplit
 from serve_eval.launchers._http.errors import RefusedRequest, bad_request
 from serve_eval.launchers._simulated.config import SimulatorConfig
 from serve_eval.schema import MediaFile, MediaForm, MediaPart, Message, Prompt, SentPart, TextPart
-from serve_eval.schema.media import MediaKind, make_part, media_bytes, media_kind, media_url
-from serve_eval.schema.media_types import IMAGES, SOUNDS, VIDEOS, recognise_media
+from serve_eval.schema.media import (
+    IMAGES,
+    SOUNDS,
+    VIDEOS,
+    MediaKind,
+    make_part,
+    media_bytes,
+    media_kind,
+    media_url,
+    recognise_media,
+)
 
 _TYPES: Mapping[MediaKind, Mapping[str, str]] = {
     "image": IMAGES,

@@ -37,7 +37,7 @@ from serve_eval.launchers._simulated.asked import Asked, events, whole
 from serve_eval.launchers._simulated.config import SimulatorConfig
 from serve_eval.launchers._simulated.media import accept_media
 from serve_eval.schema import Prompt
-from serve_eval.schema.prompt_hash import prompt_sha256, uniform
+from serve_eval.schema.media import prompt_sha256, uniform
 
 __all__ = ["STATS", "SimulatorConfig", "Stats", "create_app", "serve"]
 

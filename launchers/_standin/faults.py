@@ -19,7 +19,7 @@ import msgspec
 from serve_eval.launchers._standin.calls import ToolFaults
 from serve_eval.launchers._standin.thinking import Thinks
 from serve_eval.launchers._standin.thoughts import ThoughtsForm
-from serve_eval.schema.prompt_hash import uniform
+from serve_eval.schema.media import uniform
 
 
 class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

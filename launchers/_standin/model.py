@@ -22,7 +22,7 @@ import msgspec
 from serve_eval.launchers._simulated.tools import generate_call
 from serve_eval.launchers._standin import skills
 from serve_eval.schema import Message, Prompt
-from serve_eval.schema.prompt_hash import prompt_sha256, uniform
+from serve_eval.schema.media import prompt_sha256, uniform
 
 BOS, EOS, TURN, SAYS, TURN_END = 1, 2, 3, 4, 5
 """Special tokens: start and end of a text; start of a message, role separator, end of a message."""

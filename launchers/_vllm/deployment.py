@@ -17,7 +17,7 @@ from serve_eval.launchers._trtllm.parts import ORCHESTRATOR, Part
 from serve_eval.launchers._vllm import command_line, transfer
 from serve_eval.launchers._vllm.command_line import COMMAND, Command, Model, VllmServerOptions
 from serve_eval.plugins.setting import Setting
-from serve_eval.processes.own_python import build_command
+from serve_eval.processes.child_process import build_command
 from serve_eval.schema import LaunchContext
 
 EQUAL = ("block_size", "kv_cache_dtype", "dtype", "max_model_len")

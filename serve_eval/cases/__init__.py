@@ -2,17 +2,13 @@
 
 __all__ = [
     "biochatter",
-    "case_problems",
     "case_scorers",
     "expansion",
-    "failure_modes",
     "file",
     "form",
+    "groups",
     "holdout",
-    "keys",
     "planned",
     "prompts",
-    "question",
-    "question_maker",
     "questions",
 ]

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval import yaml_source
-from serve_eval.cases import biochatter, form, holdout, unquoted
-from serve_eval.cases.case_problems import case_problems, has_cases
+from serve_eval.cases import biochatter, form, holdout
+from serve_eval.cases import form as unquoted
+from serve_eval.cases.form import case_problems, has_cases
 from serve_eval.errors import PlanError
 from serve_eval.schema import SourceFile
 

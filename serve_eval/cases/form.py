@@ -1,12 +1,17 @@
-"""The form of a case file: the keys and values of its mappings.
+"""Define the form of a case file, and find problems in a single case.
 
 Both the checks and the JSON schema for editors are derived from it.
 """
 
 from __future__ import annotations
 
+import functools
+import json
+import math
+import operator
 import re
 import typing
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
@@ -279,3 +284,113 @@ def json_schema() -> dict[str, Any]:
         },
         "$defs": components,
     }
+
+
+def scalar_paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the paths of the plain values of an input that may be part of a prompt."""
+    items = (
+        value.items()
+        if isinstance(value, Mapping)
+        else enumerate(value)
+        if isinstance(value, list)
+        else None
+    )
+    if items is None:
+        yield path
+        return
+    for key, inner in items:
+        if path or key not in ("tools", "tool_choice"):
+            yield from scalar_paths(inner, (*path, key))
+
+
+def has_cases(shared: Mapping[str, Any]) -> bool:
+    """Return True if a mapping contains a list of cases, as in a task whose `cases` is misspelt."""
+    return any(
+        isinstance(one, Mapping) and "case" in one and "input" in one
+        for value in shared.values()
+        if isinstance(value, list)
+        for one in value
+    )
+
+
+def case_problems(content: Any, *, strict: bool) -> Iterable[tuple[tuple[str, ...], str]]:
+    """Yield the problems of a case's form as (keys, message).
+
+    Without `strict` it may have other keys, as BioChatter's cases do.
+    """
+    if not isinstance(content, Mapping):
+        yield (), "expected a mapping with case, input and expected"
+        return
+    for key, message in problems(dict(content), Case, leave=("input", "sampling"), strict=strict):
+        yield (key,), message
+    for key, kind in (("input", Input), ("sampling", OwnSampling)):
+        if key not in content:
+            continue
+        if not isinstance(content[key], Mapping):
+            yield (
+                (key,),
+                "expected a mapping" + (" such as {prompt: ...}" if key == "input" else ""),
+            )
+            continue
+        for inner, message in problems(dict(content[key]), kind):
+            more = (
+                " (the sampling of a task accepts more keys)"
+                if key == "sampling" and "unknown" in message
+                else ""
+            )
+            yield (key, inner), message + more
+
+
+Keys = tuple[Any, ...]
+
+
+def list_in_prompt(
+    content: Mapping[str, Any], written: Mapping[Keys, str], path: Keys
+) -> dict[Keys, str]:
+    """Return a problem for each value of the input that the prompt would show differently.
+
+    `content` is the case at `path` of a document, and `written` is that of the document.
+    """
+    found = {}
+    for keys, reading, value in _read(content, "input", written, path):
+        if value is not None:
+            found[keys] = f"{reading}, so the prompt would show it differently: put it in quotes"
+    return found
+
+
+def list_expected(
+    content: Mapping[str, Any], written: Mapping[Keys, str], path: Keys
+) -> dict[Keys, str]:
+    """Return a problem for each expected value that is not written as JSON would write it.
+
+    It matters to a scorer that takes any value: true, 3.1 and null are unambiguous, while
+    yes, 3.10 and ~ may be texts.
+    """
+    found = {}
+    for keys, reading, value in _read(content, "expected", written, path):
+        if not isinstance(value, float) or math.isfinite(value):
+            plain = json.dumps(value)
+            found[keys] = f"{reading}: put it in quotes for a text, or write {plain} for that value"
+    return found
+
+
+def _read(
+    content: Mapping[str, Any], key: str, written: Mapping[Keys, str], path: Keys
+) -> Iterator[tuple[Keys, str, Any]]:
+    """Yield the keys of each such value, a sentence on how YAML reads it, and the value read."""
+    if key not in content:
+        return
+    for inner in scalar_paths(content[key]):
+        keys = (key, *inner)
+        if (text := written.get((*path, *keys))) is not None:
+            value, named = (
+                functools.reduce(operator.getitem, keys, content),
+                ".".join(map(str, keys)),
+            )
+            yield keys, f"{named}: YAML reads {text or 'no value'} as {_kind(value)}", value
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true or false"
+    return "nothing" if value is None else "a number"

@@ -1,4 +1,4 @@
-"""Find what cases share, so that their answers may be right or wrong together.
+"""Identify cases by keys, and group those that may be right or wrong together.
 
 The key `group` of a task names one of its `fields`, or an input whose value cases share, or else is
 a regular expression for the names of the cases. That of a case is the name of its group.
@@ -7,14 +7,53 @@ a regular expression for the names of the cases. That of a case is the name of i
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from serve_eval.cases.expansion import Expanded
 from serve_eval.errors import PlanError
 from serve_eval.plugins.registry import nearest
 from serve_eval.protocol.fingerprint import canonical
+from serve_eval.schema import Message, Override, SamplingParams
+from serve_eval.schema.media import put_checksums
+
+KEY_HEX = 12
+
+
+def compat_md5(case: Mapping[str, Any]) -> str:
+    """Return BioChatter's key of an expanded case.
+
+    It is the MD5 of the JSON that Python writes, with keys in the order of the file. It identifies
+    rows of old results and has no security purpose.
+    """
+    return hashlib.md5(json.dumps(case).encode(), usedforsecurity=False).hexdigest()
+
+
+def canonical_sha256(value: object) -> str:
+    """Return the hex SHA-256 of a value as JSON with sorted keys."""
+    return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
+
+
+def question_sha256(
+    turns: Sequence[Message], sampling: SamplingParams, override: Override | None
+) -> str:
+    """Return the hex SHA-256 of a question: turns with media, sampling options and tools."""
+    asked = list(map(put_checksums, turns))
+    return canonical_sha256({"turns": asked, "sampling": sampling, "override": override})
+
+
+def sample_id(name: str, question: str) -> str:
+    """Return the id of a sample: the name of its case, and the start of its question's hash.
+
+    A changed question is therefore another sample. The letter q distinguishes the hash from the
+    number of a repeat.
+    """
+    return f"{name}#q{question[:KEY_HEX]}"
+
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 """A key `group` of this form is a field or an input; any other one is a regular expression."""

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from serve_eval.checks.row import CheckOutcome, CheckResult, SentRequest
-from serve_eval.client.attempts import retry
+from serve_eval.client.attempts import outcome
+from serve_eval.client.wire_format.answer import CLOSE, OPEN, split_thinking
 from serve_eval.client.wire_format.finish_reasons import BREAK, PENDING, meaning
 from serve_eval.client.wire_format.refusal import shorten
 from serve_eval.client.wire_format.sse import ERROR_EVENT, EventLines
-from serve_eval.client.wire_format.thinking import CLOSE, OPEN, split_thinking
 from serve_eval.client.wire_format.wire import EVENT_STREAM, UNREADABLE, Mask, describe
 
 _REFUSALS = frozenset({400, 404, 405, 413, 415, 422, 501})
@@ -117,7 +117,7 @@ class Answer:
         does not support itself in the same way.
         """
         message = describe(self.content)
-        wrapped = not retry.worth_retrying(500, message) or _REFUSED_AS_500.search(message)
+        wrapped = not outcome.worth_retrying(500, message) or _REFUSED_AS_500.search(message)
         return self.status == 500 and bool(wrapped)
 
     @property

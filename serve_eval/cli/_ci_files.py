@@ -32,7 +32,7 @@ def save_ci_files(
     exit code if it cannot be written. `about` is the folder that the line names, if nothing is
     written there.
     """
-    from serve_eval.client.secret_mask import SecretMask
+    from serve_eval.client.connection import SecretMask
     from serve_eval.report.ci import (
         add_to_job_summary,
         find_place,

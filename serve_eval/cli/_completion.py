@@ -149,7 +149,7 @@ def _list_references() -> Iterable[str]:
 
 
 def _list_data_sets() -> Iterable[str]:
-    from serve_eval.datasets.declared import find_sources
+    from serve_eval.datasets.local import find_sources
 
     return find_sources()
 

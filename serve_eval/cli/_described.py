@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from serve_eval.plugins import extensions, registry
-from serve_eval.plugins.declarations import Option
-from serve_eval.plugins.nested_options import options, struct_of
+from serve_eval.plugins.declarations import Option, options, struct_of
 from serve_eval.plugins.values import LAUNCHERS, load_launcher
 
 WIDTH = 80

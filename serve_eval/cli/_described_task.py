@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from serve_eval.cli._described import describe_origin, list_options, wrap
-from serve_eval.datasets.declared import find_sources
+from serve_eval.datasets.local import find_sources
 from serve_eval.datasets.source import Source
 from serve_eval.plugins import extensions, registry
 from serve_eval.protocol.shared import OPTIONS, TASKS, find_usual_repeats, usual_task

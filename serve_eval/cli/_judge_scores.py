@@ -29,7 +29,7 @@ def rescore(
     """
     from serve_eval.cli._ending import end
     from serve_eval.errors import PlanError
-    from serve_eval.plugins.withheld import name_folders
+    from serve_eval.plugins.registry import name_folders
     from serve_eval.storage.json_files import pretty_json
     from serve_eval.verdicts.exit_code import NOTHING_SCORED, PASS
     from serve_eval.workflows.rescore.document import make_document

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from serve_eval.plan.shared_options import absolute
 from serve_eval.plugins.setting import Setting
-from serve_eval.processes.own_python import build_command
+from serve_eval.processes.child_process import build_command
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.rerun import Rerun

@@ -154,7 +154,7 @@ def check_tools(
     most of them cut, 4 endpoint or infrastructure, 5 no answers, 130 interrupted.
     """
     from serve_eval.errors import PlanError
-    from serve_eval.tasks._tool_calls.requests import KINDS
+    from serve_eval.tasks._tool_requests import KINDS
     from serve_eval.workflows.tools.asking import REFUSALS
     from serve_eval.workflows.tools.story import LOADS, ToolRules, check_limits
 

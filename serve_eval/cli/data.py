@@ -30,7 +30,7 @@ Root = Annotated[
 
 def list_sets() -> Listing:
     """Return the known data sets with rows, licence, source and number of known checksums."""
-    from serve_eval.datasets.declared import find_sources
+    from serve_eval.datasets.local import find_sources
     from serve_eval.report.document.listing import Listing
 
     entries = [_make_entry(name, source) for name, source in find_sources().items()]
@@ -113,7 +113,7 @@ def _make_entry(name: str, source: Source) -> ListEntry:
 
 def _choose(names: Sequence[str]) -> dict[str, Source]:
     """Return the data sets with these names. Raises PlanError for an unknown name."""
-    from serve_eval.datasets.declared import find_sources
+    from serve_eval.datasets.local import find_sources
     from serve_eval.errors import PlanError
     from serve_eval.plugins import registry
 

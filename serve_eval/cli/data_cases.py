@@ -15,7 +15,7 @@ from serve_eval.cli._options import command
 from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
-    from serve_eval.cases.question import Questions
+    from serve_eval.cases.questions import Questions
     from serve_eval.report.document.listing import ListEntry
 
 LEFT = 6

@@ -59,7 +59,7 @@ def check(
     """
     from serve_eval.cli._ending import print_list
     from serve_eval.datasets import vault
-    from serve_eval.datasets.declared import find_sources
+    from serve_eval.datasets.local import find_sources
     from serve_eval.errors import DatasetError
     from serve_eval.plugins import extensions
     from serve_eval.report.document.listing import ListEntry, Listing

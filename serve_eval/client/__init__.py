@@ -2,16 +2,12 @@
 
 __all__ = [
     "attempts",
-    "channel",
     "client",
     "connection",
     "http1",
     "preflight",
     "questions",
-    "request_headers",
-    "request_ids",
-    "secret_mask",
-    "server_address",
+    "request",
     "step_ledger",
     "tls",
     "traffic",

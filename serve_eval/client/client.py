@@ -14,24 +14,19 @@ from types import TracebackType
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
-from serve_eval.client._reports import EndpointReports
-from serve_eval.client.attempts import retry, starting
+from serve_eval.client.attempts import liveness, outcome
 from serve_eval.client.attempts.attempt import AttemptSender
 from serve_eval.client.attempts.liveness import LivenessGuard
-from serve_eval.client.attempts.outcome import Missed, OutcomeReader
+from serve_eval.client.attempts.outcome import Missed, OutcomeReader, Tries
 from serve_eval.client.attempts.patience import SAMPLE, Patience, Wait
-from serve_eval.client.attempts.tries import Tries
 from serve_eval.client.http1.transport import Http1Transport
-from serve_eval.client.questions.endpoint_questions import EndpointQuestions
-from serve_eval.client.questions.raw_exchange import RawExchange
-from serve_eval.client.request_body import RequestEncoder
-from serve_eval.client.request_headers import holds_key, request_headers
-from serve_eval.client.request_ids import RequestIds
-from serve_eval.client.step_ledger import StepListener
-from serve_eval.client.thoughts import KnownThoughts
+from serve_eval.client.questions import EndpointQuestions, EndpointReports, RawExchange
+from serve_eval.client.request import RequestEncoder, holds_key, request_headers
+from serve_eval.client.step_ledger import RequestIds, StepListener
 from serve_eval.client.tls import Certificates, advise_unanswered
+from serve_eval.client.traffic import KnownThoughts
 from serve_eval.client.transport import RequestHead, TransportSettings
-from serve_eval.client.wire_format import logprobs, server_timing, wire
+from serve_eval.client.wire_format import logprobs, response_head, wire
 from serve_eval.errors import EndpointError
 from serve_eval.masking import Masking
 from serve_eval.schema import (
@@ -90,7 +85,7 @@ class Client(EndpointReports):
         self.endpoint, self.limits, self.max_tokens_field = endpoint, limits, max_tokens_field
         self.encoder = RequestEncoder(endpoint.model or "", max_tokens_field, send_media)
         self.liveness = LivenessGuard(limits.outage_timeout_s)
-        self.start = starting.Start(limits.outage_timeout_s, self.liveness, self._still_starting)
+        self.start = liveness.Start(limits.outage_timeout_s, self.liveness, self._still_starting)
         self.retries, self.retry_budget = 0, limits.retry_budget
         self.logprobs_form: LogprobsForm = "echo"
         self.thoughts = KnownThoughts()
@@ -116,8 +111,8 @@ class Client(EndpointReports):
         self.masking = Masking(
             [api_key or "", *masked, *([through.password, through.basic] if through else [])]
         )
-        wants_timing = server_timing.is_asked_of(endpoint)
-        self._heads = self._prepare_heads({server_timing.RETURN: "1"} if wants_timing else {})
+        wants_timing = response_head.is_asked_of(endpoint)
+        self._heads = self._prepare_heads({response_head.RETURN: "1"} if wants_timing else {})
         self._reader = OutcomeReader(self.masking, limits.connect_timeout_s)
         self.attempts = AttemptSender(
             self.transport,
@@ -265,7 +260,7 @@ class Client(EndpointReports):
             tries.excuse(missed)
             return True
         if tries.excuse_quota(missed, self.attempts.answered):
-            await asyncio.sleep(retry.pause_s(1, missed.retry_after, self._rng))
+            await asyncio.sleep(outcome.pause_s(1, missed.retry_after, self._rng))
             return True
         if tries.over(missed):
             return False
@@ -273,7 +268,7 @@ class Client(EndpointReports):
             tries.missed = missed.append_note("not retried: the retry budget is spent")
             return False
         self.retries += 1
-        await asyncio.sleep(retry.pause_s(tries.counted, missed.retry_after, self._rng))
+        await asyncio.sleep(outcome.pause_s(tries.counted, missed.retry_after, self._rng))
         return True
 
     async def _wait_for_a_server(self, wait: Wait, lost: Attempt | None = None) -> bool:
@@ -300,12 +295,12 @@ class Client(EndpointReports):
             started = await self.start.over()
         if not started and self.liveness.watched:
             raise EndpointError(
-                f"{self.endpoint.base_url}: {self.start.in_vain}", hint=starting.HINT
+                f"{self.endpoint.base_url}: {self.start.in_vain}", hint=liveness.HINT
             )
         return started
 
     async def _still_starting(self) -> bool:
-        return await self._questions.still_starting(starting.LOOK_S)
+        return await self._questions.still_starting(liveness.LOOK_S)
 
     @property
     def session(self) -> str:

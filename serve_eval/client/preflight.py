@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from typing import NoReturn
 
-from serve_eval.client.attempts import starting
+from serve_eval.client.attempts import liveness
 from serve_eval.client.client import Client, explain_unreachable
-from serve_eval.client.wire_format.invalid import FOREIGN
-from serve_eval.client.wire_format.refusal import find_refused, shorten
+from serve_eval.client.wire_format.refusal import FOREIGN, find_refused, shorten
 from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS, COMPLETIONS
 from serve_eval.errors import EndpointError, UnknownModelError
 from serve_eval.plugins.registry import nearest
@@ -157,8 +156,8 @@ async def _misunderstood(client: Client, failure: Failure) -> str:
 
 def _explain_unlisted(client: Client, failure: Failure) -> str:
     """Return a hint for an endpoint that does not say which model it serves."""
-    if starting.SAID in failure.message or client.start.in_vain in failure.message:
-        return starting.HINT
+    if liveness.SAID in failure.message or client.start.in_vain in failure.message:
+        return liveness.HINT
     match failure.status:
         case 401 | 403:
             return key_advice(client)
@@ -308,8 +307,8 @@ def _hint(failure: Failure, client: Client, served: Collection[str], chat: bool)
         return key_advice(client)
     if failure.status is not None and failure.status < 400:
         return _explain_redirect(client)
-    if starting.SAID in failure.message:
-        return starting.HINT
+    if liveness.SAID in failure.message:
+        return liveness.HINT
     if unknown := _explain_unknown_model(client, served):
         return unknown
     if failure.status == 404:

@@ -1,10 +1,56 @@
-"""Record which answers certainly belong to their requests, for each connection."""
+"""Record which answers certainly belong to their requests, by connection and by id."""
 
 from __future__ import annotations
 
+import uuid
 from typing import Protocol
 
-from serve_eval.client.channel import Channel
+
+class Channel(Protocol):
+    """One connection, as the client and the step ledger see it.
+
+    It delivered `turns` whole answers. The first `proven` of them certainly belong to their
+    requests. `sent` counts the requests sent on it. `out`: the connection is out of step. `usable`:
+    it may take another request. `ends_unproven`: it was reported that some of its answers stay
+    unproven. `last_id` and `last_text` describe its last answer (see `Echoes`). `round_trip_s` is
+    the time that opening it took, at least a round trip (0: not known).
+    """
+
+    number: int
+    turns: int
+    proven: int
+    sent: int
+    out: bool
+    usable: bool
+    ends_unproven: bool
+    last_id: str | None
+    last_text: int
+    round_trip_s: float
+
+
+ID_CHARACTERS = 36
+"""Length of a request id, a UUID. An id that a server shortened names no request."""
+
+
+class RequestIds:
+    """Make ids that begin with `own` and count up; `made` is their number.
+
+    The ids are UUIDs because llama-cpp-python refuses others.
+    """
+
+    def __init__(self) -> None:
+        self.own, self.made = str(uuid.uuid4())[:-12], 0
+
+    def new(self) -> str:
+        """Return the id of the next request."""
+        self.made += 1
+        return f"{self.own}{self.made:012x}"
+
+    def find_named(self, told: str) -> str | None:
+        """Return the id of one of our requests in a reply's text, or None."""
+        at = told.find(self.own)
+        return None if at < 0 or len(told) < at + ID_CHARACTERS else told[at : at + ID_CHARACTERS]
+
 
 MOST_OUT = 2
 """From this number of connections out of step, each request gets a connection of its own."""

@@ -1,15 +1,66 @@
-"""Choose the certificates to trust, and the one to show."""
+"""Decide how a server is reached: its address, TLS or not, and the certificates."""
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
-from serve_eval.client.server_address import ServerAddress
 from serve_eval.errors import PlanError
 from serve_eval.schema import Connection
+
+
+class ServerAddress:
+    """The address in `url`. Raises ValueError unless it is an http or https URL with a host."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(url)
+        self.tls = parts.scheme == "https"
+        self.host = parts.hostname
+        self.port = parts.port or (443 if self.tls else 80)
+        name = self.host if self.host.isascii() else self.host.encode("idna").decode()
+        self.name = f"[{name}]" if ":" in name else name
+        self.default_port = self.port == (443 if self.tls else 80)
+        user, self.password = unquote(parts.username or ""), unquote(parts.password or "")
+        self.basic = (
+            b64encode(f"{user}:{self.password}".encode()).decode() if user or self.password else ""
+        )
+
+    @property
+    def authority(self) -> str:
+        """The value of the header Host."""
+        return self.name if self.default_port else f"{self.name}:{self.port}"
+
+    @property
+    def credentials(self) -> dict[str, str]:
+        """The header that a proxy at this address needs; empty without a user."""
+        return {"Proxy-Authorization": f"Basic {self.basic}"} if self.basic else {}
+
+
+def endpoint_address(base_url: str) -> ServerAddress:
+    """Return the address of an endpoint. Raises PlanError, which does not quote it."""
+    try:
+        return ServerAddress(base_url)
+    except ValueError:
+        raise PlanError("base_url: expected an http or https URL with a host") from None
+
+
+def proxy_address(url: str | None) -> ServerAddress | None:
+    """Return the address of a proxy.
+
+    Raises PlanError without quoting the address, which may hold a password.
+    """
+    try:
+        return None if url is None else ServerAddress(url)
+    except ValueError:
+        raise PlanError("proxy: expected http://host:port or https://host:port") from None
+
 
 _NAME_ONE = (
     "name it with --set connection.client_cert=FILE, and its key with --set"
@@ -169,3 +220,54 @@ def _advice(error: Exception, file: str, *, has_key: bool) -> str:
         f"Both must be PEM. If the key in {file} is encrypted, name the variable with its password"
         f" with connection.client_key_password_env.{other}"
     )
+
+
+PROBE_S = 5.0
+"""Seconds that each of the two probes may take."""
+
+
+async def other_scheme(base_url: str) -> str:
+    """Return advice if the server speaks the other of http and https, else an empty text.
+
+    The text is also empty if the server cannot be reached. Checks no certificate and sends no
+    secret.
+    """
+    parts = urlsplit(base_url)
+    tls, host = parts.scheme == "https", parts.hostname or ""
+    port = parts.port or (443 if tls else 80)
+    if await _speaks_tls(host, port) is tls or (tls and not await _speaks_plainly(host, port)):
+        return ""
+    right, says = ("http", "plain HTTP, not TLS") if tls else ("https", "TLS, not plain HTTP")
+    return f"The server speaks {says}: use {right}://{base_url.partition('://')[2]}"
+
+
+async def _speaks_tls(host: str, port: int) -> bool:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return await _read_first_bytes(host, port, context) is not None
+
+
+async def _speaks_plainly(host: str, port: int) -> bool:
+    return (await _read_first_bytes(host, port, None) or b"").startswith(b"HTTP/")
+
+
+async def _read_first_bytes(host: str, port: int, context: ssl.SSLContext | None) -> bytes | None:
+    """Return the first bytes of the answer to a bare request; with TLS, b"" after the handshake.
+
+    Returns None without a connection or without data.
+    """
+    writer = None
+    try:
+        async with asyncio.timeout(PROBE_S):
+            reader, writer = await asyncio.open_connection(host, port, ssl=context)
+            if context is not None:
+                return b""
+            writer.write(
+                b"GET / HTTP/1.1\r\nHost: " + host.encode("idna") + b"\r\nConnection: close\r\n\r\n"
+            )
+            return await reader.read(5)
+    except (OSError, EOFError, TimeoutError, UnicodeError):  # ssl.SSLError is an OSError
+        return None
+    finally:
+        if writer is not None:
+            writer.transport.abort()

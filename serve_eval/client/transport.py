@@ -10,14 +10,12 @@ import ssl
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from serve_eval.client.channel import Channel
-from serve_eval.client.server_address import ServerAddress
-from serve_eval.client.tls import Certificates, refusal
+from serve_eval.client.step_ledger import Channel
+from serve_eval.client.tls import Certificates, ServerAddress, refusal
 from serve_eval.schema.base_url import authority
 
 if TYPE_CHECKING:
-    from serve_eval.client.request_ids import RequestIds
-    from serve_eval.client.step_ledger import StepLedger
+    from serve_eval.client.step_ledger import RequestIds, StepLedger
     from serve_eval.client.wire_format.reply import Reply
 
 REQUEST_ID = "X-Request-ID"

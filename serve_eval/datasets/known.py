@@ -6,8 +6,7 @@ others are recorded at the first fetch.
 
 from __future__ import annotations
 
-from serve_eval.datasets.hub import HubSource
-from serve_eval.datasets.source import Source
+from serve_eval.datasets.source import HubSource, Source
 
 GPQA_PASSWORD = b"deserted-untie-orchid"
 """Published by the authors next to the archive. It only keeps the questions out of crawled text."""

@@ -15,9 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from serve_eval.datasets import manifest
-from serve_eval.datasets.hub import HubSource, download
-from serve_eval.datasets.source import Source
+from serve_eval.datasets import source as manifest
+from serve_eval.datasets.source import HubSource, Source, download
 from serve_eval.errors import DatasetError
 from serve_eval.whole_file import replace_named_file
 

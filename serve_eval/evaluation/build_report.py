@@ -49,8 +49,7 @@ def report_on(
     from serve_eval.evaluation.controls import judge_controls
     from serve_eval.evaluation.task_report import RunFacts, report_task
     from serve_eval.verdicts import many_tests
-    from serve_eval.verdicts.exit_code import exit_code
-    from serve_eval.verdicts.rehearsed import code_of_rehearsal, withhold
+    from serve_eval.verdicts.exit_code import code_of_rehearsal, exit_code, withhold
 
     wall_s = session.stopwatch.wall_s
     plan, folder, work, endpoint = session.plan, session.folder, session.tasks, session.endpoint

@@ -18,7 +18,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.settle import settle
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Cut, Plan, Report, Spec, TaskReport
-from serve_eval.schema.cut import FEW_TOKENS, raise_limit, read_limit
+from serve_eval.schema.exchange import FEW_TOKENS, raise_limit, read_limit
 from serve_eval.storage.command_folder import OUTPUTS
 from serve_eval.storage.file_names import PLAN_FILE
 from serve_eval.storage.reports.folder_results import list_unfinished

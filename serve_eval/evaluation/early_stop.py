@@ -20,10 +20,9 @@ from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.schema import MEAN, EarlyStop, Spec
 from serve_eval.stats.classic import Decision, classic_test
-from serve_eval.stats.drift_hold import DriftHold
-from serve_eval.stats.early_groups import EarlyGroups
-from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyPaired
+from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyGroups, EarlyPaired
 from serve_eval.stats.early_stop import EarlyClassic, EarlyVerdict
+from serve_eval.stats.onset import DriftHold
 from serve_eval.verdicts import pairing, reference_samples
 from serve_eval.verdicts.repaired import read_policy
 from serve_eval.verdicts.validity import MAX_MISSING

@@ -19,7 +19,7 @@ from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import MOST, LoadSession
 from serve_eval.evaluation.engine.runner import ask as ask_lanes
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.processes.descriptors import ensure_descriptors
+from serve_eval.processes.resources import ensure_descriptors
 from serve_eval.schema import (
     Dataset,
     Endpoint,

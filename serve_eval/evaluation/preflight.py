@@ -186,8 +186,8 @@ def _describe_small(
     p: PreparedTask, before: int, after: int, margin: float, *, halved: bool
 ) -> tuple[str, str] | None:
     """Return the problem and what would do; None if the margin can be excluded."""
-    from serve_eval.stats.exclusion import least_excluded, num_pairs_to_exclude
-    from serve_eval.stats.repeat_pairs import count_pairs_of_repeats
+    from serve_eval.stats.pairs import count_pairs_of_repeats
+    from serve_eval.stats.planning import least_excluded, num_pairs_to_exclude
 
     metric, name = p.task.metric, p.task.name
     if p.task.aggregation.name != MEAN.name or metric.lo is None or metric.hi is None:

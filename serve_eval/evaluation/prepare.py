@@ -40,8 +40,8 @@ from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, SERVER_ADDS, 
 from serve_eval.protocol.shared import build_task, usual_task
 from serve_eval.schema import Dataset, Hypothesis, Plan, Reference, Shard, Spec, Task
 from serve_eval.stats.classic import num_samples_for
-from serve_eval.stats.finding import MIN_UNITS
-from serve_eval.verdicts import few_samples, pairing
+from serve_eval.stats.drop import MIN_UNITS
+from serve_eval.verdicts import pairing, reference_noise
 from serve_eval.verdicts.exit_code import worst
 from serve_eval.verdicts.pairing import count_known
 from serve_eval.verdicts.references import find_acceptance_length
@@ -190,7 +190,7 @@ def _prepare(
     test = task.acceptance_length
     acceptance = None if test is None else find_acceptance_length(test, reference_directories(plan))
     roots = find_roots(plan)
-    wanted, hypothesis, sized = few_samples.keep_named(
+    wanted, hypothesis, sized = reference_noise.keep_named(
         spec.options.get("num_samples"), hypothesis, found
     )
     full = task.load(roots, wanted)
@@ -225,7 +225,7 @@ def _prepare(
         notes = notes if moved is None else (*notes, moved)
         if moved is None and named is not None:
             found, why, protocol = None, CHOSEN, None
-    hypothesis, fewer = few_samples.hold_n(hypothesis, found, len(dataset.samples))
+    hypothesis, fewer = reference_noise.hold_n(hypothesis, found, len(dataset.samples))
     drawn = () if found is None or reference.draw is None else (reference.draw,)
     unknown = () if found is None or reference.unrecorded is None else (reference.unrecorded,)
     notes = (*sized, *notes, *fewer, *drawn, *unknown)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from serve_eval.client.client import Client
-from serve_eval.client.wire_format import fields, wire
+from serve_eval.client.wire_format import bodies, wire
 from serve_eval.evaluation.engine.send import QUESTION
 from serve_eval.evaluation.engine.send import TOKENS as THOUGHT_TOKENS
 from serve_eval.schema import (
@@ -116,7 +116,7 @@ def read_answer(content: bytes) -> AnswerTokens:
     return AnswerTokens(
         tokens=tuple(tokens),
         text=text or "",
-        usage=fields.usage(body.get("usage")),
+        usage=bodies.usage(body.get("usage")),
         fingerprint=fingerprint if isinstance(fingerprint, str) else None,
     )
 

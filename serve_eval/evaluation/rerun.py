@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 import serve_eval
-from serve_eval.cases.keys import canonical_sha256
+from serve_eval.cases.groups import canonical_sha256
 from serve_eval.plan.prepared_task import PreparedTask, find_roots
 from serve_eval.schema import Plan, Sample, Task, is_mutable
 from serve_eval.storage.archive import (

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serve_eval.client.connection import hide_in_errors
-from serve_eval.client.secret_mask import SecretMask
+from serve_eval.client.connection import SecretMask, hide_in_errors
 from serve_eval.errors import JournalError
 from serve_eval.evaluation.engine.lane import forget_order
 from serve_eval.evaluation.engine.load_session import CutOff

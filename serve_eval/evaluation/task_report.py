@@ -40,8 +40,17 @@ from serve_eval.schema import (
 from serve_eval.shell_words import quote_path
 from serve_eval.storage.order_seed import OrderSeeds
 from serve_eval.storage.records.answer_origins import Served
-from serve_eval.verdicts import cut_answers, one_draw, pairing, reference_cuts, repaired, two_rules
-from serve_eval.verdicts.rules import _acceptance, _early
+from serve_eval.verdicts import (
+    cut_answers,
+    many_tests,
+    pairing,
+    reference_noise,
+    repaired,
+)
+from serve_eval.verdicts import (
+    cut_answers as reference_cuts,
+)
+from serve_eval.verdicts.rules import _acceptance, _classic
 from serve_eval.verdicts.rules._classic import NO_PAIRS
 from serve_eval.verdicts.validity import remarks
 
@@ -153,7 +162,7 @@ def _verdict(
             p, result, VerdictOutcome.NO_REFERENCE, p.why_no_reference or "no reference"
         )
     if early is not None and early.stopped:
-        decided = _early.judge_decided(result, p.reference, p.hypothesis, early)
+        decided = _classic.judge_decided(result, p.reference, p.hypothesis, early)
         return cut_answers.warn_of_stopped(decided, result)
     try:
         judged = _judge(task_run, run, result, p.reference, looked=early is not None)
@@ -193,10 +202,10 @@ def _judge(
         asked = result, against, p.hypothesis, pairs
         if rule.early_stop == "pairs" and (looked or p.task.name in run.looked_at):
             margin = options.get("margin", rule.default("margin"))
-            verdict = _early.judge_after_looks(partial(by_rule, **more), *asked, margin=margin)
+            verdict = _classic.judge_after_looks(partial(by_rule, **more), *asked, margin=margin)
         else:
             verdict = by_rule(*asked, **more)
-        return two_rules.add_other(verdict, result, higher_is_better=higher)
+        return many_tests.add_other(verdict, result, higher_is_better=higher)
 
     def judge_bounded() -> Verdict:
         """Judge the task as if the samples whose first answers are unknown were missing."""
@@ -212,7 +221,7 @@ def _judge(
         chance = repaired.measure_dependence(accumulator.list_doubted(), means)
         doubt, policy = repaired.doubt_of(result, chance), repaired.read_policy(options)
         verdict = repaired.settle(verdict, judge_bounded, doubt, policy, result)
-    verdict = two_rules.warn(add_cut_effect(verdict, task_run, result, reference, judge))
+    verdict = many_tests.warn(add_cut_effect(verdict, task_run, result, reference, judge))
     if note is None:
         return verdict
     why = pairing.explain_unpaired(p.task, reference)
@@ -285,7 +294,7 @@ def _warnings(
     """Return what a reader of the verdict should know, except for the rule's own warnings."""
     sampling = task_run.prepared.task.sampling
     late = [latency.describe_slow(row) for row in (() if who is None else who.times) if row.slow]
-    drawn = one_draw.describe_one_draw(result.stability)
+    drawn = reference_noise.describe_one_draw(result.stability)
     said = remarks(result, max_tokens=sampling.max_tokens, stop=sampling.stop)
     return (
         *task_run.prepared.notes,

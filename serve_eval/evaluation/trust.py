@@ -17,7 +17,8 @@ import msgspec
 
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.reach import CONNECTION, list_reached
-from serve_eval.plugins import extensions, registry, withheld
+from serve_eval.plugins import extensions, registry
+from serve_eval.plugins import registry as withheld
 from serve_eval.plugins.values import LAUNCHERS, VERDICTS
 from serve_eval.schema import Plan
 from serve_eval.storage import ownership, run_folder, sessions

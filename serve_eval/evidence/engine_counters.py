@@ -17,15 +17,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from serve_eval.client import engine_metrics
 from serve_eval.client.client import Client
-from serve_eval.client.questions import engine_metrics
-from serve_eval.client.questions.engine_metrics import (
-    SGLANG_ROUTE,
-    TRTLLM_ROUTE,
-    VLLM_ROUTE,
-    EngineReading,
-)
-from serve_eval.client.questions.self_description import SGLANG, VLLM
+from serve_eval.client.engine_metrics import SGLANG_ROUTE, TRTLLM_ROUTE, VLLM_ROUTE, EngineReading
+from serve_eval.client.questions import SGLANG, VLLM
 from serve_eval.errors import ServeEvalError
 from serve_eval.evidence.path_facts import list_servers
 from serve_eval.schema import Endpoint, EngineReport, Limits, SamplingDefaults, ServerCounts

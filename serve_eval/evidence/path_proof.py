@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from serve_eval.client.questions.engine_metrics import add
+from serve_eval.client.engine_metrics import add
 from serve_eval.evidence.engine_counters import SessionMeter
 from serve_eval.evidence.path_facts import (
     CONTEXT,

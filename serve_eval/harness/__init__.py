@@ -4,4 +4,10 @@ It provides documents, prompts, filters and metrics; our engine sends the reques
 imported before one of its tasks is named.
 """
 
-__all__ = ["answers", "data", "instances", "layout", "library", "log", "measures", "seeds"]
+__all__ = [
+    "instances",
+    "layout",
+    "library",
+    "measures",
+    "seeds",
+]

@@ -33,7 +33,7 @@ from serve_eval.harness.instances import (
 )
 from serve_eval.lm_eval_model._answers import replace_defaults, warn_of_unfinished
 from serve_eval.lm_eval_model._arguments import check_arguments, check_policy
-from serve_eval.processes.descriptors import ensure_descriptors
+from serve_eval.processes.resources import ensure_descriptors
 from serve_eval.schema import (
     Connection,
     Endpoint,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serve_eval.plugins.withheld import name_folders
+from serve_eval.plugins.registry import name_folders
 from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:

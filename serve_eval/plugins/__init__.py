@@ -3,7 +3,6 @@
 __all__ = [
     "declarations",
     "extensions",
-    "nested_options",
     "registry",
     "scope",
     "setting",

@@ -1,4 +1,4 @@
-"""Read the options that a function declares.
+"""Read and check the options that a function declares, also nested ones.
 
 A function declares them as the fields of one structure, or as keyword-only parameters. A structure
 is a dataclass or a msgspec.Struct. If the parameter `options` has such a type, it holds all options
@@ -14,20 +14,27 @@ of the function:
 
 Otherwise its keyword-only parameters are the options. In both forms, a type may be Annotated with a
 Setting.
+
+A launcher takes some of its options as a structure with fields. This module finds the paths of a
+plan or of --set that do not exist, and suggests those that are similar.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
+import sys
+import types
 import typing
-from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
 
+from serve_eval.errors import PlanError
 from serve_eval.plugins.setting import Setting
 
 PARAMETER = "options"
@@ -161,3 +168,145 @@ def _describe(path: str, hint: Any, default: Any) -> Option:
         default=default,
         meaning=meanings[0] if meanings else "",
     )
+
+
+LIKE = 0.6
+"""Least similarity of a suggested path. The last name counts more than the part before it."""
+OF_NAME = 0.6
+AS_LIKE = 0.05
+"""Largest difference in similarity from the best suggestion to further ones."""
+SHOWN = 3
+
+
+def options(function: Callable[..., Any]) -> list[Option]:
+    """Return the options of a function, each followed by its nested options."""
+    return [one for option in read_options(function).values() for one in _with_below(option)]
+
+
+def struct_of(hint: Any) -> type | None:
+    """Return the structure that a type is, alone or in a union with None."""
+    return next((part for part in (hint, *_parts(hint)) if is_structure(part)), None)
+
+
+def unknown(hint: Any, value: object, path: str) -> Iterator[str]:
+    """Yield the paths in a value that its structure does not have."""
+    if (structure := struct_of(hint)) is None or not isinstance(value, Mapping):
+        return
+    fields = {field.path: field.hint for field in list_fields(structure)}
+    for name, below in value.items():
+        if name in fields:
+            yield from unknown(fields[name], below, f"{path}.{name}")
+        else:
+            yield f"{path}.{name}"
+
+
+def perhaps(path: str, value: object, known: Mapping[str, Any], where: str) -> str:
+    """Return " Did you mean X?" for an unknown path and its value.
+
+    Returns "" if no path is similar, or if none of them is nested.
+    """
+    found: list[str] = []
+    for leaf in _leaves(path, value):
+        scores = {one: _like(leaf, one) for one in known}
+        best = max(scores.values(), default=0.0)
+        if best >= LIKE:
+            found += sorted(
+                (one for one, score in scores.items() if score > best - AS_LIKE),
+                key=lambda o: -scores[o],
+            )
+    found = list(dict.fromkeys(found))[:SHOWN]
+    if not any("." in one for one in (path, *found)) or not found:
+        return ""
+    return f" Did you mean {' or '.join(f'{where}.{one}'.lstrip('.') for one in found)}?"
+
+
+def _with_below(option: Option) -> list[Option]:
+    structure = struct_of(option.hint)
+    below = [] if structure is None else list_fields(structure)
+    return [
+        option,
+        *(
+            one
+            for field in below
+            for one in _with_below(replace(field, path=f"{option.path}.{field.path}"))
+        ),
+    ]
+
+
+def _parts(hint: Any) -> tuple[Any, ...]:
+    """Return the types of a union."""
+    return (
+        typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
+    )
+
+
+def _leaves(path: str, value: object) -> list[str]:
+    if isinstance(value, Mapping) and value:
+        return [leaf for name, below in value.items() for leaf in _leaves(f"{path}.{name}", below)]
+    return [path]
+
+
+def _like(given: str, known: str) -> float:
+    (before, _, name), (known_before, _, known_name) = given.rpartition("."), known.rpartition(".")
+    if (same := _ratio(name, known_name)) < LIKE:
+        return 0.0
+    return OF_NAME * same + (1 - OF_NAME) * _ratio(before, known_before)
+
+
+def _ratio(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one.lower(), other.lower()).ratio()
+
+
+BESIDE = {"serve_eval.launchers": ("commands",)}
+"""Further functions that a file must have: those of a launcher return what it would start."""
+HANDED = {
+    "serve_eval.tasks": (0, 1),
+    "serve_eval.scorers": (0,),
+    "serve_eval.launchers": (1,),
+    "serve_eval.verdicts.rules": (4,),
+}
+"""Allowed numbers of arguments before the options of a function; a task with one is a family."""
+
+
+def check_shape(folder: str, made: Callable[..., Any], place: str) -> None:
+    """Raise PlanError for an external function with another shape than ours."""
+    try:
+        untyped = [name for name, option in read_options(made).items() if option.hint is REQUIRED]
+    except (NameError, TypeError, AttributeError) as error:
+        raise PlanError(f"{place}: the types of its options cannot be read: {error}") from error
+    if untyped:
+        raise PlanError(f"{place}: annotate the types of its options: {', '.join(untyped)}")
+    if not any(_takes(made, count) for count in HANDED[folder]):
+        raise PlanError(
+            f"{place}: must take {' or '.join(map(str, HANDED[folder]))} arguments before"
+            f" its options, but its signature is {inspect.signature(made)}",
+            hint="docs/extending.md shows the signatures of all four kinds.",
+        )
+    lacking = [
+        name for name in BESIDE.get(folder, ()) if not hasattr(sys.modules[made.__module__], name)
+    ]
+    if lacking:
+        raise PlanError(f"{place}: its file has no function {', '.join(lacking)}")
+
+
+def check_options_named(made: Callable[..., Any], place: str) -> None:
+    """Raise PlanError for a task or a scorer with a default before its keyword-only options."""
+    given = inspect.signature(made).parameters.values()
+    usual = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    wrong = [one.name for one in given if one.kind in usual and one.default is not one.empty]
+    if wrong:
+        code = getattr(inspect.unwrap(made), "__code__", None)
+        at = place if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+        raise PlanError(
+            f"{at}: {wrong[0]} has a default, so it is an option, but only parameters behind `*`"
+            f" are options: write `*, {wrong[0]}`"
+        )
+
+
+def _takes(made: Callable[..., Any], count: int) -> bool:
+    names = read_options(made) if find_structure(made) is None else [PARAMETER]
+    try:
+        inspect.signature(made).bind(*[None] * count, **dict.fromkeys(names))
+    except TypeError:
+        return False
+    return True

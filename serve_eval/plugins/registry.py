@@ -1,4 +1,7 @@
-"""Find tasks, scorers, launchers and verdict rules: `serve_eval/tasks/arc.py` is the task `arc`.
+"""Find tasks, scorers, launchers and verdict rules by their names.
+
+A saved plan keeps its folders of code, but their code runs only if the user names them again. Until
+then serve-eval looks for the names of their files only.
 
 Files need no registration. Each module of these packages offers one function (`task`, `scorer`,
 `launch`, `judge`). Its keyword-only parameters, or the fields of the structure that it takes
@@ -25,13 +28,54 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.errors import PlanError
-from serve_eval.plugins import extensions, nested_options, withheld
-from serve_eval.plugins._shape import check_options_named, check_shape
+from serve_eval.errors import PlanError, WithheldCodeError
+from serve_eval.plugins import declarations, extensions
 from serve_eval.plugins.closest import find_closest as find_closest
 from serve_eval.plugins.closest import nearest as nearest
-from serve_eval.plugins.declarations import Option, read_options
+from serve_eval.plugins.declarations import Option, check_options_named, check_shape, read_options
 from serve_eval.plugins.returned import check_returned
+from serve_eval.plugins.scope import current, open_scope
+from serve_eval.shell_words import quote_path
+
+
+def withhold(folders: Iterable[str]) -> None:
+    """Add the folders of a saved plan to the scope, without permission to run their code."""
+    known = open_scope().withheld
+    known += [folder for folder in folders if folder not in known]
+
+
+def find_withheld(folder: str, name: str) -> list[str]:
+    """Return the withheld folders that offer a name of one of our packages.
+
+    If none does, they are those that are gone: the code may have been there.
+    """
+    found = current()
+    withheld = [] if found is None else found.withheld
+    having = [one for one in withheld if _offers(Path(one), folder, name.partition(":")[0])]
+    return having or [one for one in withheld if not Path(one).is_dir()]
+
+
+def _offers(place: Path, folder: str, name: str) -> bool:
+    if name == extensions.LM_EVAL and (place / extensions.LM_EVAL).is_dir():
+        return True
+    kind = place / extensions.KINDS[folder]
+    return (kind / f"{name}.py").is_file() or (kind / name / "__init__.py").is_file()
+
+
+def explain_withheld(wanted: Sequence[str], folders: Sequence[str]) -> WithheldCodeError:
+    """Return the error for what a saved plan takes from folders that were not named again."""
+    folder = "folder" if len(folders) == 1 else "folders"
+    return WithheldCodeError(
+        f"the saved plan takes its {', '.join(wanted)} from {', '.join(folders)},"
+        f" whose code runs only if you name the {folder} again",
+        hint=f"If you trust it: {name_folders(folders).strip()}",
+    )
+
+
+def name_folders(folders: Iterable[str]) -> str:
+    """Return the flags that name folders of code, each after a space."""
+    return "".join(f" --include-path {quote_path(path)}" for path in dict.fromkeys(folders))
+
 
 ENTRY_POINTS = {
     "serve_eval.tasks": "task",
@@ -104,8 +148,8 @@ def load(folder: str, name: str, *, checked: bool = False) -> Callable[..., Any]
     known = names(folder)
     file, colon, member = name.partition(":")
     kind = kind_of(folder)
-    if file not in known and (folders := withheld.find_withheld(folder, name)):
-        raise withheld.explain_withheld([f"{kind} {name!r}"], folders)
+    if file not in known and (folders := find_withheld(folder, name)):
+        raise explain_withheld([f"{kind} {name!r}"], folders)
     if file not in known:
         raise PlanError(f"unknown {kind} {name!r}.{nearest(name, known)}")
     make = function(folder, file, checked=checked)
@@ -209,7 +253,7 @@ def check_options(
     checked: dict[str, Any] = {}
     for name, value in options.items():
         strange = [] if name in hints else [name]
-        strange = strange or list(nested_options.unknown(hints[name], value, name))
+        strange = strange or list(declarations.unknown(hints[name], value, name))
         if strange:
             problems += [
                 _unknown(path, options, function, (*known, *(also or {})), where)
@@ -254,7 +298,7 @@ def _unknown(
     where: str,
 ) -> str:
     """Return the message for an unknown option, with suggestions."""
-    tree = {option.path: option.hint for option in nested_options.options(function)}
+    tree = {option.path: option.hint for option in declarations.options(function)}
     value: Any = options
     for name in path.split("."):
         value = value[name]
@@ -264,7 +308,7 @@ def _unknown(
         if before
         else top
     )
-    meant = nested_options.perhaps(path, value, tree, where) or nearest(
+    meant = declarations.perhaps(path, value, tree, where) or nearest(
         path.rpartition(".")[2], beside
     )
     return f"{where}.{path}: unknown option.{meant}"

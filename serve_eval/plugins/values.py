@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from serve_eval.errors import PlanError
-from serve_eval.plugins import nested_options, registry
+from serve_eval.plugins import declarations, registry
 from serve_eval.plugins._wanted import LAUNCHER_FUNCTIONS, NOTHING
 from serve_eval.plugins.declarations import Option, find_structure
 from serve_eval.plugins.returned import check_function
@@ -145,7 +145,7 @@ def load_launcher(name: str) -> Launcher:
         if (one := _function(module, part)) is not None
     }
     described = {
-        option.path: option.meaning for option in nested_options.options(launch) if option.meaning
+        option.path: option.meaning for option in declarations.options(launch) if option.meaning
     }
     structure = find_structure(launch)
     return Launcher(

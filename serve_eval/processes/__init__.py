@@ -2,10 +2,8 @@
 
 __all__ = [
     "bounded_call",
-    "descriptors",
-    "environment",
+    "child_process",
     "forkserver",
     "import_path",
-    "own_python",
-    "rare_collections",
+    "resources",
 ]

@@ -23,8 +23,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from serve_eval.processes.child_process import build_environment, list_places
 from serve_eval.processes.forkserver import COMMAND, END, FORK, NUMBER
-from serve_eval.processes.own_python import build_environment, list_places
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from serve_eval.schema import MEAN, Dataset, Sample, Task
-from serve_eval.schema.prompt_hash import put_checksums
+from serve_eval.schema.media import put_checksums
 
 KEY_BYTES = 6
 """Bytes of hash per sample: two of 14042 samples collide once in three million data sets."""

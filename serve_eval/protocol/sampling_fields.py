@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from serve_eval.schema.server_info import ServerInfo
+from serve_eval.schema.endpoint import ServerInfo
 
 LLAMA_CPP = ("llama-server", "llama-cpp-python")
 

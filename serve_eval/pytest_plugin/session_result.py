@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from serve_eval.client.secret_mask import SecretMask
+from serve_eval.client.connection import SecretMask
 from serve_eval.pytest_plugin.lines_of_tests import (
     UNDECIDED,
     EndedTest,

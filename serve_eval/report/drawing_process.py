@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from importlib.util import find_spec
 from pathlib import Path
 
-from serve_eval.processes.limited import LimitedEnd, LimitedProcess
+from serve_eval.processes.child_process import LimitedEnd, LimitedProcess
 
 UNWANTED = "SERVE_EVAL_NO_PICTURES"
 """The variable with which pages have rulers alone, which saves a second for each page."""

@@ -31,11 +31,11 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
+from serve_eval.stats.intervals import subtract
 from serve_eval.stats.judgement import Reason
-from serve_eval.stats.own_noise import subtract
 from serve_eval.stats.planning import FLIP_RATE, compute_fail_power, find_least_drop
 from serve_eval.verdicts import repaired
-from serve_eval.verdicts.wrong_at_most import count_wrong_at_most
+from serve_eval.verdicts.below_reference import count_wrong_at_most
 
 if TYPE_CHECKING:
     from serve_eval.schema import ComparedTask, Comparison

@@ -1,3 +1,8 @@
 """Run Python code that a model wrote in another process, isolated from this machine."""
 
-__all__ = ["bundle", "isolation", "probe", "sandbox", "seccomp", "watch"]
+__all__ = [
+    "isolation",
+    "probe",
+    "sandbox",
+    "seccomp",
+]

@@ -1,5 +1,7 @@
 """Run generated programs, a limited number at a time, each in its own process tree.
 
+In the sandbox, this code does not import serve_eval.
+
 The process tree is gone when the call returns, even after an error.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import secrets
 import signal
@@ -18,10 +21,73 @@ from pathlib import Path
 from typing import BinaryIO
 
 from serve_eval.errors import SandboxError
-from serve_eval.sandbox import bundle, watch
+from serve_eval.sandbox import isolation, seccomp
 from serve_eval.sandbox._values import plain
 from serve_eval.sandbox.isolation import Wrap, as_user
 from serve_eval.schema import ExecutionResult, ExitReason, Program
+
+MODULES = ("_values", "_reading", "_talk", "_program", "_checker", "_inside")
+"""The modules in the order of their imports."""
+FLAGS = ("-I", "-S", "-B", "-X", "utf8")
+MOST_S = 30.0
+START = """import marshal, os, sys
+bundle, job, verdict, limits = sys.argv[1:]
+modules, keyctl, lines = marshal.loads(os.pread(int(bundle), 1 << 24, 0))
+for name, code in modules:
+    module = sys.modules[name] = type(sys)(name)
+    module.__builtins__ = dict(vars(__builtins__))
+    exec(code, vars(module))
+for name, code in modules:
+    del sys.modules[name]
+module.main(int(job), int(verdict), limits, keyctl, lines)
+"""
+"""The arguments are descriptors of the bundle, the job and the pipe for the token, followed by the
+limits. The modules have their own builtins, so that a program that replaces builtins does not
+affect them. Code is named in angle brackets: for any other name, Python would look for the
+source in /tmp, where the program could place a link to the job."""
+_COMPILE = """import json, marshal, sys
+told = json.load(sys.stdin)
+modules = [
+    (name, compile(text, f"<{name}>", "exec", dont_inherit=True))
+    for name, text in told["modules"]
+]
+sys.stdout.buffer.write(marshal.dumps((modules, told["keyctl"], bytes.fromhex(told["filter"]))))
+"""
+
+
+def build(command: Sequence[str]) -> bytes:
+    """Return the bundle for an interpreter, which is the last word of a command line.
+
+    Raises SandboxError if the interpreter cannot compile it, or for a machine without a filter.
+    """
+    texts = {
+        f"serve_eval.sandbox.{name}": (Path(__file__).parent / f"{name}.py").read_text("utf-8")
+        for name in MODULES
+    }
+    told = {
+        "modules": [*texts.items()],
+        "keyctl": seccomp.keyctl(),
+        "filter": seccomp.build().hex(),
+    }
+    try:
+        done = subprocess.run(  # noqa: S603  (an interpreter of this machine, with a text of ours)
+            [*command, *FLAGS, "-c", _COMPILE],
+            input=json.dumps(told).encode(),
+            capture_output=True,
+            timeout=MOST_S,
+            check=True,
+            cwd="/",
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+        )
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise SandboxError(
+            f"{command[-1]} cannot compile the code of the sandbox: {said[:300]}"
+        ) from error
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SandboxError(f"{command[-1]} cannot be run: {error}") from error
+    return done.stdout
+
 
 LIMITS: Mapping[str, int] = {
     "AS": 512 << 20,
@@ -62,8 +128,8 @@ class Sandbox:
     ) -> None:
         self.wrap, self.interpreter, self.uid, self.at_once = wrap, interpreter, uid, at_once
         self._room = asyncio.Semaphore(at_once)
-        self._look_s = watch.LOOK_S * max(1.0, at_once / 4)
-        self._bundle = bundle.build(as_user([interpreter.path], uid))
+        self._look_s = isolation.LOOK_S * max(1.0, at_once / 4)
+        self._bundle = build(as_user([interpreter.path], uid))
 
     async def run(self, program: Program) -> ExecutionResult:
         """Run a program until it ends. Raises SandboxError if it cannot be started."""
@@ -95,7 +161,7 @@ class Sandbox:
                     program.wall_s,
                     len(token),
                     self._look_s,
-                    max(memory, watch.MEMORY_BYTES),
+                    max(memory, isolation.MEMORY_BYTES),
                 )
                 status = process.returncode
                 if excess is not None:
@@ -126,9 +192,9 @@ class Sandbox:
         handed = (inside.fileno(), job.fileno(), told)
         command = [
             self.interpreter.path,
-            *bundle.FLAGS,
+            *FLAGS,
             "-c",
-            bundle.START,
+            START,
             *map(str, handed),
             most,
         ]
@@ -219,7 +285,9 @@ async def _attend(
             while excess is None and not over.is_set():
                 with suppress(TimeoutError):
                     await asyncio.wait_for(over.wait(), look_s)
-                excess = None if over.is_set() else watch.excess(process.pid, SCRATCH_BYTES, memory)
+                excess = (
+                    None if over.is_set() else isolation.excess(process.pid, SCRATCH_BYTES, memory)
+                )
     except TimeoutError:
         return None, None
     finally:

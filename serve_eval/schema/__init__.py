@@ -12,40 +12,35 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from serve_eval.schema.answering_servers import AnsweringServers
-from serve_eval.schema.attribution import (
-    Attributed,
-    Attribution,
-    WorkerFigures,
-    WorkerShare,
-    WorkerTimes,
+from serve_eval.schema.endpoint import (
+    NOT_PROVEN,
+    REHEARSED,
+    STAND_IN,
+    AnswerFileWriter,
+    DeployedServer,
+    DeploymentInfo,
+    Endpoint,
+    HeldServers,
+    KvTransfer,
+    LaunchContext,
+    PathClaim,
+    PathFinding,
+    PathPromiser,
+    PerfMetricsFolders,
+    PodContainer,
+    ProofState,
+    RepeatedAnswers,
+    ServedPod,
+    ServerInfo,
+    is_rehearsal,
+    is_stand_in,
 )
-from serve_eval.schema.content import (
-    AudioForm,
-    AudioUrl,
-    AudioUrlPart,
-    Content,
-    ImagePart,
-    ImageUrl,
-    InputAudio,
-    InputAudioPart,
-    MediaFile,
-    MediaForm,
-    MediaPart,
-    SentPart,
-    TextPart,
-    VideoPart,
-    VideoUrl,
-)
-from serve_eval.schema.cut import Cut, find_cut
-from serve_eval.schema.degradation import Degradation, RunningShare
-from serve_eval.schema.endpoint import AnswerFileWriter, Endpoint, LaunchContext
-from serve_eval.schema.engine_counts import EngineCounts, EngineReport, ServerCounts
 from serve_eval.schema.event import (
     AlarmRaised,
     EndpointReady,
     Event,
     MessageSaid,
+    Progress,
     ResultMade,
     RunError,
     RunFinished,
@@ -55,7 +50,9 @@ from serve_eval.schema.event import (
 )
 from serve_eval.schema.exchange import (
     LOOPED,
+    AnsweringServers,
     Attempt,
+    Cut,
     Failure,
     FailureKind,
     LogprobsForm,
@@ -65,18 +62,8 @@ from serve_eval.schema.exchange import (
     Response,
     ServerTiming,
     Usage,
+    find_cut,
     find_lost,
-)
-from serve_eval.schema.execution import ExecutionResult, ExitReason, Isolation, Program
-from serve_eval.schema.job_size import JobSize
-from serve_eval.schema.judge import Judge, Judgement, JudgeReport, Question
-from serve_eval.schema.path import (
-    NOT_PROVEN,
-    PathClaim,
-    PathFinding,
-    PathPromiser,
-    ProofState,
-    RepeatedAnswers,
 )
 from serve_eval.schema.plan import (
     AUTO,
@@ -84,6 +71,7 @@ from serve_eval.schema.plan import (
     REHEARSAL,
     AccuracySpec,
     Connection,
+    JobSize,
     Limits,
     ModelPreset,
     Order,
@@ -92,40 +80,74 @@ from serve_eval.schema.plan import (
     Shard,
     Spec,
 )
-from serve_eval.schema.progress import Progress
 from serve_eval.schema.reference import Reference, ReferenceRuns
-from serve_eval.schema.rehearsal import REHEARSED, STAND_IN, is_rehearsal, is_stand_in
-from serve_eval.schema.report import EffortSeen, Report, TaskReport, WrongExample
-from serve_eval.schema.result import ScorerError, Stability, TaskResult, UnscoredSample
-from serve_eval.schema.result_header import ResultHeader
+from serve_eval.schema.report import (
+    Attributed,
+    Attribution,
+    EffortSeen,
+    Report,
+    TaskReport,
+    WorkerFigures,
+    WorkerShare,
+    WorkerTimes,
+    WrongExample,
+)
+from serve_eval.schema.result import (
+    ResultHeader,
+    ScorerError,
+    Stability,
+    TaskResult,
+    UnscoredSample,
+)
 from serve_eval.schema.sample import (
     HOLDOUT,
     MEDIUM,
+    AudioForm,
+    AudioUrl,
+    AudioUrlPart,
     CallMessage,
+    Content,
     DataRoots,
     Dataset,
+    ImagePart,
+    ImageUrl,
+    InputAudio,
+    InputAudioPart,
+    MediaFile,
+    MediaForm,
+    MediaPart,
     Message,
+    Obedience,
     Override,
     Prompt,
     ResultMessage,
     Sample,
-    SamplingParams,
-    SourceFile,
-    ToolCall,
-)
-from serve_eval.schema.sampling_defaults import (
-    Obedience,
     SamplingDefault,
     SamplingDefaults,
+    SamplingParams,
+    SentPart,
     ServerDefaults,
+    SourceFile,
+    TextPart,
+    ToolCall,
+    VideoPart,
+    VideoUrl,
 )
 from serve_eval.schema.score import (
     MEAN,
     Aggregation,
     Breakdown,
+    ExecutionResult,
+    ExitReason,
     Hypothesis,
+    Isolation,
+    Judge,
+    Judgement,
+    JudgeReport,
     Metric,
     Outcome,
+    Program,
+    Question,
     Score,
     Scored,
     Secondary,
@@ -133,19 +155,20 @@ from serve_eval.schema.score import (
     no_breakdown,
     no_secondary,
 )
-from serve_eval.schema.server_info import (
-    DeployedServer,
-    DeploymentInfo,
-    HeldServers,
-    KvTransfer,
-    PerfMetricsFolders,
-    PodContainer,
-    ServedPod,
-    ServerInfo,
-)
 from serve_eval.schema.task import Need, Scorer, Scoring, Task, file_stem, is_mutable
-from serve_eval.schema.thoughts import ThoughtsSeen
-from serve_eval.schema.traffic import Acceptance, AnswerSpan, ConcurrencyStep, Load, Traffic
+from serve_eval.schema.traffic import (
+    Acceptance,
+    AnswerSpan,
+    ConcurrencyStep,
+    Degradation,
+    EngineCounts,
+    EngineReport,
+    Load,
+    RunningShare,
+    ServerCounts,
+    ThoughtsSeen,
+    Traffic,
+)
 from serve_eval.schema.verdict import (
     Ability,
     AcceptanceCheck,
@@ -167,7 +190,6 @@ if TYPE_CHECKING:
         BisectionStep,
         BisectionSuspect,
     )
-    from serve_eval.schema.canaries import CanaryLeak, CanaryRecord, CanaryResult, CanarySuspicion
     from serve_eval.schema.comparison import (
         Agreement,
         ComparedSide,
@@ -183,16 +205,26 @@ if TYPE_CHECKING:
         TextPlaces,
         TokenEquality,
     )
-    from serve_eval.schema.invariants import CacheUse, Invariant, Invariants, PressureUse
-    from serve_eval.schema.load_comparison import LoadComparison, TaskAtLoad
-    from serve_eval.schema.load_surface import (
+    from serve_eval.schema.invariants import (
+        CacheUse,
+        CanaryLeak,
+        CanaryRecord,
+        CanaryResult,
+        CanarySuspicion,
+        Invariant,
+        Invariants,
+        PressureUse,
+    )
+    from serve_eval.schema.load import (
         LoadBracket,
+        LoadComparison,
         LoadOutcome,
         LoadPoint,
         LoadStep,
         LoadSurface,
         LoadTask,
         LoadTime,
+        TaskAtLoad,
     )
     from serve_eval.schema.suite import (
         Scalar,
@@ -450,11 +482,9 @@ __all__ = [
 
 _LATER = (
     "bisection",
-    "canaries",
     "comparison",
     "invariants",
-    "load_comparison",
-    "load_surface",
+    "load",
     "suite",
     "tool_checks",
     "verification",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from serve_eval.schema.result_header import ResultHeader
+from serve_eval.schema.result import ResultHeader
 
 
 class BisectionResult(StrEnum):

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from serve_eval.schema.attribution import Attribution
 from serve_eval.schema.plan import Spec
-from serve_eval.schema.result import TaskResult
-from serve_eval.schema.result_header import ResultHeader
+from serve_eval.schema.report import Attribution
+from serve_eval.schema.result import ResultHeader, TaskResult
 from serve_eval.schema.traffic import Traffic
 from serve_eval.schema.verdict import Verdict
 

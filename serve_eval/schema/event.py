@@ -1,9 +1,10 @@
-"""The events of a run, for programs that follow it."""
+"""Define the events of a run, for programs that follow it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
@@ -121,3 +122,18 @@ Event = (
     | RunFinished
 )
 """An event of a run. RunStarted is the first one, RunFinished the last one."""
+
+
+class Progress(Protocol):
+    """A receiver of progress events of tasks; several tasks may run at once.
+
+    `failed` counts the missing answers by kind. The library itself never prints.
+    """
+
+    def begin(self, task: str, planned: int, completed: int) -> None: ...
+
+    def update(
+        self, task: str, done: int, failed: Mapping[FailureKind, int], value: float | None
+    ) -> None: ...
+
+    def end(self, task: str) -> None: ...

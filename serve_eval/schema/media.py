@@ -1,4 +1,4 @@
-"""Read the bytes of media, and turn files into the parts that are sent."""
+"""Read the bytes of media, and hash the prompts that hold them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from serve_eval.errors import DatasetError
-from serve_eval.schema.content import (
+from serve_eval.schema.sample import (
     AudioUrl,
     AudioUrlPart,
     ImagePart,
@@ -23,13 +23,79 @@ from serve_eval.schema.content import (
     MediaFile,
     MediaForm,
     MediaPart,
+    Message,
+    Prompt,
     SentPart,
     TextPart,
     VideoPart,
     VideoUrl,
 )
-from serve_eval.schema.sample import Message, Prompt
 from serve_eval.schema.task import Need
+
+HEAD_BYTES = 64
+"""First bytes of a file that tell its type."""
+IMAGES: Mapping[str, str] = {
+    "image/png": "PNG",
+    "image/jpeg": "JPEG",
+    "image/gif": "GIF",
+    "image/bmp": "BMP",
+    "image/webp": "WebP",
+}
+SOUNDS: Mapping[str, str] = {
+    "audio/wav": "WAV",
+    "audio/mpeg": "MP3",
+    "audio/flac": "FLAC",
+    "audio/ogg": "Ogg",
+    "audio/mp4": "M4A",
+}
+VIDEOS: Mapping[str, str] = {
+    "video/mp4": "MP4",
+    "video/quicktime": "QuickTime",
+    "video/webm": "WebM",
+    "video/x-matroska": "Matroska",
+    "video/x-msvideo": "AVI",
+    "video/ogg": "Ogg",
+}
+EXTENSIONS: Mapping[str, str] = {
+    **{name: name.partition("/")[2] for name in (*IMAGES, *SOUNDS, *VIDEOS)},
+    "audio/mpeg": "mp3",
+    "audio/mp4": "m4a",
+    "video/quicktime": "mov",
+    "video/x-matroska": "mkv",
+    "video/x-msvideo": "avi",
+    "video/ogg": "ogv",
+}
+"""The ending of a file of each type."""
+_STARTS = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"BM", "image/bmp"),
+    (b"fLaC", "audio/flac"),
+    (b"ID3", "audio/mpeg"),
+)
+_RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav", b"AVI ": "video/x-msvideo"}
+_BRANDS = {b"M4A ": "audio/mp4", b"M4B ": "audio/mp4", b"qt  ": "video/quicktime"}
+
+
+def recognise_media(content: bytes) -> str | None:
+    """Return the type of a medium by its first bytes, such as "video/mp4", or None."""
+    head = content[:HEAD_BYTES]
+    for start, found in _STARTS:
+        if head.startswith(start):
+            return found
+    if head[:4] in (b"RIFF", b"RF64"):
+        return _RIFF.get(head[8:12])
+    if head[4:8] == b"ftyp":
+        return _BRANDS.get(head[8:12], "video/mp4")
+    if head[:4] == b"OggS":
+        return "video/ogg" if b"\x80theora" in head else "audio/ogg"
+    if head[:4] == b"\x1aE\xdf\xa3":  # EBML; the name of its kind follows
+        return "video/webm" if b"webm" in head else "video/x-matroska"
+    if len(head) > 1 and head[0] == 0xFF and head[1] & 0xE6 == 0xE2:  # MPEG audio, layer III
+        return "audio/mpeg"
+    return None
+
 
 MediaKind = Literal["image", "sound", "video"]
 _NEEDS: Mapping[MediaKind, Need] = {
@@ -163,3 +229,43 @@ def media_bytes(part: SentPart) -> bytes | None:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError):
         return None
+
+
+def prompt_sha256(prompt: Prompt) -> str:
+    """Return the hex SHA-256 of a prompt.
+
+    It is that of a text's UTF-8, or of the compact JSON list of [role, content] pairs of messages,
+    including images as they are sent, and sounds and videos by their checksums.
+    """
+    if isinstance(prompt, str):
+        return hashlib.sha256(prompt.encode()).hexdigest()
+    return hashlib.sha256(
+        msgspec.json.encode([[turn.role, turn.content] for turn in map(put_checksums, prompt)])
+    ).hexdigest()
+
+
+def put_checksums(turn: Message) -> Message:
+    """Return a turn as it is hashed: images in base64, sounds and videos as their checksums.
+
+    Neither the path of a file nor the form in which a sound is sent matters. Raises DatasetError if
+    the file of an image is missing or has changed.
+    """
+    if isinstance(turn.content, str) or not turn.media:
+        return turn
+    return replace(turn, content=tuple(map(_put_checksum, turn.content)))
+
+
+def _put_checksum(part: TextPart | MediaPart) -> TextPart | MediaPart:
+    if isinstance(part, TextPart | ImagePart):
+        return part
+    if isinstance(part, MediaFile) and part.form == "image_url":
+        return inline(part)
+    checksum = f"sha256:{media_sha256(part)}"
+    if media_kind(part) == "video":
+        return VideoPart(video_url=VideoUrl(url=checksum))
+    return AudioUrlPart(audio_url=AudioUrl(url=checksum))
+
+
+def uniform(key: str) -> float:
+    """Return a number in [0, 1] that is fixed for a key and looks uniformly random over keys."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]) / 2**64

@@ -1,4 +1,4 @@
-"""The Plan and its parts: what a run asks, and how it is judged."""
+"""Define the Plan: what a run asks, how it is judged, and the job that runs it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from serve_eval.schema.sampling_defaults import ServerDefaults
+from serve_eval.schema.sample import ServerDefaults
 
 REHEARSAL = "rehearsal"
 """Launcher that starts the stand-in for trtllm-serve in the place of another launcher's servers."""
@@ -229,3 +229,19 @@ class Plan:
     def times(self, task: str) -> int:
         """Return how often each prompt of a task is asked."""
         return self.repeats_of.get(task, self.repeats)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSize:
+    """The size of a plan's job: nodes, and GPUs and tasks on each of them.
+
+    `whole_nodes`: nobody else may use the nodes. `sbatch_args` are the user's own options in the
+    plan, `notes` lines that a reader of the job script should see.
+    """
+
+    nodes: int = 1
+    gpus_per_node: int = 0
+    tasks_per_node: int = 1
+    whole_nodes: bool = False
+    sbatch_args: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -1,23 +1,17 @@
-"""The Report of a run and its tasks."""
+"""Define the Report of a run, with its tasks and the workers that answered them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from serve_eval.schema.attribution import Attribution
-from serve_eval.schema.degradation import Degradation
-from serve_eval.schema.endpoint import Endpoint
-from serve_eval.schema.engine_counts import EngineReport
-from serve_eval.schema.execution import Isolation
-from serve_eval.schema.judge import JudgeReport
-from serve_eval.schema.path import PathFinding
+from serve_eval.schema.endpoint import Endpoint, PathFinding
 from serve_eval.schema.plan import Plan, Spec
 from serve_eval.schema.reference import Reference
-from serve_eval.schema.result import TaskResult
-from serve_eval.schema.result_header import ResultHeader
-from serve_eval.schema.sampling_defaults import SamplingDefaults
-from serve_eval.schema.traffic import Load, Traffic
+from serve_eval.schema.result import ResultHeader, TaskResult
+from serve_eval.schema.sample import SamplingDefaults
+from serve_eval.schema.score import Isolation, JudgeReport
+from serve_eval.schema.traffic import Degradation, EngineReport, Load, Traffic
 from serve_eval.schema.verdict import Verdict
 
 
@@ -97,3 +91,113 @@ class Report(ResultHeader):
     unproven_answers: int = 0
     effort: tuple[EffortSeen, ...] = ()
     sampling_defaults: SamplingDefaults | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerShare:
+    """The answers that one worker took part in, compared with those of all others of its role.
+
+    `role` is context, generation, pair (of both) or server. `measure` is what counts as bad: wrong
+    answers, empty answers, failures, or first attempts of samples that failed. A pair is named
+    `CONTEXT + GENERATION`. `p` is that of an exact one-sided test that this worker is no worse than
+    the others (serve_eval.stats.contingency), `p_holm` the same, corrected over all rows of the
+    task. `accused`: the worker is worse, at the level given in the attribution.
+    """
+
+    worker: str
+    role: str
+    measure: str
+    answers: int
+    bad: int
+    others: int
+    others_bad: int
+    p: float
+    p_holm: float
+    accused: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFigures:
+    """Measurements of the requests that one worker took part in.
+
+    All are medians, None if the server does not report them. `kv_transfer_s` is the time that the
+    KV cache of a prompt took from the context to the generation server, and `kv_bytes` its size.
+    `cached_tokens` of `prompt_tokens`, in all, came from a prefix cache.
+    """
+
+    worker: str
+    role: str
+    answers: int
+    kv_transfer_s: float | None = None
+    kv_bytes: float | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerTimes:
+    """Times of the answers that one worker took part in, compared with those of the others.
+
+    All are medians, in seconds. `role` and names are those of a WorkerShare. A `worker` without a
+    name stands for all servers of the role, compared with those of the other. `longer` of `answers`
+    took more than twice as long as those they are compared with. `p` is that of the sign test that
+    at most half do, `p_holm` the same, corrected over all rows. `slow`: `p_holm` is .01 or below.
+    In a run, alike prompts are compared, and times are those that the others would take at the
+    worker's load. `loaded` says what a worker that takes longer than the others had more of, if
+    that explains it; its figures are then those of all answers.
+    """
+
+    worker: str
+    role: str
+    taken_s: float
+    others_s: float
+    longer: int
+    answers: int
+    p: float
+    p_holm: float
+    slow: bool = False
+    loaded: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attribution:
+    """The workers behind an endpoint that took part in the answers, and those at fault.
+
+    `how` says how that is known: response headers, metrics or ids of the answers, request traces,
+    times (of arrival), or asked (each worker, or pair, got requests of its own). `joined` of
+    `planned` samples are attributed. `alpha` is the probability of accusing any worker if all are
+    healthy. `times` show slow workers, which is not an accusation. `counted` says which answers are
+    wrong, and on which prompts, if a reference decides it. `dealt_by` names what the router's
+    choice depended on (subject, beginning, place, difficulty): only answers to prompts that are
+    alike in it were compared.
+    """
+
+    how: str
+    joined: int
+    planned: int
+    alpha: float
+    rows: tuple[WorkerShare, ...]
+    figures: tuple[WorkerFigures, ...] = ()
+    times: tuple[WorkerTimes, ...] = ()
+    counted: str = ""
+    dealt_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attributed(ResultHeader):
+    """The content of attribution.json: the result of asking each worker separately.
+
+    `alone` covers each worker answering on its own, `in_pairs` every context server with every
+    generation server (None: not asked), and `transfer` the pairs against their servers alone. If
+    pairs were asked, each of the three uses a third of the significance level. `asked` is the
+    number of prompts, `requests` that of all requests.
+    """
+
+    run: str
+    workers: tuple[tuple[str, str], ...]
+    asked: int
+    requests: int
+    alone: Attribution
+    in_pairs: Attribution | None
+    transfer: Attribution | None
+    warnings: tuple[str, ...] = ()

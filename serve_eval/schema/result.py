@@ -1,4 +1,4 @@
-"""The result of one task."""
+"""Define the result of one task, and the beginning of every file of results."""
 
 from __future__ import annotations
 
@@ -6,6 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from serve_eval.schema.score import MEAN, Metric, Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultHeader:
+    """The keys with which the result of every command begins.
+
+    `model` is the one that was judged (None: not known, or several). `started_at` is the time in
+    ISO 8601 ("": not known), and `wall_s` the seconds from then to the end. `rehearsal`: the
+    stand-in answered, so that nothing was judged.
+    """
+
+    schema_version: int = 1
+    started_at: str
+    wall_s: float
+    model: str | None = None
+    exit_code: int
+    rehearsal: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

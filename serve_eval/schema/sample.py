@@ -1,14 +1,96 @@
-"""Types of what is asked: prompts, sampling parameters, samples and data sets."""
+"""Define what is asked: content, prompts, sampling parameters, samples and data sets.
+
+Parts have the form in which they are sent. A MediaFile stands for a part whose bytes lie in a
+file: it is read when its request is built, so that samples do not hold videos in memory.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from msgspec import Struct
 
-from serve_eval.schema.content import Content, ImagePart, MediaFile, MediaPart, TextPart
+
+class TextPart(Struct, frozen=True, tag="text", tag_field="type"):
+    """Text within a turn that also has media."""
+
+    text: str
+
+
+class ImageUrl(Struct, frozen=True):
+    """The URL of an image: here always a `data:image/...;base64,` URL that holds it."""
+
+    url: str
+
+
+class ImagePart(Struct, frozen=True, tag="image_url", tag_field="type"):
+    """An image within a turn."""
+
+    image_url: ImageUrl
+
+
+class InputAudio(Struct, frozen=True):
+    """A sound in base64 with its format: wav or mp3 at OpenAI, others at some servers."""
+
+    data: str
+    format: str
+
+
+class InputAudioPart(Struct, frozen=True, tag="input_audio", tag_field="type"):
+    """A sound within a turn, in the form of OpenAI."""
+
+    input_audio: InputAudio
+
+
+class AudioUrl(Struct, frozen=True):
+    """The URL of a sound, as a rule a `data:audio/...;base64,` URL that holds it."""
+
+    url: str
+
+
+class AudioUrlPart(Struct, frozen=True, tag="audio_url", tag_field="type"):
+    """A sound within a turn, in a form of vLLM and trtllm-serve."""
+
+    audio_url: AudioUrl
+
+
+class VideoUrl(Struct, frozen=True):
+    """The URL of a video, as a rule a `data:video/...;base64,` URL that holds it."""
+
+    url: str
+
+
+class VideoPart(Struct, frozen=True, tag="video_url", tag_field="type"):
+    """A video within a turn, in the form of vLLM and trtllm-serve."""
+
+    video_url: VideoUrl
+
+
+AudioForm = Literal["input_audio", "audio_url"]
+MediaForm = Literal["image_url", "input_audio", "audio_url", "video_url"]
+"""The type of the part as which a medium is sent."""
+
+
+class MediaFile(Struct, frozen=True, kw_only=True, tag="local_file", tag_field="type"):
+    """An image, a sound or a video in a file, which the client sends as a part of type `form`.
+
+    `size` is in bytes. `sha256` is the checksum of the bytes in hexadecimal.
+    """
+
+    form: MediaForm
+    path: str
+    media_type: str
+    size: int
+    sha256: str
+
+
+SentPart = ImagePart | InputAudioPart | AudioUrlPart | VideoPart
+"""A medium as it is sent."""
+MediaPart = SentPart | MediaFile
+Content = str | tuple[TextPart | MediaPart, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,3 +259,59 @@ class Dataset:
     total: int
     deviation: str | None = None
     notes: tuple[str, ...] = ()
+
+
+Obedience = Literal["heeded", "ignored", "refused", "unknown"]
+"""The answer of a server to a value in a request: it heeds, ignores or refuses it."""
+ServerDefaults = Literal["neutral", "keep"]
+"""The policy for sampling defaults: send neutral values in their place, or keep those of the
+server."""
+
+
+class SamplingDefault(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One field that decides an answer, and the server's handling of it.
+
+    `name` is the usual name and `sent_as` the one that this server takes. `obedience` says if a
+    value in a request counts. `adds` says if the server puts a value of its own in the place of a
+    missing one (None: not known). `neutral` is the value that changes nothing (None: no value is
+    known to be safe with this server). `value` is the server's own value, if its log names it.
+    """
+
+    name: str
+    sent_as: str
+    obedience: Obedience
+    adds: bool | None = None
+    neutral: float | None = None
+    value: float | None = None
+
+
+class SamplingDefaults(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The sampling defaults of an endpoint, and the cost of the probe that found them.
+
+    `unknown` says why something is not known ("": everything is). `log` is the line of a server's
+    log that names overridden defaults. `sent` are the neutral values that the run sends, by the
+    names that the server takes.
+    """
+
+    fields: tuple[SamplingDefault, ...] = ()
+    unknown: str = ""
+    log: str = ""
+    policy: ServerDefaults = "neutral"
+    sent: dict[str, float] = {}
+    requests: int = 0
+    tokens: int = 0
+    wall_s: float = 0.0
+
+    @property
+    def added(self) -> tuple[SamplingDefault, ...]:
+        """The fields to which the server adds a value."""
+        return tuple(one for one in self.fields if one.adds)
+
+    @property
+    def possible(self) -> tuple[SamplingDefault, ...]:
+        """The fields of which it is not known whether the server adds a value."""
+        return tuple(one for one in self.fields if one.adds is None)
+
+    def find(self, name: str) -> SamplingDefault | None:
+        """Return the field with this usual name, or None."""
+        return next((one for one in self.fields if one.name == name), None)

@@ -1,15 +1,17 @@
-"""Types that turn answers into values: scores, metrics and their aggregations."""
+"""Define how answers become values: scores, metrics, programs that run and models that judge."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
-from serve_eval.schema.sample import Sample
+from serve_eval.schema.plan import Connection
+from serve_eval.schema.sample import Message, Sample, SamplingParams
+from serve_eval.schema.traffic import Traffic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,3 +142,139 @@ Breakdown = Callable[[Iterable[tuple[Sample, float]]], Mapping[str, object]]
 def no_breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
     """Return no breakdown, the default."""
     return {}
+
+
+class ExitReason(StrEnum):
+    """The way in which a program ended.
+
+    PASSED: after its last line. RAISED: by an exception, or an exit with its status 1. EXITED:
+    before its last line by another exit of its own. KILLED: by a signal, which some of the limits
+    send, or by us because all its processes together used too much. TIMEOUT: at the time limit.
+    """
+
+    PASSED = "passed"
+    RAISED = "raised"
+    EXITED = "exited"
+    KILLED = "killed"
+    TIMEOUT = "timeout"
+
+
+class ExecutionResult(Struct, frozen=True, kw_only=True, gc=False):
+    """The result of a program.
+
+    `exit` is its exit status, 128 + n after signal n, None if we ended it.
+    """
+
+    ended: ExitReason
+    exit: int | None
+    stdout: str = ""
+    stderr: str = ""
+
+
+class GivenPiece(Struct, frozen=True, kw_only=True, gc=False):
+    """A piece of a file that checks read: `size` bytes from `start`, with their SHA-256.
+
+    A data set with megabytes of tests for each sample stays in its file until a program runs.
+    """
+
+    path: str
+    start: int
+    size: int
+    sha256: str
+
+
+class Program(Struct, frozen=True, kw_only=True, gc=False):
+    """Python code to run in isolation.
+
+    `code` runs first, then `checks` in a process of their own, with the names that `code` defined.
+    The program passes if both complete within `wall_s` seconds. Checks find the bytes of a `given`
+    piece under the name GIVEN, which the program never sees. `memory_bytes` replaces the limit of
+    the sandbox on memory.
+    """
+
+    code: str
+    checks: str = ""
+    stdin: str = ""
+    wall_s: float = 10.0
+    given: GivenPiece | UnsetType = UNSET
+    memory_bytes: int | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolation:
+    """The isolation of generated code from this machine, as a probe found it from within.
+
+    `network` and `writable` are what the code could reach: any network, and which folders. `uid` is
+    its user as the kernel sees it, `python` the version that ran it, `limits` what one program may
+    use (bytes, seconds, counts).
+    """
+
+    name: str
+    network: bool
+    writable: tuple[str, ...]
+    uid: int
+    python: str
+    limits: Mapping[str, int]
+
+
+class Judgement(Struct, frozen=True, kw_only=True, gc=False):
+    """A judge's grade of an answer, from 0 to 1, where 1 is good; None if it cannot be read."""
+
+    judge: str
+    metric: str
+    round: int
+    value: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """A model that grades the answers of another.
+
+    `base_url` None: the judged endpoint itself, which is reached as the plan says. `name` appears
+    in the report and with its judgements. `concurrency` None: that of the plan; `rate_limit` and
+    `requests_per_minute` None: no limit. `connection` holds the name of the key's variable, never
+    a key.
+    """
+
+    name: str
+    sampling: SamplingParams
+    base_url: str | None = None
+    model: str | None = None
+    connection: Connection = field(default_factory=Connection)
+    extra: Mapping[str, object] = field(default_factory=dict)
+    concurrency: int | None = None
+    rate_limit: float | None = None
+    requests_per_minute: int | None = None
+
+
+class Question(Struct, frozen=True, kw_only=True, gc=False):
+    """One question to a judge about one answer, by one `metric`, in the `round` counted from 1.
+
+    `read` converts what it says to a number from 0 to 1, or None if that cannot be read.
+    """
+
+    judge: Judge
+    metric: str
+    round: int
+    prompt: tuple[Message, ...]
+    read: Callable[[str], float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeReport:
+    """The judgements that a judge gave on a task's answers.
+
+    Counts are of judgements. Of the `planned` ones, `unreadable` held no verdict (`truncated` of
+    these were cut), `failed` got no answer, and `missing` were not requested. `traffic` is over all
+    sessions.
+    """
+
+    name: str
+    model: str | None
+    base_url: str | None
+    planned: int
+    unreadable: int
+    truncated: int
+    failed: int
+    missing: int
+    traffic: Traffic

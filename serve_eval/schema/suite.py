@@ -10,7 +10,7 @@ from typing import Literal
 
 from serve_eval.schema.event import RunError
 from serve_eval.schema.plan import Plan
-from serve_eval.schema.result_header import ResultHeader
+from serve_eval.schema.result import ResultHeader
 from serve_eval.schema.verdict import OtherRule, VerdictOutcome
 
 Scalar = str | int | float | bool

@@ -8,8 +8,6 @@ from enum import StrEnum
 from typing import Literal
 
 from serve_eval.schema.exchange import Response
-from serve_eval.schema.execution import Program
-from serve_eval.schema.judge import Question
 from serve_eval.schema.sample import DataRoots, Dataset, Prompt, Sample, SamplingParams
 from serve_eval.schema.score import (
     MEAN,
@@ -17,6 +15,8 @@ from serve_eval.schema.score import (
     Breakdown,
     Hypothesis,
     Metric,
+    Program,
+    Question,
     Score,
     Secondary,
     no_breakdown,

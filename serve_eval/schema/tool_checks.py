@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from serve_eval.schema.result_header import ResultHeader
+from serve_eval.schema.result import ResultHeader
 
 ToolForm = Literal["whole", "stream"]
 """The form of an answer: one body, or an event stream."""

@@ -1,9 +1,12 @@
-"""Counts of attempts, times, tokens and load."""
+"""Define the counts that a run keeps of attempts, times, tokens, engines and thoughts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import Struct
 
 from serve_eval.schema.plan import Limits
 
@@ -103,3 +106,139 @@ class Load:
     outages: int = 0
     away_s: float = 0.0
     cores_busy: float | None = None
+
+
+KV_TRANSFER = "external_kv_transfer"
+"""vLLM's name for prompt tokens whose KV cache came from another server."""
+
+
+class EngineCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The counts of a server's engine, over all of its clients (None: it does not count this).
+
+    `requests` are those that it finished, for whatever reason. `prompt_tokens_by_source` says by
+    vLLM's names where the KV cache of prompts came from: local_compute, local_cache_hit,
+    external_kv_transfer. The prefix cache was asked for `prefix_cache_queries` tokens and had
+    `prefix_cache_hits` of them. `transfers` are the KV caches of prompts that it sent to another
+    server. `transfer_faults` counts failures of a KV connector by their kind. Speculative decoding
+    made `drafts`, which held `draft_tokens`, of which `accepted_tokens` became part of an answer;
+    SGLang counts only how often it verified some, which are its drafts here.
+    """
+
+    requests: int | None = None
+    prompt_tokens: int | None = None
+    generated_tokens: int | None = None
+    prompt_tokens_by_source: Mapping[str, int] | None = None
+    prefix_cache_queries: int | None = None
+    prefix_cache_hits: int | None = None
+    preemptions: int | None = None
+    transfers: int | None = None
+    transfer_faults: Mapping[str, int] | None = None
+    drafts: int | None = None
+    draft_tokens: int | None = None
+    accepted_tokens: int | None = None
+
+    @property
+    def moved_tokens(self) -> int | None:
+        """The prompt tokens whose KV cache came from another server."""
+        sources = self.prompt_tokens_by_source
+        return None if sources is None else sources.get(KV_TRANSFER, 0)
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """The mean tokens of a step with a draft: 1 + accepted tokens / drafts."""
+        if not self.drafts or self.accepted_tokens is None:
+            return None
+        return 1.0 + self.accepted_tokens / self.drafts
+
+
+class ServerCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The counts of one server between two readings, at the start and the end of a session.
+
+    `role` is that of DeployedServer. `counts` is None if they are not known, and `lost` says why.
+    """
+
+    server: str
+    url: str
+    role: str | None = None
+    counts: EngineCounts | None = None
+    lost: str | None = None
+
+
+class EngineReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The counts of the engines during a session, or during all sessions of a run.
+
+    Meanwhile we sent at most `sent` requests, and `answered` samples were answered, each with at
+    least one of them. Companions, such as the runs of a comparison for second answers, sent at most
+    `companions`.
+    """
+
+    servers: tuple[ServerCounts, ...]
+    sent: int
+    answered: int
+    companions: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningShare:
+    """The share of bad answers among the latest `window` considered requests, at several requests.
+
+    `at` counts requests from 1 over the run. `by_start` is in the order of their starts, `by_end`
+    in that of their ends, in which long answers come late for every endpoint.
+    """
+
+    window: int
+    at: tuple[int, ...]
+    by_start: tuple[float, ...]
+    by_end: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Degradation:
+    """A run whose answers became worse, in the order in which its requests started.
+
+    `measure` says in what: the value, or answers that are empty, repeat themselves, or are longer
+    or shorter than most. `since` is the number of the first worse request, `noticed` that of the
+    request at which it was certain, counted from 1. `before` and `after` are the shares of bad
+    answers before `since` and from it on. `started_s` is the time at which that request started, in
+    seconds since 1970 in UTC. `counted` says which answers are bad, and on which prompts, if a
+    reference decides it; both shares are then among those, while the numbers remain those of all
+    requests.
+    """
+
+    measure: str
+    since: int
+    noticed: int
+    of: int
+    before: float
+    after: float
+    started_s: float
+    course: RunningShare | None = None
+    counted: str = ""
+
+
+class ThoughtsSeen(Struct, kw_only=True, omit_defaults=True):
+    """Counts of the answers that thoughts would have spoilt.
+
+    `stopped` were ended by a stop string within their thoughts, and asked again without stop
+    strings. `withheld` were asked without them from the beginning, once this had happened: both are
+    cut at the first stop string behind their thoughts. `unmarked` were cut at max_tokens within
+    thoughts that the chat template had opened, so that nothing in them says so.
+    """
+
+    stopped: int = 0
+    withheld: int = 0
+    unmarked: int = 0
+
+    def remarks(self) -> Iterator[str]:
+        """Yield what a reader of the scores should know."""
+        if self.stopped:
+            yield (
+                f"stop strings ended {self.stopped} answers within the model's thoughts: they were"
+                f" asked again, and {self.withheld} others asked, without stop strings, and"
+                " serve-eval cut them at the first one behind the thoughts"
+            )
+        if self.unmarked:
+            yield (
+                f"{self.unmarked} answers were cut within thoughts that the chat template opens:"
+                " they count as thoughts, without an answer"
+            )

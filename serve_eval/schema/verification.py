@@ -7,9 +7,9 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from serve_eval.schema.engine_counts import ServerCounts
-from serve_eval.schema.result_header import ResultHeader
-from serve_eval.schema.sampling_defaults import SamplingDefaults
+from serve_eval.schema.result import ResultHeader
+from serve_eval.schema.sample import SamplingDefaults
+from serve_eval.schema.traffic import ServerCounts
 
 REFERENCE_VERSION = 1
 """Version of the reference file. It changes when an old program could misread a new file."""

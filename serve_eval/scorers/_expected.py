@@ -1,4 +1,4 @@
-"""Read what a case expects, for the named scorers.
+"""Read what a case expects, and grade an answer that may be partly right.
 
 An expectation is a bare value (`expected: Paris`), or a mapping that has it under `answer`. The
 other names in BioChatter's files are read first: `words_in_response` by words, `parts_of_query` by
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from serve_eval.errors import PlanError
-from serve_eval.schema import Score
+from serve_eval.schema import Outcome, Score
 
 ANSWER, WORDS, PARTS = "answer", "words_in_response", "parts_of_query"
 _WRONG = ("I do not know.", "nothing of the kind", "?", "0", "-", "none", "\u00a7", "1e9")
@@ -111,4 +111,35 @@ def find_zero_answer(score: Callable[[str], Score], *also: str) -> str:
     raise PlanError(
         "no answer with score 0 was found",
         hint="Expect something that not every answer has.",
+    )
+
+
+FULL = "full marks"
+"""Part of a score: the share of answers with all points."""
+
+
+def grade_value(
+    value: float,
+    answer: str | None,
+    parts: Mapping[str, float] | None = None,
+    *,
+    mode: str | None = None,
+) -> Score:
+    """Return a score that is correct at 1, wrong at 0, and partial between.
+
+    It is `unparsed` if nothing was extracted. `mode` is the way in which the answer failed, if it
+    did.
+    """
+    if answer is None:
+        outcome = Outcome.UNPARSED
+    elif value >= 1.0:
+        outcome = Outcome.CORRECT
+    else:
+        outcome = Outcome.PARTIAL if value > 0.0 else Outcome.WRONG
+    return Score(
+        value=value,
+        outcome=outcome,
+        answer=answer,
+        parts=parts or {},
+        mode=mode if value < 1.0 else None,
     )

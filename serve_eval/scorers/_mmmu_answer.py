@@ -1,15 +1,18 @@
-"""Shorten a thinking model's answer to what MMMU's rules read, as TensorRT-LLM's suite does.
+"""Find the letter or short answer in an answer to a question about media.
 
 MMMU's own rules miss common forms, such as "**Answer: B**" and "D) Phytoplasma". The suite
 therefore has two post-processors, by option: `strip_thinking_mmmu`, and `kimi_k3_mmmu` for an
 answer with channels, `<|open|>response<|sep|>...<|close|>response`. Their rules are part of the
 number and are kept as they are, with their quirks: "Answer: because" states the letter B.
+
+Rules: those of the mixed-modality tasks of TensorRT-LLM's suite. Of an answer with sections, such
+as "audio: ...", only that of the asked medium counts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from string import ascii_uppercase
 from typing import Literal
 
@@ -111,3 +114,55 @@ def _trim_aside(text: str) -> str:
 def _unwrap_letter(text: str) -> str:
     letter = _LETTER.fullmatch(text)
     return letter[1].upper() if letter else text
+
+
+def find_given_letter(text: str, options: Sequence[str]) -> str | None:
+    """Return the last letter as "(A)", else as a word of its own, else by an option's text.
+
+    The option whose text comes last is used only in answers of more than five words.
+    """
+    for mark in ",.!?;:'":
+        text = text.strip(mark)
+    text = f" {text} "
+    forms: list[tuple[str, Callable[[int], str]]] = [
+        (text, lambda i: f"({ascii_uppercase[i]})"),
+        (text, lambda i: f" {ascii_uppercase[i]} "),
+    ]
+    if len(text.split()) > 5:
+        forms.append((text.lower(), lambda i: options[i].lower()))
+    for searched, form in forms:
+        places = [searched.rfind(form(i)) for i in range(len(options))]
+        if places and max(places) >= 0:
+            return ascii_uppercase[places.index(max(places))]
+    return None
+
+
+LAST_LETTER = {"image": "E", "video": "D"}
+"""The last letter of the options of a question about such a medium."""
+
+_SECTION = re.compile(r"(?im)^[^\S\n]*+(image|audio|video)\s*+:")
+
+
+def find_section(medium: str, text: str) -> str:
+    """Return the last section that a text has for a medium, on one line, or the text."""
+    heads = list(_SECTION.finditer(text))
+    ends = [*(head.start() for head in heads[1:]), len(text)]
+    for head, end in reversed(list(zip(heads, ends, strict=False))):
+        if head[1].casefold() == medium:
+            return " ".join(text[head.end() : end].split())
+    return text
+
+
+def find_letter(text: str, last: str) -> str | None:
+    """Return the stated letter, else one at the start, else the last one that stands alone.
+
+    Letters go from A up to `last`, and may be small: the article in "a dog" is one.
+    """
+    letters = f"A-{last}a-{last.lower()}"
+    stated = re.search(rf"\b(?:answer\s*+(?:is|:)?|option)\s*+\(?\s*+([{letters}])", text)
+    if stated:
+        return stated[1].upper()
+    if (leading := find_leading_letter(text.lstrip(), letters)) is not None:
+        return leading
+    alone = re.findall(rf"(?<![A-Za-z])([{letters}])(?![A-Za-z])", text)
+    return alone[-1].upper() if alone else None

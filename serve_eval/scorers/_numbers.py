@@ -12,7 +12,7 @@ import math
 import re
 import unicodedata
 
-from serve_eval.scorers._markup import BOX, THIN, UNBOX, strip_markup
+from serve_eval.scorers._plain_text import BOX, THIN, UNBOX, strip_markup
 
 _OPAQUE = "\ue003"
 """Character for a symbol that makes the number next to it part of a larger expression."""

@@ -1,10 +1,12 @@
-"""Find what is wrong with a tool call or a guided answer as a server gave it."""
+"""Find and count what is wrong with tool calls or guided answers as a server gave them."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from typing import Any, Literal
 
@@ -12,9 +14,69 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from serve_eval.schema import Outcome, Response, Sample, Score, ToolCall
-from serve_eval.scorers._call_faults import CallFault
-from serve_eval.scorers._json import same
+from serve_eval.scorers._blocks import same
 from serve_eval.scorers._validation import is_valid
+
+
+class CallFault(StrEnum):
+    """One kind of error, from the most to the least telling if an answer has several."""
+
+    MARKUP = "markup left"
+    BROKEN_TEXT = "broken characters"
+    CUT = "cut"
+    INVALID_JSON = "invalid JSON"
+    EMPTY_ARGUMENTS = "empty arguments"
+    UNKNOWN_NAME = "unknown tool"
+    SCHEMA = "schema mismatch"
+    MISSED = "missed call"
+    UNWANTED = "unwanted call"
+    EMPTY = "empty answer"
+    LOST_TOKENS = "lost tokens"
+    FINISH = "wrong finish_reason"
+    FRAME = "bad id or index"
+    VALUES = "other values"
+
+
+POINTS_TO: Mapping[CallFault, str] = {
+    CallFault.MARKUP: (
+        "the tool parser does not fit the model, or misses a mark that arrives in pieces: the call"
+        " stays in the text, or marks stay in its arguments"
+    ),
+    CallFault.BROKEN_TEXT: ("the stream, or the parser, cuts within the bytes of one character"),
+    CallFault.CUT: "max_tokens ended the answer: raise it, or the answer never ends",
+    CallFault.INVALID_JSON: (
+        "a piece of the arguments was lost or sent twice, or guided decoding was not applied"
+    ),
+    CallFault.EMPTY_ARGUMENTS: (
+        "the server writes an empty text where {} is due: clients that parse arguments break"
+    ),
+    CallFault.UNKNOWN_NAME: (
+        "the parser cut the name, or tool_choice was not enforced, or the model made it up"
+    ),
+    CallFault.SCHEMA: (
+        "arguments were lost or changed, or guided decoding ignores a part of the schema"
+    ),
+    CallFault.MISSED: (
+        "the parser did not see the call, tool_choice was not enforced, or the model chose none"
+    ),
+    CallFault.UNWANTED: "tool_choice was not enforced, or the model chose to call",
+    CallFault.EMPTY: "neither a text nor a call: a parser swallowed it, or the model said nothing",
+    CallFault.LOST_TOKENS: (
+        "the server counts far more tokens than it shows: reasoning or text vanished in a parser"
+    ),
+    CallFault.FINISH: "the server's ending of a call: clients that look at it miss the call",
+    CallFault.FRAME: "the server's frame of the calls: clients join pieces by id and index",
+    CallFault.VALUES: "values were changed or mixed up, or the model does not copy well",
+}
+"""The part of a server that an error points to."""
+OF_SERVER = (
+    CallFault.EMPTY_ARGUMENTS,
+    CallFault.LOST_TOKENS,
+    CallFault.FINISH,
+    CallFault.FRAME,
+)
+"""Errors that no model can make."""
+
 
 Wanted = Literal["call", "no call", "json", "text"]
 
@@ -211,3 +273,41 @@ def _has_values(expected: ServedExpectation, made: Sequence[ToolCall]) -> bool:
     wanted = [(call.name, json.loads(call.arguments)) for call in expected.calls]
     pairs = zip(wanted, read, strict=True)
     return all(b is None or one != other or same(a, b) for (one, a), (other, b) in pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerCounts:
+    """Numbers of calls: those that were wanted, those that were not, and those that are missing."""
+
+    right: int
+    unwanted: int
+    missed: int
+
+    @property
+    def precision(self) -> float:
+        """The share of what was done that was wanted; 1 if nothing was done."""
+        return _divide(self.right, self.right + self.unwanted)
+
+    @property
+    def recall(self) -> float:
+        """The share of what was wanted that was done; 1 if nothing was wanted."""
+        return _divide(self.right, self.right + self.missed)
+
+    @property
+    def f1(self) -> float:
+        """The harmonic mean of the two: 2 right / (2 right + unwanted + missed)."""
+        return _divide(2 * self.right, 2 * self.right + self.unwanted + self.missed)
+
+
+def count_trigger(choices: Iterable[tuple[bool, bool]]) -> TriggerCounts:
+    """Return the counts of (wanted, done) pairs."""
+    right = unwanted = missed = 0
+    for wanted, done in choices:
+        right += wanted and done
+        unwanted += done and not wanted
+        missed += wanted and not done
+    return TriggerCounts(right, unwanted, missed)
+
+
+def _divide(part: int, whole: int) -> float:
+    return part / whole if whole else 1.0

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Generic, NamedTuple, TypeVar
 
-from serve_eval.scorers._markup import BOX, UNBOX
-from serve_eval.scorers._prepared import prepare, prepare_words
+from serve_eval.scorers._plain_text import BOX, UNBOX, prepare, prepare_words
 from serve_eval.scorers._statements import (
     AS_WORD,
     JOINED,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from serve_eval.scorers._markup import BOX, UNBOX
+from serve_eval.scorers._plain_text import BOX, UNBOX
 
 MARKS = rf"[\s\"'(\[{{:$>{BOX}\u2026]{{0,8}}+"
 """Marks before the word that is stated."""

@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 
 from serve_eval.errors import PlanError
 from serve_eval.schema import ExecutionResult, ExitReason, Outcome, Program, Response, Score, Scorer
+from serve_eval.scorers._blocks import find_blocks, last_code
 from serve_eval.scorers._expected import kind, place, value_of
-from serve_eval.scorers._fences import find_blocks, last_code
 
 STOP = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 """Strings that end a completed function, section 2.1 of the paper."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from serve_eval.schema import Outcome, Response, Score, Scorer
-from serve_eval.scorers._biochatter import check_alone, clean
 from serve_eval.scorers._expected import kind, place, text_of, text_problems, value_of
-from serve_eval.scorers._words import plain
+from serve_eval.scorers._plain_text import check_alone, clean, plain
 
 
 def scorer(

@@ -9,9 +9,9 @@ from typing import Any
 
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.schema import Outcome, Response, Score, Scorer
+from serve_eval.scorers._blocks import NOTHING, find_json, is_json, same
+from serve_eval.scorers._examples import generate_instance
 from serve_eval.scorers._expected import find_zero_answer, kind, place, value_of
-from serve_eval.scorers._instance import generate_instance
-from serve_eval.scorers._json import NOTHING, find_json, is_json, same
 from serve_eval.scorers._validation import check_schema, is_surely_valid, is_valid
 
 EXACT, VALID, PARSED = "exact", "schema_valid", "parsed"

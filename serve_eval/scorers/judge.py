@@ -15,10 +15,9 @@ import msgspec
 from serve_eval.errors import PlanError
 from serve_eval.schema import Judgement, Outcome, Question, Response, Sample, Score, Scorer
 from serve_eval.scorers import _judge_prompts as prompts
-from serve_eval.scorers._graded import grade_value
-from serve_eval.scorers._judge_metrics import MetricEntry
-from serve_eval.scorers._judge_metrics import metrics as checked_metrics
-from serve_eval.scorers._judge_panel import JudgeEntry, panel
+from serve_eval.scorers._expected import grade_value
+from serve_eval.scorers._judge_file import JudgeEntry, MetricEntry, panel
+from serve_eval.scorers._judge_file import metrics as checked_metrics
 
 JUDGES_APART, ROUNDS_APART = "judges_apart", "rounds_apart"
 """Parts of a score: the spread of the judges, and of the rounds of one judge."""

@@ -20,8 +20,13 @@ from typing import Any
 
 from serve_eval.errors import PlanError, install_hint
 from serve_eval.schema import Response, Score, Scorer
-from serve_eval.scorers._expected import find_zero_answer, place, text_of, text_problems
-from serve_eval.scorers._graded import grade_value
+from serve_eval.scorers._expected import (
+    find_zero_answer,
+    grade_value,
+    place,
+    text_of,
+    text_problems,
+)
 
 TIMED_OUT = "timed out"
 """Part of a score and failure mode: comparing the answer took too long."""

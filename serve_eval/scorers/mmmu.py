@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from serve_eval.schema import Outcome, Score
-from serve_eval.scorers._mmmu_letters import find_given_letter as find_given_letter
+from serve_eval.scorers._mmmu_answer import find_given_letter as find_given_letter
 
 STATED = "stated_letter"
 

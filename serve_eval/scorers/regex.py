@@ -12,9 +12,17 @@ from typing import Any
 
 from serve_eval.errors import PlanError
 from serve_eval.schema import Response, Score, Scorer
-from serve_eval.scorers._expected import PARTS, find_zero_answer, items_of, kind, place, place_items
-from serve_eval.scorers._graded import FULL, grade_value
-from serve_eval.scorers._matching import LONGEST, build_match, shortest
+from serve_eval.scorers._examples import LONGEST, build_match, shortest
+from serve_eval.scorers._expected import (
+    FULL,
+    PARTS,
+    find_zero_answer,
+    grade_value,
+    items_of,
+    kind,
+    place,
+    place_items,
+)
 
 EXAMPLE = "example"
 """Key of a mapping for a text that has all the parts, if none can be generated."""

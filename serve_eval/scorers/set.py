@@ -10,8 +10,11 @@ import re
 from typing import Literal
 
 from serve_eval.schema import Outcome, Response, Score, Scorer
+from serve_eval.scorers._blocks import find_json
 from serve_eval.scorers._expected import (
+    FULL,
     find_zero_answer,
+    grade_value,
     is_text,
     items_of,
     kind,
@@ -19,9 +22,7 @@ from serve_eval.scorers._expected import (
     place_items,
     value_of,
 )
-from serve_eval.scorers._graded import FULL, grade_value
-from serve_eval.scorers._json import find_json
-from serve_eval.scorers._words import plain
+from serve_eval.scorers._plain_text import plain
 
 PRECISION, RECALL = "precision", "recall"
 # Both read any text in linear time: each run of white space is matched only from its start.

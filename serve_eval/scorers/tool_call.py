@@ -7,9 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from serve_eval.schema import Need, Response, Score, Scorer, ToolCall
-from serve_eval.scorers._expected import items_of, kind, place, place_items, value_of
-from serve_eval.scorers._graded import FULL, grade_value
-from serve_eval.scorers._json import is_json, same
+from serve_eval.scorers._blocks import is_json, same
+from serve_eval.scorers._expected import (
+    FULL,
+    grade_value,
+    items_of,
+    kind,
+    place,
+    place_items,
+    value_of,
+)
 
 NO_CALL = "no call"
 """Expectation of a case in which no tool must be called."""

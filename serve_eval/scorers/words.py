@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from serve_eval.schema import Response, Score, Scorer
-from serve_eval.scorers._biochatter import check_alone, clean
 from serve_eval.scorers._expected import (
+    FULL,
     WORDS,
     find_zero_answer,
+    grade_value,
     is_text,
     items_of,
     kind,
     place,
     place_items,
 )
-from serve_eval.scorers._graded import FULL, grade_value
+from serve_eval.scorers._plain_text import check_alone, clean
 
 _PATTERN = frozenset(r".^$*+?{}[]\|()")
 """Characters that BioChatter does not read literally, since it searches for words as patterns."""

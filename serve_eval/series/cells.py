@@ -22,11 +22,10 @@ from serve_eval.schema import (
 from serve_eval.series.deployments import SEED, Key, count_repeats, find_pass_at_all, find_seed
 from serve_eval.series.measured_runs import MeasuredRun
 from serve_eval.series.planned_tasks import PlannedTask
-from serve_eval.verdicts.many_tests import find_test
+from serve_eval.verdicts.many_tests import find_rise_p, find_test
 from serve_eval.verdicts.pairing import UNPAIRED
 from serve_eval.verdicts.references.deployed import describe_reference
-from serve_eval.verdicts.rise import find_rise_p
-from serve_eval.verdicts.rules._classic import margin
+from serve_eval.verdicts.rules._classic import find_margin
 from serve_eval.verdicts.validity import CHOSEN_SAMPLES
 
 NO_PAIRS = (UNPAIRED, "no_pairs: ")
@@ -101,7 +100,7 @@ def _describe_run_effect(paired: PairedComparison | None) -> str:
 def _find_margin(verdict: Verdict) -> float | None:
     """Return the drop at which a rule fails; under classic the threshold says it."""
     if verdict.rule == "classic":
-        return None if verdict.threshold is None else margin(verdict)
+        return None if verdict.threshold is None else find_margin(verdict)
     paired = verdict.paired
     return None if paired is None or verdict.rule == "anchors" else paired.margin
 

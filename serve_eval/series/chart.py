@@ -15,10 +15,20 @@ from serve_eval.errors import ReferenceFileError, RunFolderError, ServeEvalError
 from serve_eval.report.pictures import Picture, TrendBand, TrendPoint, draw_trend
 from serve_eval.report.summary.figures import in_points
 from serve_eval.series.history import Night, Series
-from serve_eval.stats.drift import LIMIT, SLACK, DriftPoint, drift
-from serve_eval.stats.false_alarms import Scale, false_alarm_chance, limit_for, measure_scale
-from serve_eval.stats.instability import instability, successive_dispersion
-from serve_eval.stats.waves import NEEDED, find_start, leave_waves
+from serve_eval.stats.drift import (
+    LIMIT,
+    NEEDED,
+    SLACK,
+    DriftPoint,
+    Scale,
+    drift,
+    false_alarm_chance,
+    find_start,
+    leave_waves,
+    limit_for,
+    measure_scale,
+)
+from serve_eval.stats.repeats import instability, successive_dispersion
 from serve_eval.storage.records.scores import has_scores, read_values
 from serve_eval.verdicts import reference_samples
 

@@ -224,7 +224,7 @@ def _measure_difference(
 
 def _explain_run_effect(pairs: Pairs, names: tuple[str, str]) -> str:
     """Return a note that the runs of the side that inflates the errors differ as a whole."""
-    from serve_eval.stats.run_effects import effect_of
+    from serve_eval.stats.repeats import effect_of
 
     weights = pairs.weights if pairs.weighted else None
     sides = zip(names, (pairs.reference, pairs.candidate), strict=True)

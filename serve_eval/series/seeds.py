@@ -18,8 +18,8 @@ from serve_eval.evidence.agreement.answer_pairs import TaskAnswers, read_task
 from serve_eval.report.results_table import DeploymentRow, ResultCell, TaskColumn
 from serve_eval.report.results_table.cell import name_seeds
 from serve_eval.schema import Metric, VerdictOutcome
-from serve_eval.stats.mean_z import mean_z_p
-from serve_eval.stats.wilson import INTERVAL_ALPHA, wilson
+from serve_eval.stats.intervals import INTERVAL_ALPHA, wilson
+from serve_eval.stats.multiplicity import mean_z_p
 from serve_eval.storage.reports.report_file import read_report
 
 _WORST = (

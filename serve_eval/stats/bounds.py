@@ -16,14 +16,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from serve_eval.stats.bounded_score import mean_score_lower_bound, mean_score_p
 from serve_eval.stats.inputs import check_level, check_margin
-from serve_eval.stats.paired_t import PairedT, paired_t
-from serve_eval.stats.pairs import Pairs
-from serve_eval.stats.repeat_pairs import count_pairs_of_repeats, pair_repeats
-from serve_eval.stats.run_effects import inflate_bound, inflate_p
-from serve_eval.stats.tango import score_bounds, score_noninferiority_p
-from serve_eval.stats.unit_values import scale_to_range
+from serve_eval.stats.paired_t import PairedT, paired_t, scale_to_range
+from serve_eval.stats.pairs import Pairs, count_pairs_of_repeats, pair_repeats
+from serve_eval.stats.repeats import inflate_bound, inflate_p
+from serve_eval.stats.score_bounds import (
+    mean_score_lower_bound,
+    mean_score_p,
+    score_bounds,
+    score_noninferiority_p,
+)
 
 if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray

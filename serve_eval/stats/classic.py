@@ -1,9 +1,24 @@
-"""The classic test of TensorRT-LLM's accuracy suite: a one-sided z test with an assumed spread.
+"""Decide by the classic test of TensorRT-LLM: a one-sided z test with an assumed spread.
 
 It is a two-sample test. The reference mean and the new mean are both treated as averages of n
 independent draws with the same standard deviation sigma, so their difference has the standard error
 `scale = sqrt(2 sigma^2 / n)`. Source of the formulas: the README and `accuracy_core.py` of
 TensorRT-LLM's accuracy suite. All values are in points (0..100 for an accuracy).
+
+57 right answers of 100 are 56.99999999999999 in floating point. The value is therefore taken back
+to the sum of the scores that it comes from. A count is a whole number, and graded scores are
+decimals, so the sum has at most DIGITS significant digits and rounding to them restores it. Proof:
+the sum of the scores, the division by the samples, the scaling and the way back each err by at most
+2^-53 of the result; with the ends of the range of missing answers these are at most 8 steps, 9e-16
+in all. Half a unit of the last of 14 digits is at least 5e-15. The threshold is the shortest
+decimal that reads as its float, which is what was written if it has at most 15 digits.
+
+Equal floats are equal: a computed threshold is no decimal, and a run equal to its reference must be
+on it. With up to nine decimals this changes nothing, since a count of n samples that is not on such
+a threshold is at least 1e-9 / n from it, which is 6.7e-14 for 15,000 samples.
+
+A value that is no mean, such as a word error rate, is rounded to DIGITS itself. It then counts as
+equal to a threshold within 5e-14 of its size.
 """
 
 from __future__ import annotations
@@ -12,10 +27,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from fractions import Fraction
 from statistics import NormalDist
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.exact import compare
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +121,20 @@ def power_table(
     """
     sizes = [32 * 2**k for k in range(64) if 32 * 2**k < total]
     return [(n, classic_test(n, 0.0, sigma, alpha, beta)) for n in [*sizes, total]]
+
+
+DIGITS = 14
+"""Significant digits to which a sum of scores is rounded."""
+
+
+def compare(value: float, threshold: float, samples: int = 1, scale: float = 1.0) -> int:
+    """Return -1, 0 or 1 if a value is below, on or above a threshold.
+
+    The value is `scale` times the mean of `samples` scores.
+    """
+    if value == threshold or not (math.isfinite(value) and math.isfinite(threshold)):
+        return (value > threshold) - (value < threshold)
+    total = float(Fraction(value) * samples / Fraction(scale))
+    exact = Fraction(f"{total:.{DIGITS}g}") * Fraction(scale) / samples
+    limit = Fraction(repr(float(threshold)))
+    return (exact > limit) - (exact < limit)

@@ -44,8 +44,8 @@ def two_sided_p(signs: Sequence[int], names: Sequence[str]) -> float:
     `signs` has -1 or 1 for each prompt that changed. The signs of a cluster are flipped together;
     for independent prompts this is McNemar's test.
     """
-    from serve_eval.stats.mcnemar import mcnemar
     from serve_eval.stats.permutation import sign_flip_test
+    from serve_eval.stats.sign_tests import mcnemar
 
     keys = cluster_keys(names)
     if keys is None:

@@ -1,4 +1,4 @@
-"""Find the workers that give more bad answers than the others, from a table worker x answers x bad.
+"""Find the workers that give more bad answers than the others, from a table worker x answers.
 
 It is a test of labels. Under "all are alike" the router's choice carries no information about an
 answer. With the margins of the table fixed, a worker's number of bad answers is then hypergeometric
@@ -9,24 +9,42 @@ exact test of Mantel and Haenszel's setting). If every worker got the same promp
 partner, all answers of a worker to a prompt are permuted together: at temperature 0 a server may
 repeat its answer with every partner, and one answer must not count as several pieces of evidence.
 For the same reason, prompts are permuted and not answers if a run repeated them
-(serve_eval.stats.prompt_permutation).
+(serve_eval.stats.no_worse).
 
 To separate context from generation workers, those of one role are compared among answers that share
 the worker of the other role. A bad generation worker then does not make a context worker look bad,
 even if a round-robin router never mixes all of them. Pairs are tested for what no single worker
 explains.
+
+A router with affinity sends similar prompts to one server, and similar prompts are equally hard.
+The number of pairs of answers that share both worker and kind of prompt is then larger than if
+workers are assigned at random. The test permutes the workers over the answers (Fisher 1935; the
+statistic is that of Pearson's test of independence, whose asymptotic distribution fails if most
+cells hold an answer or two). It stops early if the observed dependence is not rare (Besag and
+Clifford 1991).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from serve_eval.stats.hypergeometric import no_worse, no_worse_in_blocks
+from serve_eval.errors import ServeEvalError
 from serve_eval.stats.multiplicity import holm
-from serve_eval.stats.prompt_permutation import AnsweredPrompt, no_worse_by_prompt
+from serve_eval.stats.no_worse import (
+    AnsweredPrompt,
+    no_worse,
+    no_worse_by_prompt,
+    no_worse_in_blocks,
+)
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
 
 CONTEXT, GENERATION, PAIR = "context", "generation", "pair"
 ROLES = (CONTEXT, GENERATION)
@@ -286,3 +304,82 @@ def _find_tied(cells: Sequence[Cell]) -> set[tuple[str, ...]]:
     return {
         pair for pair in pairs if all(len(partners) == 1 for partners in _partners(cells, pair))
     }
+
+
+PERMUTATIONS, AT_ONCE, ENOUGH = 999, 111, 20
+"""Maximum number of permutations, and number that is computed together. The test stops as soon as
+ENOUGH permutations are at least as far from independence as the observation."""
+MOST = 5000
+"""Answers that are used, evenly spread over all: enough to show any dependence that affects a
+count."""
+
+
+def dependence(workers: Sequence[Hashable], kinds: Sequence[Hashable], *, seed: int = 0) -> float:
+    """Return P(workers and kinds are as dependent as observed | assigned at random).
+
+    There is one pair of worker and kind per answer. The result is at least 1 / (PERMUTATIONS + 1);
+    1 if there is only one worker or one kind. Raises ServeEvalError for sequences of different
+    lengths.
+    """
+    if len(workers) != len(kinds):
+        raise ServeEvalError(
+            f"{len(workers)} workers and {len(kinds)} kinds do not make one pair per answer"
+        )
+    import numpy
+
+    step = max(1, -(-len(workers) // MOST))
+    rows, columns = _codes(workers[::step]), _codes(kinds[::step])
+    if not len(rows) or not rows.any() or not columns.any():
+        return 1.0
+    height, width = int(rows.max()) + 1, int(columns.max()) + 1
+    expected = numpy.outer(numpy.bincount(rows), numpy.bincount(columns)).ravel()
+
+    def statistics(dealt: NDArray[numpy.int64]) -> NDArray[numpy.float64]:
+        """Return Pearson's statistic, up to constants, of each row of workers."""
+        first = numpy.arange(len(dealt))[:, None] * (height * width)
+        counts = numpy.bincount(
+            (first + dealt * width + columns).ravel(), minlength=len(dealt) * height * width
+        )
+        squares: NDArray[numpy.float64] = (counts.reshape(len(dealt), -1) ** 2 / expected).sum(
+            axis=1
+        )
+        return squares
+
+    seen, random, larger = (
+        statistics(rows[None, :])[0] * (1.0 - 1e-12),
+        numpy.random.default_rng(seed),
+        0,
+    )
+    for tried in range(0, PERMUTATIONS, AT_ONCE):
+        dealt = random.permuted(numpy.tile(rows, (AT_ONCE, 1)), axis=1)
+        as_far = numpy.flatnonzero(statistics(dealt) >= seen)
+        if larger + len(as_far) >= ENOUGH:
+            return ENOUGH / (tried + int(as_far[ENOUGH - larger - 1]) + 1)
+        larger += len(as_far)
+    return (1 + larger) / (1 + PERMUTATIONS)
+
+
+def _codes(names: Sequence[Hashable]) -> NDArray[numpy.int64]:
+    """Return a number for each name, in the order of first appearance."""
+    import numpy
+
+    known: dict[Hashable, int] = {}
+    return numpy.array([known.setdefault(name, len(known)) for name in names], dtype=numpy.int64)
+
+
+def find_cut(values: Sequence[float], best: float | None = None) -> float:
+    """Return the score below which scores are low. Higher is better; there is at least one score.
+
+    It is the median, unless many scores are equal. Then the median itself may be the score of what
+    lost a part: of 60 answers with half of the marks and 40 with all of them, none is below the
+    median. So the cut is the score, or the `best` possible one if that is known, that leaves a
+    share below it as near to a half as possible, but not none. Of two equally near ones it is the
+    lower. If all scores are the best, or if all are equal and the best is not known, none is low.
+    """
+    ordered = sorted(values)
+    candidates = dict.fromkeys(ordered if best is None else (*ordered, max(best, ordered[-1])))
+    below = {cut: bisect_left(ordered, cut) for cut in candidates}
+    low = [cut for cut, count in below.items() if count]
+    return (
+        min(low, key=lambda cut: (abs(2 * below[cut] - len(ordered)), cut)) if low else ordered[0]
+    )

@@ -1,4 +1,4 @@
-"""Sequential non-inferiority: stop a paired comparison once a drop of the margin is decided.
+"""Stop a paired comparison once a drop of the margin is decided, also for prompts in groups.
 
 Two bets are placed on the differences candidate - reference. One is against "the true mean
 difference is -margin or less"; its success excludes the margin. The other is against "it is -margin
@@ -8,15 +8,40 @@ probability at most alpha, for any number of looks (Ville 1939).
 
 A run that may stop early can err in its looks or at its end. The looks use `SPENT_ON_LOOKS` of its
 alpha, the final bounds and p use the rest, so that both together stay within alpha.
+
+Bets on single prompts take one misread passage for as much evidence as it has questions. Here a
+value is a whole group: the sum of its differences candidate - reference, over the size of the
+largest group. Groups count as independent draws of a large population, as in the final test;
+nothing is assumed about the answers within one, which may all depend on a single event. The
+hypothesis "the mean difference of the prompts is -margin or less" is "the sum of a group's
+differences plus margin times its size is 0 or less on average", which holds for groups of any
+sizes. No group of the population is assumed to be larger than the largest of the run.
+
+Source of the bets: `early_paired`. The bet on missing answers is by groups as well
+(`answered_groups`), since all answers of a group may be missing together.
+
+The bet of `answered` on single prompts does not hold here: all answers of a group may be missing
+together, such as those to a passage that is too long for the server. Two bets share the wealth:
+
+* `answered` on the groups that lack an answer. If more than `most` answers are missing, at least as
+  many groups lack one as the largest groups need to hold them. It is the quicker one while nothing
+  is missing.
+* On the share of each group that has answers, without replacement (Waudby-Smith and Ramdas, arXiv
+  2010.09686). It survives answers that are missing here and there.
+
+Each reaches 1 / eps with probability at most eps if too many answers are missing, and so does their
+average.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Final
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.early_stop import EarlyVerdict, Wealth
+from serve_eval.stats.classic import Decision
+from serve_eval.stats.early_stop import EarlyVerdict, Wealth, log_wealth
 from serve_eval.stats.inputs import check_count, check_level, check_margin
 
 SPENT_ON_LOOKS = 0.5
@@ -115,3 +140,101 @@ class EarlyPaired(EarlyVerdict):
             eps=eps,
             max_missing=max_missing,
         )
+
+
+GROUP_PRIOR_WEIGHT = 5
+"""Groups for which the variance counts that is assumed before the first one. With 20, as for single
+prompts, up to six in a hundred fewer sound runs of 130 to 260 groups stop."""
+
+
+class EarlyGroups(EarlyPaired):
+    """Decide a paired comparison early, group by group.
+
+    `sizes` are those of all planned groups, in any order. The rest is that of `EarlyPaired`, whose
+    promises hold for any dependence within groups. A group counts once all its prompts are known.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        margin: float,
+        *,
+        alpha: float,
+        span: float = 1.0,
+        eps: float = 0.01,
+        max_missing: float = 0.02,
+    ) -> None:
+        n, self._largest = sum(sizes), max(sizes, default=1)
+        super().__init__(
+            n,
+            margin,
+            alpha=alpha,
+            span=span,
+            eps=eps,
+            max_missing=max_missing,
+            hoped=n / (len(sizes) * self._largest) if sizes else 1.0,
+            prior_weight=GROUP_PRIOR_WEIGHT,
+        )
+        self.groups: Final = len(sizes)
+        self._answered = AnsweredGroups(sizes, self._most_missing)
+
+    def update_unit(
+        self, ranges: Sequence[tuple[float, float]], missing: int = 0
+    ) -> Decision | None:
+        """Add a group by the worst and the best value of each prompt, and return the decision.
+
+        They are equal for a prompt with an answer. `missing` of the prompts have none.
+        """
+        for worst, best in ranges:
+            self._check_range(worst, best)
+        if self.decision is not None:
+            return self.decision
+        self.missing += missing
+        self._answered.add(len(ranges), missing)
+        # sum + margin size, over the largest size, and moved so that its hypothesis is -margin.
+        shift = min(self.margin, self._hi) * (1.0 - len(ranges) / self._largest)
+        worst, best = (math.fsum(one) / self._largest - shift for one in zip(*ranges, strict=True))
+        self._take(worst, best, len(ranges))
+        return self.decision
+
+    @property
+    def log_wealth_answered(self) -> float:
+        """Natural logarithm of the wealth of the bet against "too many answers are missing"."""
+        return self._answered.log
+
+
+class AnsweredGroups:
+    """The evidence that at most `most` answers of groups with these `sizes` will be missing."""
+
+    def __init__(self, sizes: Sequence[int], most: int) -> None:
+        self._left, self._most, self._groups = sum(sizes), most, len(sizes)
+        self._largest = max(sizes)
+        self._missing = self._seen = self._lacking = self._least = 0
+        left = most + 1
+        for size in sorted(sizes, reverse=True):
+            if left > 0:
+                left, self._least = left - size, self._least + 1
+        null = 1.0 - (most + 1) / (self._largest * self._groups)
+        self._by_share = Wealth(null, self._groups, 0.0, 1.0)
+
+    def add(self, size: int, missing: int) -> None:
+        """Add the next group of `size` prompts, of which `missing` have no answer."""
+        self._seen += 1
+        self._left -= size
+        self._missing += missing
+        self._lacking += missing > 0
+        self._by_share.bet(1.0 - missing / self._largest)
+
+    @property
+    def log(self) -> float:
+        """Natural logarithm of the wealth; infinite if too many cannot be missing any longer."""
+        if self._missing > self._most:
+            return -math.inf
+        if self._missing + self._left <= self._most:
+            return math.inf
+        one = log_wealth(self._groups, self._least - 1, self._seen, self._lacking)
+        other = self._by_share.log
+        top = max(one, other)
+        if not math.isfinite(top):
+            return top
+        return top + math.log(0.5 * (math.exp(one - top) + math.exp(other - top)))

@@ -1,9 +1,14 @@
-"""Compute the number of prompts that a verdict needs to detect an effect.
+"""Compute the number of prompts that a verdict needs to detect or exclude an effect.
 
 The verdicts are the classic, the paired and the non-inferiority one. Unit: proportions (0.01 is one
 point). `flip_rate` is the A/A flip rate phi, the share of prompts on which two runs of one endpoint
 disagree. A regression of x turns x more of them from right to wrong, so phi + x change under a drop
 of x.
+
+With N independent pairs of equal answers the score bound excludes a drop of z^2 / (N + z^2) or
+more: under a drop of m a pair differs with a chance of m, and z = m sqrt(N / (m (1 - m))). Fewer
+changes than none cannot be seen, so that a smaller margin is out of reach for an equal candidate.
+Unit: proportions.
 """
 
 from __future__ import annotations
@@ -13,19 +18,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.changed_prompts import chance_of_few, check_discordance
 from serve_eval.stats.classic import classic_test
-from serve_eval.stats.finding import MIN_UNITS
-from serve_eval.stats.inputs import check_level
-from serve_eval.stats.tango import score_z
+from serve_eval.stats.drop import MIN_UNITS
+from serve_eval.stats.inputs import check_count, check_level, check_margin
+from serve_eval.stats.score_bounds import score_z
 
 if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
 
-    from serve_eval.stats.inputs import IntArray
+    from serve_eval.stats.inputs import FloatArray, IntArray
 
     BoolArray = NDArray[numpy.bool_]
+
 
 SAW_TEETH = 100  # sizes beyond the first sufficient one that are checked too
 FLIP_RATE = 0.05  # share of prompts whose answer changes on a sound endpoint, by default
@@ -267,3 +272,82 @@ def _smallest(power: Callable[[int], float], wanted: float, start: float) -> int
         low, high = (low, middle) if power(middle) >= wanted else (middle, high)
     below = [n for n in range(high, high + SAW_TEETH) if power(n) < wanted]
     return below[-1] + 1 if below else high
+
+
+TAIL = 1e-10  # tail probability of the number of changed prompts that exact sums leave out
+
+
+def check_discordance(drop: float, n: int, flip_rate: float, alpha: float) -> float:
+    """Return the share of prompts that change under the drop, after a check of all parameters."""
+    check_count("the number of prompts", n, 1)
+    check_level("alpha", alpha)
+    if not (drop >= 0.0 and flip_rate >= 0.0 and drop + flip_rate <= 1.0):
+        raise ServeEvalError(
+            f"a drop of {drop} and a flip rate of {flip_rate} are not proportions of one set of"
+            " prompts",
+            hint="give both as proportions: 0.01 is one point",
+        )
+    return drop + flip_rate
+
+
+def chance_of_few(
+    n: int,
+    discordance: float,
+    down_share: float,
+    accepted: Callable[[IntArray, IntArray], BoolArray],
+) -> float:
+    """Return P(accepted(down, changed)) if `accepted` holds up to some number of prompts down.
+
+    changed ~ Bin(n, discordance), down given changed ~ Bin(changed, down_share / discordance). For
+    every number of changed prompts the largest accepted number of prompts down is found by halving,
+    all together.
+    """
+    import numpy
+    from scipy.special import bdtr, bdtrik
+
+    if discordance == 0.0:
+        none = numpy.zeros(1, dtype=numpy.int64)
+        return float(accepted(none, none)[0])
+    if discordance < 1.0:
+        ends = bdtrik(numpy.array([TAIL, 1.0 - TAIL]), float(n), discordance)
+        first, last = max(0, math.floor(ends[0]) - 1), min(n, math.ceil(ends[1]) + 1)
+    else:
+        first = last = n
+    changed = numpy.arange(first, last + 1)
+    below: FloatArray = bdtr(changed, n, discordance)
+    chance = numpy.diff(below, prepend=float(bdtr(first - 1, n, discordance)) if first else 0.0)
+    # Accepted at low (or -1: never), open up to high.
+    low, high = numpy.full(len(changed), -1), changed.copy()
+    while (low < high).any():
+        middle = (low + high + 1) // 2
+        yes = accepted(middle, changed)
+        low, high = numpy.where(yes, middle, low), numpy.where(yes, high, middle - 1)
+    within = numpy.where(
+        low < 0, 0.0, bdtr(numpy.maximum(low, 0), changed, min(1.0, down_share / discordance))
+    )
+    return float(chance @ within / chance.sum())
+
+
+ROUNDING = 1e-9
+"""Share by which rounding may move a number of pairs that is just not enough."""
+
+
+def least_excluded(pairs: int, alpha: float) -> float:
+    """Return the drop that `pairs` of equal answers just do not exclude at level alpha."""
+    check_count("the number of pairs", pairs, 1)
+    squared = _square_z(alpha)
+    return squared / (pairs + squared)
+
+
+def num_pairs_to_exclude(margin: float, alpha: float) -> int:
+    """Return the least number of pairs of equal answers that exclude a drop of `margin`."""
+    check_margin(margin)
+    squared = _square_z(alpha)
+    return max(1, math.floor(squared * (1.0 - margin) / margin * (1.0 + ROUNDING)) + 1)
+
+
+def _square_z(alpha: float) -> float:
+    check_level("alpha", alpha)
+    from scipy.special import ndtri
+
+    return float(ndtri(alpha)) ** 2

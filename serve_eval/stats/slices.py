@@ -1,4 +1,4 @@
-"""Find the slice of the samples in which an endpoint loses score against its reference.
+"""Find the slice of the samples that loses score, with or without a reference.
 
 Two things must hold of a slice:
 
@@ -12,6 +12,11 @@ Slices may be of prompts, or of answers by something that health does not tie to
 as the worker or the time. For slices by something that comes with the score, such as the length of
 an answer, the sides are exchanged with their answers, and point 2 compares the lost answers with
 wrong answers of the reference and with its answers to the same prompts.
+
+Lost samples are permuted within strata. This is exact if, within a stratum, a slice does not depend
+on how hard a prompt is: true for the time in a run of random order, and for the length of a prompt
+modulo a block among prompts of similar length. A subject, a length or a stop reason comes with the
+difficulty and must not be tested so.
 """
 
 from __future__ import annotations
@@ -22,6 +27,7 @@ from serve_eval.stats.largest_statistic import (
     DRAWS,
     LEAST_LOST,
     FoundSlice,
+    Units,
     as_table,
     choose,
     compute_p,
@@ -29,9 +35,7 @@ from serve_eval.stats.largest_statistic import (
     split_rows,
     sum_inside,
 )
-from serve_eval.stats.other_model import reject_other_model
-from serve_eval.stats.slice_units import Units
-from serve_eval.stats.uniform_loss import reject_uniform_loss
+from serve_eval.stats.losses import compute_permuted_p, reject_other_model, reject_uniform_loss
 
 if TYPE_CHECKING:
     import numpy
@@ -39,6 +43,7 @@ if TYPE_CHECKING:
 
     from serve_eval.stats.inputs import FloatArray, IntArray
     from serve_eval.stats.largest_statistic import BoolArray
+
 
 LEAST_CHANGED = 6
 """Smallest number of prompts, or of groups, with changed scores in a slice.
@@ -179,8 +184,8 @@ def _compare_answers(
     to the same prompts, and against the other answers of the candidate. A group counts once among
     the lost ones and once among those that they are compared with, on the side of most of these.
     """
-    from serve_eval.stats.hypergeometric import no_worse
-    from serve_eval.stats.mcnemar import mcnemar
+    from serve_eval.stats.no_worse import no_worse
+    from serve_eval.stats.sign_tests import mcnemar
 
     of_lost = _count_units(lost, after, units, ties=0)
     tables = [
@@ -270,3 +275,51 @@ def _exchange_p(
         return numpy.asarray(numpy.concatenate(parts) / spread)
 
     return compute_p(sum_inside(losses[0], inside) / spread, exchange, draws, n)
+
+
+LEAST_GAP = 0.1
+"""Smallest difference of the shares of lost samples inside and outside a slice that is named."""
+
+
+def find_unpaired_slice(
+    lost: ArrayLike,
+    members: Any,
+    strata: ArrayLike,
+    *,
+    level: float,
+    clusters: ArrayLike | None = None,
+    draws: int = DRAWS,
+    seed: int = 0,
+) -> FoundSlice | None:
+    """Return the slice in which more samples are lost than in the same strata outside, or None.
+
+    `lost` is True for lost samples, `strata` has a number for each sample.
+    `members` and `clusters` are as in `find_paired_slice`.
+    """
+    import numpy
+
+    bad = numpy.asarray(lost, dtype=bool)
+    inside = as_table(members, len(bad))
+    codes = numpy.unique(numpy.asarray(strata), return_inverse=True)[1]
+    units = Units(clusters, len(bad))
+    kept = numpy.flatnonzero(units.large_enough(inside))
+    if not len(kept) or not bad.any():
+        return None
+    inside = inside[kept]
+    random, losses = numpy.random.default_rng(seed), bad.astype(numpy.float64)
+    p, strength, expected = compute_permuted_p(losses, inside, codes, draws, random, clusters)
+    within = sum_inside(losses, inside)
+    excess, size = within - expected, inside.sum(axis=1)
+    gap = within / size - (bad.sum() - within) / (len(bad) - size)
+    enough = (excess >= LEAST_LOST) & (units.in_units(excess, inside, bad) >= LEAST_LOST)
+    chosen = choose(strength, (p <= level) & enough & (gap >= LEAST_GAP))
+    if chosen is None:
+        return None
+    return FoundSlice(
+        place=int(kept[chosen]),
+        p=float(p[chosen]),
+        least_p=1.0 / (1.0 + draws),
+        statistic=float(strength[chosen]),
+        lost=round(float(within[chosen])),
+        all_lost=int(bad.sum()),
+    )

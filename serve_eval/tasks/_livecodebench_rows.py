@@ -16,10 +16,11 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.datasets import local, manifest
+from serve_eval.datasets import local
+from serve_eval.datasets import source as manifest
 from serve_eval.errors import DatasetError
 from serve_eval.schema import SourceFile
-from serve_eval.schema.execution import GivenPiece
+from serve_eval.schema.score import GivenPiece
 
 
 class _Line(msgspec.Struct):

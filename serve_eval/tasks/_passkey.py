@@ -1,10 +1,11 @@
-"""Hide a number in a long text, exactly as TensorRT-LLM's suite and InfiniteBench do."""
+"""Hide a number in a text, as TensorRT-LLM's suite and InfiniteBench do."""
 
 from __future__ import annotations
 
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from serve_eval.errors import PlanError
@@ -21,7 +22,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.passkey import first_digits
-from serve_eval.tasks._options import NumSamples, RandomSeed
+from serve_eval.tasks._samples import NumSamples, RandomSeed
 
 NOISE = (
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n"
@@ -139,3 +140,27 @@ def by_depth(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
             d: {"value": 100.0 * sum(v) / len(v), "scored": len(v)} for d, v in by_depth.items()
         }
     }
+
+
+FILLER = (
+    "The grass is green.", "The sky is blue.", "The sun is yellow.", "Here we go.",
+    "There and back again.", "The road is long.", "The river is wide.", "The wind is cold.",
+    "The night is dark.", "The bread is warm.",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """A prompt and the five-digit number that it hides."""
+
+    prompt: str
+    key: int
+
+
+def hide_key(rng: random.Random, *, sentences: int, depth: float) -> Hidden:
+    """Hide a key in filler after the share `depth` of the sentences (0: at the start)."""
+    key = rng.randint(10000, 99999)
+    filler = [rng.choice(FILLER) for _ in range(sentences)]
+    at = round(depth * sentences)
+    told = f"The pass key is {key}. Remember it. {key} is the pass key."
+    return Hidden(" ".join([*filler[:at], told, *filler[at:], "What is the pass key?"]), key)

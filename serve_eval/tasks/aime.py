@@ -31,8 +31,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.boxed import integer_answer
-from serve_eval.tasks._options import NumSamples, RandomSeed, StopsOfSuite
-from serve_eval.tasks._order import shuffle
+from serve_eval.tasks._samples import NumSamples, RandomSeed, StopsOfSuite, shuffle
 
 ROWS = 30
 USUAL_REPEATS = 16

@@ -34,8 +34,9 @@ from serve_eval.schema import (
     SamplingParams,
     Task,
 )
-from serve_eval.tasks._bfcl import asking, expected, rows
-from serve_eval.tasks._bfcl.categories import (
+from serve_eval.tasks._bfcl import asking, checking, rows
+from serve_eval.tasks._bfcl.checking import Expectation, MadeCall, check_calls
+from serve_eval.tasks._bfcl.rows import (
     CATEGORIES,
     CATEGORY,
     LEADERBOARD,
@@ -45,12 +46,8 @@ from serve_eval.tasks._bfcl.categories import (
     of_names,
     weigh,
 )
-from serve_eval.tasks._bfcl.checking import MadeCall, check_calls
-from serve_eval.tasks._bfcl.expected import Expectation
 from serve_eval.tasks._bfcl.scoring import Mode, answer_rightly, name_failure, score_calls
-from serve_eval.tasks._documents import name_document
-from serve_eval.tasks._options import RandomSeed
-from serve_eval.tasks._order import shuffle
+from serve_eval.tasks._samples import RandomSeed, name_document, shuffle
 
 COMMIT = "6ea57973c7a6097fd7c5915698c54c17c5b1b6c8"
 SOURCE = Source(
@@ -190,7 +187,7 @@ def _build_sample(
     extra: dict[str, Any] = {}
     try:
         calls = tuple(
-            expected.expect_call(row.function, answer, category, dots=mode == "prompt")
+            checking.expect_call(row.function, answer, category, dots=mode == "prompt")
             for answer in read.answers.get(row.id, ())
         )
         if mode == "prompt":
@@ -220,8 +217,8 @@ def _note_hopeless(samples: list[Sample]) -> tuple[str, ...]:
     """
     found = []
     for sample in samples:
-        calls = expected.read_expectation(sample).calls
-        if check_calls(calls, [MadeCall(call.name, expected.fill(call)) for call in calls]):
+        calls = checking.read_expectation(sample).calls
+        if check_calls(calls, [MadeCall(call.name, checking.fill(call)) for call in calls]):
             found.append(sample.id)
     if not found:
         return ()

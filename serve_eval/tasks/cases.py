@@ -16,10 +16,14 @@ import msgspec
 
 from serve_eval.cases import file
 from serve_eval.cases.biochatter import AS_BIOCHATTER
-from serve_eval.cases.case_scorers import list_options, list_versions, scorer_of, spec_of
-from serve_eval.cases.failure_modes import failure_mode
-from serve_eval.cases.question import CaseQuestion, Questions
-from serve_eval.cases.questions import MAX_EXPANDED, questions
+from serve_eval.cases.case_scorers import (
+    failure_mode,
+    list_options,
+    list_versions,
+    scorer_of,
+    spec_of,
+)
+from serve_eval.cases.questions import MAX_EXPANDED, CaseQuestion, Questions, questions
 from serve_eval.errors import DatasetError
 from serve_eval.plugins.setting import Setting
 from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, canonical

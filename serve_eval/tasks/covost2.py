@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Annotated
 
 from serve_eval.datasets import local
-from serve_eval.datasets.hub import HubSource
 from serve_eval.datasets.known import KNOWN
+from serve_eval.datasets.source import HubSource
 from serve_eval.errors import PlanError
 from serve_eval.plugins import registry
 from serve_eval.plugins.setting import Setting
@@ -34,10 +34,9 @@ from serve_eval.schema import (
     TextPart,
 )
 from serve_eval.scorers import translation
-from serve_eval.tasks._aggregations import of_sums
-from serve_eval.tasks._options import NumSamples, RandomSeed
-from serve_eval.tasks._order import shuffle
-from serve_eval.tasks._speech import SPEAKER, read_speech, speaker_in, text_in
+from serve_eval.tasks._recordings import SPEAKER, read_speech, speaker_in, text_in
+from serve_eval.tasks._samples import NumSamples, RandomSeed, shuffle
+from serve_eval.tasks._scoring import of_sums
 
 SOURCE = KNOWN["covost2"]
 REPOSITORY = "fixie-ai/covost2"

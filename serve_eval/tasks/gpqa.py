@@ -33,8 +33,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.choice import answer_letter
-from serve_eval.tasks._options import RandomSeed
-from serve_eval.tasks._order import shuffle
+from serve_eval.tasks._samples import RandomSeed, shuffle
 
 SOURCE = KNOWN["gpqa"]
 ROWS = {"diamond": 198, "main": 448, "extended": 546}

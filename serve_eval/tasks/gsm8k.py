@@ -33,7 +33,7 @@ from serve_eval.tasks._gsm8k import (
     right_and_wrong,
     sampler_in_protocol,
 )
-from serve_eval.tasks._options import (
+from serve_eval.tasks._samples import (
     ByChat,
     Multiturn,
     NumFewshot,

@@ -39,7 +39,7 @@ from serve_eval.scorers.code import (
     score_run,
 )
 from serve_eval.scorers.rouge import package, rouge1
-from serve_eval.tasks._options import ByChat, NumSamples
+from serve_eval.tasks._samples import ByChat, NumSamples
 from serve_eval.tasks._summaries import clean
 
 SOURCE = KNOWN["humaneval"]

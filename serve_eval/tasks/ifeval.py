@@ -11,10 +11,10 @@ from __future__ import annotations
 from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import PlanError
 from serve_eval.schema import Task
-from serve_eval.tasks._instructions.english import PUNKT
+from serve_eval.tasks._instructions.checks import PUNKT
 from serve_eval.tasks._instructions.following import Following, build_task
 from serve_eval.tasks._instructions.ifeval_checks import IFEVAL
-from serve_eval.tasks._options import NumSamples
+from serve_eval.tasks._samples import NumSamples
 
 SOURCE = KNOWN["ifeval"]
 PROMPT_FROM = "ours"

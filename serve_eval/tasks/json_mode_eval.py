@@ -33,8 +33,7 @@ from serve_eval.schema import (
 )
 from serve_eval.scorers._validation import check_schema
 from serve_eval.scorers.json_schema import exact_match
-from serve_eval.tasks._options import NumSamples, RandomSeed
-from serve_eval.tasks._order import shuffle
+from serve_eval.tasks._samples import NumSamples, RandomSeed, shuffle
 
 SOURCE = KNOWN["json_mode_eval"]
 ROWS = 100

@@ -22,8 +22,7 @@ from datetime import date, datetime, time
 from typing import Annotated, Literal
 
 from serve_eval.datasets import local
-from serve_eval.datasets.hub import HubSource
-from serve_eval.datasets.source import Source
+from serve_eval.datasets.source import HubSource, Source
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
@@ -38,7 +37,7 @@ from serve_eval.schema import (
     SamplingParams,
     Task,
 )
-from serve_eval.schema.execution import GivenPiece
+from serve_eval.schema.score import GivenPiece
 from serve_eval.scorers.code import score_run
 from serve_eval.tasks import _livecodebench_checks, _livecodebench_program
 from serve_eval.tasks._livecodebench_rows import (

@@ -14,8 +14,7 @@ from typing import Annotated, Any, cast
 
 from serve_eval.evaluation.results.scoring import recipe_for, why_not_rebuilt
 from serve_eval.harness import library
-from serve_eval.harness.answers import answers_of, try_scoring
-from serve_eval.harness.measures import Key, name_figure
+from serve_eval.harness.measures import Key, answers_of, name_figure, try_scoring
 from serve_eval.plugins import extensions
 from serve_eval.plugins.setting import Setting
 from serve_eval.processes.bounded_call import Unfinished
@@ -34,9 +33,9 @@ from serve_eval.schema import (
     Task,
     file_stem,
 )
-from serve_eval.tasks._lm_eval import figure as figures
-from serve_eval.tasks._lm_eval import settings
-from serve_eval.tasks._lm_eval.documents import load_parts, sample_of, source_of
+from serve_eval.tasks import _lm_eval_documents
+from serve_eval.tasks import _lm_eval_figure as figures
+from serve_eval.tasks._lm_eval_documents import load_parts, sample_of, source_of
 
 __all__ = ["load_parts", "task"]
 
@@ -92,13 +91,13 @@ def task(
     source = source_of(name, deciding)
     config, settled, documents = source.config, source.settled, source.documents
     extensions.note_file("serve_eval.tasks", f"lm_eval:{name}", library.place(name, source.own))
-    settings.check_options(name, config, settled, num_fewshot, fewshot_as_multiturn)
+    _lm_eval_documents.check_options(name, config, settled, num_fewshot, fewshot_as_multiturn)
     kind = settled.output_type
-    measures = settings.measures_of_task(name, config)
+    measures = _lm_eval_documents.measures_of_task(name, config)
     figure = figures.choose_figure(
         name, config, measures, metric=metric, filter_name=filter, percent=percent
     )
-    sampling, extra = settings.read_task_sampling(name, settled.generation_kwargs or {})
+    sampling, extra = _lm_eval_documents.read_task_sampling(name, settled.generation_kwargs or {})
     scored_by = {"metric": metric, "filter": filter, "percent": percent}
     spec = Spec(name=f"lm_eval:{name}", options={**deciding, **scored_by})
 
@@ -138,7 +137,7 @@ def task(
         protocol={
             "lm_eval": library.version(),
             "task_version": str((settled.metadata or {}).get("version")),
-            "config": settings.config_hash(settled),
+            "config": _lm_eval_documents.config_hash(settled),
             "num_fewshot": source.shots,
             "metric": name_figure(figure.key),
             "fewshot_as_multiturn": fewshot_as_multiturn,
@@ -154,7 +153,7 @@ def task(
         chat=fewshot_as_multiturn,
         requires=(
             frozenset({Need.LIKELIEST_TOKENS})
-            if settings.needs_likeliest(kind, config, measures)
+            if _lm_eval_documents.needs_likeliest(kind, config, measures)
             else frozenset()
         ),
         judges_empty=True,

@@ -32,11 +32,19 @@ from serve_eval.schema import (
     Score,
     Task,
 )
-from serve_eval.tasks._options import RandomSeed
-from serve_eval.tasks._ruler.ingredients import ESSAYS, HOTPOTQA, SQUAD, Ingredients
-from serve_eval.tasks._ruler.kind import Drawn, Filled, Kind
+from serve_eval.tasks._ruler.ingredients import (
+    ESSAYS,
+    HOTPOTQA,
+    SQUAD,
+    Drawn,
+    Filled,
+    Ingredients,
+    Kind,
+    estimate_tokens,
+    find_size,
+)
 from serve_eval.tasks._ruler.kinds import SAME_WITH_NOISE, Haystack, list_kinds
-from serve_eval.tasks._ruler.sizes import estimate_tokens, find_size
+from serve_eval.tasks._samples import RandomSeed
 
 SOURCE = Source(
     name="RULER",

@@ -36,13 +36,10 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers import longbench
-from serve_eval.tasks import _longbench_prompts
-from serve_eval.tasks._aggregations import mean_of_means
-from serve_eval.tasks._documents import name_document
-from serve_eval.tasks._longbench_prompts import LongBenchPrompt
-from serve_eval.tasks._longbench_sets import CHINESE, SETS
-from serve_eval.tasks._options import RandomSeed
-from serve_eval.tasks._order import shuffle
+from serve_eval.tasks import _longbench
+from serve_eval.tasks._longbench import CHINESE, SETS, LongBenchPrompt
+from serve_eval.tasks._samples import RandomSeed, name_document, shuffle
+from serve_eval.tasks._scoring import mean_of_means
 
 SOURCE = KNOWN["longbench_v1"]
 WRONG = "¤"
@@ -88,10 +85,8 @@ def task(
     asked: dict[str, LongBenchPrompt] = {}
     lacking: DatasetError | None = None
     try:
-        source = (
-            _longbench_prompts.find_installed() if prompts is None else Path(prompts).expanduser()
-        )
-        asked = _longbench_prompts.read(source, tuple(chosen))
+        source = _longbench.find_installed() if prompts is None else Path(prompts).expanduser()
+        asked = _longbench.read(source, tuple(chosen))
     except DatasetError as error:
         lacking = error  # the task can be listed and compared without the prompts
 
@@ -139,11 +134,7 @@ def task(
         protocol={
             "sets": chosen if sets is not None else None,
             "random_seed": random_seed,
-            **(
-                {}
-                if lacking
-                else {"prompts": _longbench_prompts.checksum([asked[n] for n in chosen])}
-            ),
+            **({} if lacking else {"prompts": _longbench.checksum([asked[n] for n in chosen])}),
         },
         load=load,
         score=_score,

@@ -29,7 +29,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.choice import score_stated_letter
-from serve_eval.tasks._documents import name_document
+from serve_eval.tasks._samples import name_document
 
 SOURCE = KNOWN["longbench_v2"]
 ROWS = 503

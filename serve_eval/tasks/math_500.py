@@ -13,8 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from serve_eval.datasets import local
-from serve_eval.datasets.hub import HubSource
-from serve_eval.datasets.source import Source
+from serve_eval.datasets.source import HubSource, Source
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.schema import (
     DataRoots,
@@ -29,8 +28,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.math import package, score_formula, write_answer
-from serve_eval.tasks._options import NumSamples, RandomSeed
-from serve_eval.tasks._order import shuffle
+from serve_eval.tasks._samples import NumSamples, RandomSeed, shuffle
 
 SOURCE = Source(
     name="MATH-500",

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from serve_eval.schema import Task
 from serve_eval.tasks._mixed_modality import build_task
-from serve_eval.tasks._options import NumSamples, RandomSeed
-from serve_eval.tasks._video_rows import NumFrames, Pictures, SendVideo, VideoSettings
+from serve_eval.tasks._recordings import NumFrames, Pictures, SendVideo, VideoSettings
+from serve_eval.tasks._samples import NumSamples, RandomSeed
 
 
 def task(

@@ -35,7 +35,7 @@ from serve_eval.schema import (
 from serve_eval.scorers.choice import prefix_match
 from serve_eval.scorers.likelihood import likeliest
 from serve_eval.tasks._mmlu_subjects import CATEGORY_OF, SUBCATEGORY_OF, SUBJECTS
-from serve_eval.tasks._options import NumFewshot, RandomSeed
+from serve_eval.tasks._samples import NumFewshot, RandomSeed
 
 SOURCE = KNOWN["mmlu"]
 LETTERS = "ABCD"

@@ -19,8 +19,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from serve_eval.datasets import local
-from serve_eval.datasets.hub import HubSource
-from serve_eval.datasets.source import Source
+from serve_eval.datasets.source import HubSource, Source
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
@@ -37,8 +36,7 @@ from serve_eval.schema import (
     Score,
     Task,
 )
-from serve_eval.tasks._options import NumFewshot, NumSamples, RandomSeed
-from serve_eval.tasks._order import shuffle
+from serve_eval.tasks._samples import NumFewshot, NumSamples, RandomSeed, shuffle
 
 SOURCE = Source(
     name="MMLU-Pro",

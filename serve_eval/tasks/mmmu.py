@@ -37,7 +37,7 @@ from serve_eval.schema import (
 )
 from serve_eval.scorers import mmmu
 from serve_eval.scorers._mmmu_answer import PostProcess, apply_post_process
-from serve_eval.tasks._mmmu_rows import (
+from serve_eval.tasks._mmmu import (
     COLUMNS,
     SOURCE,
     ByPostProcess,
@@ -50,9 +50,8 @@ from serve_eval.tasks._mmmu_rows import (
     read_texts,
     turn,
 )
-from serve_eval.tasks._mmmu_subjects import SUBJECTS as SUBJECTS
-from serve_eval.tasks._options import RandomSeed
-from serve_eval.tasks._order import shuffle
+from serve_eval.tasks._mmmu import SUBJECTS as SUBJECTS
+from serve_eval.tasks._samples import RandomSeed, shuffle
 
 ROWS = 30
 """Rows of each subject."""

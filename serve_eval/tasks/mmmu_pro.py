@@ -35,7 +35,7 @@ from serve_eval.schema import (
 )
 from serve_eval.scorers import mmmu_pro
 from serve_eval.scorers._mmmu_answer import PostProcess, apply_post_process
-from serve_eval.tasks._mmmu_rows import (
+from serve_eval.tasks._mmmu import (
     DIRECT,
     ByPostProcess,
     Interleaved,
@@ -46,8 +46,7 @@ from serve_eval.tasks._mmmu_rows import (
     read_texts,
     turn,
 )
-from serve_eval.tasks._options import RandomSeed
-from serve_eval.tasks._order import shuffle
+from serve_eval.tasks._samples import RandomSeed, shuffle
 
 SOURCE = KNOWN["mmmu_pro"]
 ROWS = 1730

@@ -18,9 +18,8 @@ from typing import Annotated, Any
 import msgspec
 
 from serve_eval.datasets import local
-from serve_eval.datasets.hub import HubSource
 from serve_eval.datasets.media import image_part
-from serve_eval.datasets.source import Source
+from serve_eval.datasets.source import HubSource, Source
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
@@ -40,8 +39,7 @@ from serve_eval.schema import (
     Task,
     TextPart,
 )
-from serve_eval.tasks._options import NumSamples, RandomSeed
-from serve_eval.tasks._order import shuffle
+from serve_eval.tasks._samples import NumSamples, RandomSeed, shuffle
 
 SOURCE = Source(
     name="OCRBench",

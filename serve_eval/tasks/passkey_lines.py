@@ -13,8 +13,8 @@ from typing import Annotated
 from serve_eval.errors import PlanError
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Metric, Sample, SamplingParams, Task
-from serve_eval.tasks._options import NumSamples, RandomSeed
 from serve_eval.tasks._passkey import HEAD, TAIL, by_depth, context, keys, score
+from serve_eval.tasks._samples import NumSamples, RandomSeed
 
 DATA_VERSION = 1
 """Increases when the generator gives other texts for the same seed."""

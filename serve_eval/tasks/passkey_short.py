@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from typing import Annotated
 
-from serve_eval.datasets.passkey_short import hide_key
 from serve_eval.errors import PlanError
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
@@ -23,8 +22,8 @@ from serve_eval.schema import (
     SamplingParams,
     Task,
 )
-from serve_eval.tasks._options import ByChat, NumSamples, RandomSeed
-from serve_eval.tasks._passkey import by_depth, score
+from serve_eval.tasks._passkey import by_depth, hide_key, score
+from serve_eval.tasks._samples import ByChat, NumSamples, RandomSeed
 
 DATA_VERSION = 1
 """Increases when the generator gives other texts for the same seed."""

@@ -17,9 +17,8 @@ from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Sample, SamplingParams, Task
-from serve_eval.tasks._options import NumSamples, RandomSeed
-from serve_eval.tasks._order import shuffle
-from serve_eval.tasks._perplexity import METRIC, NO_GOLD, all_tokens, answers, score
+from serve_eval.tasks._samples import NumSamples, RandomSeed, shuffle
+from serve_eval.tasks._scoring import METRIC, NO_GOLD, all_tokens, answers, score
 from serve_eval.tasks._summaries import clean
 
 SOURCE = KNOWN["slimpajama"]

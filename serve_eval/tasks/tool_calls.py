@@ -28,15 +28,12 @@ from serve_eval.schema import (
     Scored,
     Task,
 )
-from serve_eval.scorers._call_faults import CallFault
-from serve_eval.scorers._served_call import read_expectation, score_served
+from serve_eval.scorers._served_call import CallFault, count_trigger, read_expectation, score_served
 from serve_eval.scorers._validation import check_schema
 from serve_eval.scorers.tool_call import as_text
-from serve_eval.stats.trigger import count_trigger
-from serve_eval.tasks._options import RandomSeed
-from serve_eval.tasks._tool_calls.requests import COMMON, KIND, KINDS, SET_VERSION, SHAPE
-from serve_eval.tasks._tool_calls.requests import generate_samples as generate
-from serve_eval.tasks._tool_calls.tooled import TOOL_KINDS
+from serve_eval.tasks._samples import RandomSeed
+from serve_eval.tasks._tool_requests import COMMON, KIND, KINDS, SET_VERSION, SHAPE, TOOL_KINDS
+from serve_eval.tasks._tool_requests import generate_samples as generate
 
 
 def task(

@@ -30,8 +30,7 @@ from serve_eval.schema import (
     TextPart,
 )
 from serve_eval.scorers.video_choice import first_letter
-from serve_eval.tasks._options import NumSamples
-from serve_eval.tasks._video_rows import (
+from serve_eval.tasks._recordings import (
     SOURCE,
     NumFrames,
     Pictures,
@@ -40,6 +39,7 @@ from serve_eval.tasks._video_rows import (
     VideoSettings,
     read_annotations,
 )
+from serve_eval.tasks._samples import NumSamples
 
 LETTERS = "ABCD"
 TABLES = ("duration", "domain", "category", "sub_category", "task_type")

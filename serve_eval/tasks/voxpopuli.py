@@ -29,9 +29,9 @@ from serve_eval.schema import (
     TextPart,
 )
 from serve_eval.scorers import word_errors
-from serve_eval.tasks._aggregations import ratio_of_sums
-from serve_eval.tasks._options import NumSamples
-from serve_eval.tasks._speech import SPEAKER, read_speech, speaker_in, text_in
+from serve_eval.tasks._recordings import SPEAKER, read_speech, speaker_in, text_in
+from serve_eval.tasks._samples import NumSamples
+from serve_eval.tasks._scoring import ratio_of_sums
 
 SOURCE = KNOWN["voxpopuli"]
 TEST_ROWS = 1842

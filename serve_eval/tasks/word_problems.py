@@ -13,7 +13,13 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Annotated, Literal
 
-from serve_eval.datasets.word_problems import Problem, problems
+from serve_eval.datasets.generated import (
+    DATA_VERSION,
+    Problem,
+    format_question,
+    format_solved,
+    problems,
+)
 from serve_eval.errors import PlanError
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
@@ -29,9 +35,8 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.likelihood import likeliest
-from serve_eval.tasks._gsm8k_last_line import score as score_last_line
-from serve_eval.tasks._options import ByChat, NumFewshot, NumSamples, RandomSeed
-from serve_eval.tasks._word_problems import DATA_VERSION, format_question, format_solved
+from serve_eval.tasks._gsm8k import score as score_last_line
+from serve_eval.tasks._samples import ByChat, NumFewshot, NumSamples, RandomSeed
 
 STEPS = "steps"
 OFF_BY = (-10, -1, 1, 10)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from itertools import islice
 
-from serve_eval.datasets.word_problems import problems
+from serve_eval.datasets.generated import DATA_VERSION, format_solved, problems
 from serve_eval.errors import PlanError
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Sample, SamplingParams, Task
-from serve_eval.tasks._options import NumSamples, RandomSeed
-from serve_eval.tasks._perplexity import METRIC, NO_GOLD, all_tokens, answers, score
-from serve_eval.tasks._word_problems import DATA_VERSION, format_solved
+from serve_eval.tasks._samples import NumSamples, RandomSeed
+from serve_eval.tasks._scoring import METRIC, NO_GOLD, all_tokens, answers, score
 
 
 def task(*, num_samples: NumSamples = 200, random_seed: RandomSeed = 0) -> Task:

@@ -1,4 +1,4 @@
-"""Find answers that score below the reference's answers to the same prompts.
+"""Find or bound the answers that score below the reference.
 
 A wrong answer means little on a hard prompt. On a prompt that the reference's runs had right, a
 healthy run is rarely wrong, so a fault stands out. The same rule applies to the alarm of a run and
@@ -28,6 +28,7 @@ from serve_eval.verdicts.reference_samples import LEVELS
 if TYPE_CHECKING:
     import numpy
     from numpy.typing import NDArray
+
 
 LEAST = 20
 """Least number of selected prompts; fewer are no better than all prompts without a reference."""
@@ -124,3 +125,22 @@ def estimate_expected(
         alike.append(right if two_valued else int(spread <= slack))
     found = Expected(least, alike, sign, RIGHT if two_valued else GRADED)
     return found if least and found.count_looks(len(least)) >= LEAST else None
+
+
+def count_wrong_at_most(
+    metric: Metric, value: float, n: int, *, higher_is_better: bool | None = None, graded: bool
+) -> int | None:
+    """Return how many of n answers can be wrong if their mean is `value`, None without a range.
+
+    The distance of the mean from the best score is shared by the wrong answers. An answer has the
+    whole range as its share if it has the worst score, or half of it at least if answers are
+    `graded` and those in the lower half count as wrong (Markov's inequality). `higher_is_better`
+    replaces that of the metric.
+    """
+    lo, hi = metric.lo, metric.hi
+    if lo is None or hi is None or hi <= lo or not metric.scale:
+        return None
+    higher = metric.higher_is_better if higher_is_better is None else higher_is_better
+    mean = value / metric.scale
+    missing = (hi - mean if higher else mean - lo) / (hi - lo)
+    return min(n, max(0, math.ceil(n * missing * (2 if graded else 1) - 1e-9)))

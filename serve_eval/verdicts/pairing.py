@@ -13,8 +13,7 @@ from serve_eval.errors import ReferenceFileError, ServeEvalError
 from serve_eval.protocol.fingerprint import SCORER_OPTIONS, sample_key
 from serve_eval.schema import Dataset, Metric, Reference, Sums, Task
 from serve_eval.verdicts import reference_samples
-from serve_eval.verdicts.reference_answers import StoredAnswers
-from serve_eval.verdicts.reference_samples import SampleScores
+from serve_eval.verdicts.reference_samples import SampleScores, StoredAnswers
 
 if TYPE_CHECKING:
     from serve_eval.stats.pairs import Pairs
@@ -126,7 +125,7 @@ def with_reference(
         return None, why
     from serve_eval.stats.clusters import cluster_keys
     from serve_eval.stats.pairs import pair
-    from serve_eval.stats.run_effects import effect_of
+    from serve_eval.stats.repeats import effect_of
 
     higher = is_higher_better(task.metric, reference)
     if (sums := task.aggregation.sums) is not None:
@@ -219,7 +218,7 @@ def runs_differ(dataset: Dataset, reference: Reference) -> bool:
     share groups.
     """
     from serve_eval.stats.clusters import cluster_keys, number_keys
-    from serve_eval.stats.run_effects import effect_of
+    from serve_eval.stats.repeats import effect_of
 
     stored, places, _ = _read_stored(dataset, reference)
     if stored is None:

@@ -1,4 +1,4 @@
-"""Per-sample scores of a registered reference, for paired verdicts.
+"""Keep the scores and the answers of a registered reference, sample by sample.
 
 Each reference has one JSON file next to it. The file holds a key per prompt and the scores per run,
 as a bitmap or as 16-bit numbers, all in base64. A key is 48 bits of a hash of id, prompt and
@@ -13,7 +13,7 @@ import struct
 from array import array
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -21,8 +21,6 @@ import msgspec
 
 from serve_eval.errors import ReferenceFileError
 from serve_eval.protocol.fingerprint import KEY_BYTES
-from serve_eval.verdicts import reference_answers
-from serve_eval.verdicts.reference_answers import PackedAnswers, StoredAnswers
 from serve_eval.whole_file import write_named_file
 
 BITMAP, UINT16 = "bitmap", "uint16"
@@ -100,7 +98,7 @@ def write(path: Path, scores: SampleScores) -> str:
         encoding=BITMAP if two_valued else UINT16,
         keys=b64encode(scores.keys).decode(),
         runs=runs,
-        answers=None if scores.answers is None else reference_answers.pack(scores.answers),
+        answers=None if scores.answers is None else pack(scores.answers),
         parts={
             name: [b64encode(struct.pack(f"<{len(run)}d", *run)).decode() for run in part]
             for name, part in scores.parts.items()
@@ -136,7 +134,7 @@ def read(path: Path, sha256: str) -> SampleScores:
         keys = b64decode(content.keys)
         runs = tuple(_unpack(content, b64decode(run)) for run in content.runs)
         packed = content.answers
-        answers = None if packed is None else reference_answers.unpack(packed, content.n)
+        answers = None if packed is None else unpack(packed, content.n)
         parts = {
             name: [array("d", struct.unpack(f"<{content.n}d", b64decode(run))) for run in part]
             for name, part in content.parts.items()
@@ -204,3 +202,99 @@ def places(reference: bytes, keys: Sequence[bytes]) -> list[int | None]:
         reference[i : i + KEY_BYTES]: i // KEY_BYTES for i in range(0, len(reference), KEY_BYTES)
     }
     return [known.get(key) for key in keys]
+
+
+LONGEST = 65535
+"""Length from which answers are not told apart."""
+
+
+class PackedAnswers(msgspec.Struct, frozen=True):
+    """The form in the file: 16-bit lengths and bitmaps in base64, in the order of the prompts."""
+
+    unit: str
+    lengths: str
+    cut: str
+    looping: str
+    shared: str
+    scripts: list[str] = []
+    cut_by_run: list[str] = []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredAnswers:
+    """The answers of a reference's first run without their texts, in the order of its prompts.
+
+    `lengths` are tokens if the server counted them (`counted`), else characters. An answer is `cut`
+    at max_tokens, `looping` if it repeats itself to its end, and `shared` if the same long text
+    answers another prompt. `scripts` are those of the letters in all answers. `cut_by_run` has the
+    answers of every run, the first too, that anything cut off (empty: an older file).
+    """
+
+    counted: bool
+    lengths: tuple[int, ...]
+    cut: tuple[bool, ...]
+    looping: tuple[bool, ...]
+    shared: tuple[bool, ...]
+    scripts: frozenset[str]
+    cut_by_run: tuple[tuple[bool, ...], ...] = ()
+
+    def take(self, places: Sequence[int]) -> StoredAnswers:
+        """Return the answers to the prompts at these places."""
+        return replace(
+            self,
+            lengths=tuple(self.lengths[i] for i in places),
+            cut=tuple(self.cut[i] for i in places),
+            looping=tuple(self.looping[i] for i in places),
+            shared=tuple(self.shared[i] for i in places),
+            cut_by_run=tuple(tuple(run[i] for i in places) for run in self.cut_by_run),
+        )
+
+    def list_cuts(self, runs: int) -> tuple[tuple[bool, ...], ...] | None:
+        """Return the cut answers of all runs, None if those of some are not known."""
+        if len(self.cut_by_run) == runs:
+            return self.cut_by_run
+        return (self.cut,) if runs == 1 else None
+
+
+def pack(answers: StoredAnswers) -> PackedAnswers:
+    """Return the form in the file."""
+    lengths = b"".join(min(one, LONGEST).to_bytes(2, "little") for one in answers.lengths)
+    return PackedAnswers(
+        unit="tokens" if answers.counted else "characters",
+        lengths=b64encode(lengths).decode(),
+        cut=_pack_bits(answers.cut),
+        looping=_pack_bits(answers.looping),
+        shared=_pack_bits(answers.shared),
+        scripts=sorted(answers.scripts),
+        cut_by_run=list(map(_pack_bits, answers.cut_by_run)),
+    )
+
+
+def unpack(packed: PackedAnswers, n: int) -> StoredAnswers:
+    """Return the answers to n prompts. Raises ValueError if the data holds another number."""
+    lengths = b64decode(packed.lengths)
+    if len(lengths) != 2 * n or packed.unit not in ("tokens", "characters"):
+        raise ValueError(f"the lengths do not belong to {n} answers")
+    return StoredAnswers(
+        counted=packed.unit == "tokens",
+        lengths=tuple(int.from_bytes(lengths[i : i + 2], "little") for i in range(0, 2 * n, 2)),
+        cut=_unpack_bits(packed.cut, n),
+        looping=_unpack_bits(packed.looping, n),
+        shared=_unpack_bits(packed.shared, n),
+        scripts=frozenset(packed.scripts),
+        cut_by_run=tuple(_unpack_bits(run, n) for run in packed.cut_by_run),
+    )
+
+
+def _pack_bits(flags: Sequence[bool]) -> str:
+    packed = bytearray((len(flags) + 7) // 8)
+    for i, flag in enumerate(flags):
+        packed[i >> 3] |= flag << (i & 7)
+    return b64encode(packed).decode()
+
+
+def _unpack_bits(text: str, n: int) -> tuple[bool, ...]:
+    packed = b64decode(text)
+    if len(packed) != (n + 7) // 8:
+        raise ValueError(f"a bitmap of {len(packed)} bytes does not hold {n} flags")
+    return tuple(bool(packed[i >> 3] >> (i & 7) & 1) for i in range(n))

@@ -26,8 +26,7 @@ from serve_eval.series.chart import (
     list_warnings,
 )
 from serve_eval.shell_words import quote_path
-from serve_eval.stats.drift import SLACK
-from serve_eval.stats.false_alarms import RUNS
+from serve_eval.stats.drift import RUNS, SLACK
 from serve_eval.verdicts.exit_code import PASS as SHOWN
 
 ALARM, NO_ALARM = "ALARM", "NO ALARM"

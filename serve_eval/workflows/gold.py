@@ -22,7 +22,7 @@ from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.shared import build_task
 from serve_eval.report.document.listing import ListEntry
 from serve_eval.schema import Metric, Plan, Sample, Spec, Task, TaskResult
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 from serve_eval.storage.records.scores import ScoreRecord, read_scores
 
 Side = Literal["gold", "zero"]

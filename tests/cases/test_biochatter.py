@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.cases import biochatter, file
-from serve_eval.cases.question import Questions
-from serve_eval.cases.questions import questions
+from serve_eval.cases.questions import Questions, questions
 from serve_eval.errors import PlanError
 from serve_eval.schema import DataRoots, Spec
 from tests.cases.made import write_biochatter

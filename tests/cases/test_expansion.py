@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.cases.expansion import ExpansionError, count, expand
-from serve_eval.cases.keys import compat_md5, sample_id
+from serve_eval.cases.groups import compat_md5, sample_id
 
 EXTRACTION: dict[str, Any] = {
     "case": "extraction",

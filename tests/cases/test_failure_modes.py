@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.cases.failure_modes import (
+from serve_eval.cases.case_scorers import (
     _CODE,
     _NO_ANSWER,
     CASE,

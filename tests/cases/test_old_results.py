@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.cases import file
-from serve_eval.cases.biochatter_rows import read
+from serve_eval.cases.biochatter import read
 from serve_eval.cases.questions import questions
 from serve_eval.errors import DatasetError, NotComparableError, ReferenceFileError
 from serve_eval.evaluation.prepare import prepare

@@ -9,11 +9,11 @@ import pytest
 
 from serve_eval.cli._described import WIDTH, describe_plugin
 from serve_eval.cli._described_task import describe_task
-from serve_eval.datasets.declared import find_sources
 from serve_eval.datasets.known import KNOWN
+from serve_eval.datasets.local import find_sources
 from serve_eval.errors import DatasetError
 from serve_eval.plugins import registry
-from serve_eval.plugins.nested_options import options
+from serve_eval.plugins.declarations import options
 from serve_eval.protocol import shared
 from serve_eval.schema import DataRoots, Spec
 from tests.cli.command import serve_eval

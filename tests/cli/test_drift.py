@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from serve_eval.stats.false_alarms import false_alarm_chance
+from serve_eval.stats.drift import false_alarm_chance
 from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

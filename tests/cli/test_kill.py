@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from serve_eval.schema import DataRoots
-from serve_eval.schema.prompt_hash import prompt_sha256, uniform
+from serve_eval.schema.media import prompt_sha256, uniform
 from serve_eval.storage.journal import read
 from serve_eval.tasks.gsm8k import task
 

@@ -39,7 +39,7 @@ class ReplacedServer:
 def test_the_mixed_answers_are_the_cause_and_not_the_lost_attempts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     (tmp_path / "cases.yaml").write_text(CASES)
     one, other = ReplacedServer(sound=True), ReplacedServer(sound=False)
     routes = {"/v1/models": lambda request: models("m")}

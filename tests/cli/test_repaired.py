@@ -90,7 +90,7 @@ def serve(
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with the cases and a reference of 60, whose threshold is 48.4."""
-    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     (tmp_path / "cases.yaml").write_text(CASES)
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs/cases-double.yaml").write_text("m:\n- accuracy: 68.0\n")

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from serve_eval.schema import DataRoots
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 from serve_eval.tasks.gsm8k import task
 from tests.cli.command import serve_eval
 

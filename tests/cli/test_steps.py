@@ -15,7 +15,7 @@ import pytest
 
 from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.schema import DataRoots
-from serve_eval.schema.prompt_hash import uniform
+from serve_eval.schema.media import uniform
 from serve_eval.storage.file_names import PROOFS_FILE
 from serve_eval.storage.journal import read, withdrawals
 from serve_eval.storage.records.answer_origins import ConnectionStep, Proofs

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from serve_eval.report.results_table.cell import MARKS, ResultCell
 from serve_eval.schema import Metric, VerdictOutcome
 from serve_eval.series.seeds import match_draws, pool_cells
-from serve_eval.stats.wilson import wilson
+from serve_eval.stats.intervals import wilson
 from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.client.wire_format.answer import response
-from serve_eval.client.wire_format.thinking import split_thinking
+from serve_eval.client.wire_format.answer import response, split_thinking
 from serve_eval.client.wire_format.wire import Said
 from serve_eval.schema import Request, Response, SamplingParams, Usage
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.client.client import Client
-from serve_eval.client.wire_format.answering_servers import (
+from serve_eval.client.wire_format.response_head import (
     CONTEXT_FIELD,
     CONTEXT_SERVER,
     GENERATION_FIELD,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format import wire
-from serve_eval.client.wire_format.calls import (
+from serve_eval.client.wire_format.bodies import (
     BAD_INDEX,
     NO_ID,
     NO_NAME,
@@ -38,7 +38,7 @@ from serve_eval.schema import (
     Score,
     ToolCall,
 )
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 from serve_eval.storage.journal import Journal, Record
 from tests.evaluation.test_capabilities import prepared
 

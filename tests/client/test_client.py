@@ -37,7 +37,7 @@ from serve_eval.schema import (
     SamplingParams,
     ToolCall,
 )
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 
 T = TypeVar("T")
 QUICK = Limits(stall_timeout_s=20.0, connect_timeout_s=10.0, sample_timeout_s=40.0)
@@ -178,7 +178,7 @@ def test_every_fault_has_its_kind_and_its_attempts(
     status: int | None,
     attempts: int,
 ) -> None:
-    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.01)
+    monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.01)
     config = SimulatorConfig(answers=answers, failure_rate=1.0, failure_kind=kind)
     limits = Limits(stall_timeout_s=0.3) if kind == "hang" else QUICK
     result, stats = _simulate(config, lambda c: c.send(_request()), limits)

@@ -19,8 +19,7 @@ from serve_eval.client.client import Client
 from serve_eval.client.http1 import transport as http1
 from serve_eval.client.http1.connection import Http1Connection
 from serve_eval.client.http1.transport import Http1Transport
-from serve_eval.client.server_address import ServerAddress
-from serve_eval.client.tls import Certificates
+from serve_eval.client.tls import Certificates, ServerAddress
 from serve_eval.errors import PlanError
 from serve_eval.schema import (
     Endpoint,

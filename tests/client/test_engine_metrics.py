@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_eval.client.questions.engine_metrics import (
+from serve_eval.client.engine_metrics import (
     MOST_CHARACTERS,
     EngineReading,
     add,

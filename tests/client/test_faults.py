@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 import pytest
 import uvloop
 
-from serve_eval.client.attempts import retry
+from serve_eval.client.attempts import outcome
 from serve_eval.client.client import Client
 from serve_eval.schema import (
     Attempt,
@@ -124,7 +124,7 @@ SOUND: dict[str, Act] = {
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     monkeypatch.setattr("serve_eval.client.wire_format.reply.AFTER_DONE_S", 0.2)
     monkeypatch.setattr("serve_eval.client.wire_format.reply.AFTER_FINISH_S", 0.2)
 
@@ -329,7 +329,7 @@ def test_a_server_that_comes_back_is_found_again(monkeypatch: pytest.MonkeyPatch
                 listening.append(asyncio.create_task(server.listen()))
             return 0.05
 
-        monkeypatch.setattr(retry, "pause_s", pause)
+        monkeypatch.setattr(outcome, "pause_s", pause)
         async with (
             server,
             kept(Client(Endpoint(base_url=server.base_url), _limits(False))) as client,

@@ -37,7 +37,7 @@ LONG_S = 600.0
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PROBE_S", 0.05)
     monkeypatch.setattr(module, "SETTLE_S", 0.01)
-    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from serve_eval.schema import (
     Response,
     SamplingParams,
 )
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 from serve_eval.scorers.likelihood import continuation, is_likeliest, negative_log_likelihood
 from serve_eval.storage.journal import Journal, Record
 

@@ -148,7 +148,7 @@ ELSEWHERE = {
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     monkeypatch.setattr("serve_eval.client.wire_format.reply.AFTER_FINISH_S", 0.2)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from serve_eval.client.attempts import scheme
+from serve_eval.client import tls as scheme
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import check, discover_model
 from serve_eval.errors import EndpointError

@@ -12,7 +12,7 @@ import pytest
 from serve_eval.client.attempts import quota
 from serve_eval.client.attempts.quota import Quota
 from serve_eval.client.client import Client
-from serve_eval.client.wire_format.rate_limits import read_pause
+from serve_eval.client.wire_format.response_head import read_pause
 from serve_eval.schema import Endpoint, Failure, Limits, Request, Response, SamplingParams
 from tests.client import faulty_server as act
 from tests.client.faulty_server import Act, FaultyServer, Received, Script, Turn
@@ -152,7 +152,7 @@ def _quota_server(size: int, window_s: float) -> Script:
 def test_samples_that_a_spent_quota_refuses_are_answered_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.01)
+    monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.01)
     limits = Limits(max_attempts=2, retry_budget=4)
     results, received = _ask(_quota_server(5, 0.25), limits, 40)
     assert all(isinstance(result, Response) for result in results)

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from serve_eval.client.attempts.rate import SLACK_S, StartRate
+from serve_eval.client.attempts.quota import SLACK_S, StartRate
 from tests.clock import run_counted
 
 

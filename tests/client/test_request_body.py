@@ -8,9 +8,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.client.request_body import RequestEncoder
+from serve_eval.client.request import RequestEncoder
 from serve_eval.client.wire_format import wire
-from serve_eval.client.wire_format.neutral_fields import NeutralField, NeutralFields
+from serve_eval.client.wire_format.wire import NeutralField, NeutralFields
 from serve_eval.schema import Message, Request, SamplingParams
 
 _PLAIN = SamplingParams(max_tokens=8)

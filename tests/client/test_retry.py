@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.client.attempts import retry
+from serve_eval.client.attempts import outcome
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WRAPPED = (
@@ -37,7 +37,7 @@ WRAPPED = (
 def test_only_what_may_pass_by_itself_is_worth_another_attempt(
     status: int, message: str, worth: bool
 ) -> None:
-    assert retry.worth_retrying(status, message) is worth
+    assert outcome.worth_retrying(status, message) is worth
 
 
 @pytest.mark.parametrize(
@@ -45,14 +45,14 @@ def test_only_what_may_pass_by_itself_is_worth_another_attempt(
     [
         ("3", 3.0),
         ("0", 0.0),
-        ("100000", retry.RETRY_AFTER_CAP_S),
+        ("100000", outcome.RETRY_AFTER_CAP_S),
         ("Thu, 01 Jan 2026 00:00:07 GMT", 7.0),
         ("Wed, 31 Dec 2025 23:59:00 GMT", 0.0),
     ],
 )
 def test_retry_after_is_honoured_up_to_a_cap(header: str, seconds: float) -> None:
-    pauses = {retry.pause_s(1, header, random.Random(seed), NOW) for seed in range(20)}
-    assert seconds <= min(pauses) < max(pauses) <= seconds + retry.BASE_S
+    pauses = {outcome.pause_s(1, header, random.Random(seed), NOW) for seed in range(20)}
+    assert seconds <= min(pauses) < max(pauses) <= seconds + outcome.BASE_S
     assert len(pauses) == 20  # or all clients told to wait would come back at the same moment
 
 
@@ -62,5 +62,5 @@ def test_retry_after_is_honoured_up_to_a_cap(header: str, seconds: float) -> Non
     st.sampled_from([None, "", "soon", "-1", "²", "Mon, 01 Jan 0001 00:00:00 +2359", "1e400"]),
 )
 def test_the_pause_is_jittered_and_bounded(attempt: int, seed: int, header: str | None) -> None:
-    pause = retry.pause_s(attempt, header, random.Random(seed), NOW)
-    assert 0.0 <= pause <= min(retry.CAP_S, retry.BASE_S * 2 ** (attempt - 1))
+    pause = outcome.pause_s(attempt, header, random.Random(seed), NOW)
+    assert 0.0 <= pause <= min(outcome.CAP_S, outcome.BASE_S * 2 ** (attempt - 1))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.client.client import Client
-from serve_eval.client.wire_format.server_timing import (
+from serve_eval.client.wire_format.response_head import (
     MAX_BEHIND,
     RETURN,
     STAMPS,

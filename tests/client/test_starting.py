@@ -9,7 +9,7 @@ from typing import TypeVar
 import pytest
 from aiohttp import web
 
-from serve_eval.client.attempts import starting as module
+from serve_eval.client.attempts import liveness as module
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import check, discover_model
 from serve_eval.errors import EndpointError
@@ -38,7 +38,7 @@ ANSWER = {
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "POLL_S", 0.02)
-    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
 
 
 class _Server:

@@ -18,8 +18,7 @@ from serve_eval.client.client import Client
 from serve_eval.client.http1 import steps
 from serve_eval.client.http1.connection import CHECK_EVERY
 from serve_eval.client.http1.transport import Http1Transport
-from serve_eval.client.request_ids import RequestIds
-from serve_eval.client.step_ledger import StepLedger
+from serve_eval.client.step_ledger import RequestIds, StepLedger
 from serve_eval.client.wire_format.reply import Reply
 from serve_eval.evaluation.engine.circuit_breaker import CircuitBreaker
 from serve_eval.evaluation.engine.lane import Lane

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.client.questions import self_description
-from serve_eval.client.wire_format import fields, wire
+from serve_eval.client import questions
+from serve_eval.client.wire_format import bodies, wire
 from serve_eval.schema import Message, Request, SamplingParams, Usage
 
 JSON = "application/json"
@@ -164,7 +164,7 @@ def test_an_odd_usage_never_costs_the_answer(usage: object) -> None:
 def test_a_count_of_tokens_that_is_no_number_spoils_not_the_other(
     prompt: object, completion: object, kept: tuple[int, int]
 ) -> None:
-    usage = fields.usage({"prompt_tokens": prompt, "completion_tokens": completion})
+    usage = bodies.usage({"prompt_tokens": prompt, "completion_tokens": completion})
     assert (usage.prompt_tokens, usage.completion_tokens) == kept
 
 
@@ -261,7 +261,7 @@ def test_every_shape_of_error_body_gives_its_message(body: bytes, message: str) 
 
 def test_a_deeply_nested_error_is_text() -> None:
     assert wire.describe(b"[" * 100_000) == "[" * wire.MAX_MESSAGE
-    assert self_description.model_ids(b'{"data": ' + b"[" * 100_000) == []
+    assert questions.model_ids(b'{"data": ' + b"[" * 100_000) == []
 
 
 def test_a_long_error_is_cut() -> None:
@@ -269,7 +269,7 @@ def test_a_long_error_is_cut() -> None:
 
 
 def test_model_lists_are_read_leniently() -> None:
-    assert self_description.model_ids(b'{"object":"list","data":[{"id":"a"},{"id":"b"}]}') == [
+    assert questions.model_ids(b'{"object":"list","data":[{"id":"a"},{"id":"b"}]}') == [
         "a",
         "b",
     ]
@@ -281,7 +281,7 @@ def test_model_lists_are_read_leniently() -> None:
         b'{"data": [1]}',
         b'{"detail":"Not Found"}',
     ):
-        assert self_description.model_ids(body) == []
+        assert questions.model_ids(body) == []
 
 
 @given(st.binary(max_size=300), st.sampled_from([JSON, "text/html", ""]))
@@ -321,12 +321,12 @@ encode_retry_requests_total 2.0
 # TYPE ctx_retry_requests_created gauge
 ctx_retry_requests_created 1.7e+09
 """
-    assert self_description.count_hidden_retries(body) == {
+    assert questions.count_hidden_retries(body) == {
         "context": 0,
         "generation": 3,
         "encode": 2,
     }
-    assert self_description.count_hidden_retries(b"<html>no</html>\xff") == {}
+    assert questions.count_hidden_retries(b"<html>no</html>\xff") == {}
 
 
 def _decoded(*choices: dict[str, object], before: bytes = b"") -> wire.Said:

@@ -10,8 +10,8 @@ import pytest
 
 import serve_eval.tasks
 from serve_eval.datasets import local
-from serve_eval.datasets.declared import find_sources
 from serve_eval.datasets.known import KNOWN
+from serve_eval.datasets.local import find_sources
 from tests.cli.command import serve_eval as run
 
 DECLARES = """\"\"\"A task of a test.\"\"\"

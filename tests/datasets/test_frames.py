@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.datasets.frames import choose_frames, take_frames
+from serve_eval.datasets.media import choose_frames, take_frames
 from serve_eval.errors import DatasetError
 from tests.datasets.videos import grey_of, write_tone, write_video
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.datasets import local
-from serve_eval.datasets.hub import HubSource, download
+from serve_eval.datasets.source import HubSource, download
 from serve_eval.errors import DatasetError
 from serve_eval.evaluation.prepare import check_ids
 from serve_eval.protocol.shared import build_task

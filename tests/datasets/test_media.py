@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.datasets import manifest
+from serve_eval.datasets import source
 from serve_eval.datasets.media import audio_part, image_part, video_part
 from serve_eval.errors import DatasetError
 from serve_eval.schema import ImagePart, InputAudioPart, MediaFile
-from serve_eval.schema.media import media_bytes
-from serve_eval.schema.media_types import recognise_media
+from serve_eval.schema.media import media_bytes, recognise_media
 
 HEADS = {
     "image/png": b"\x89PNG\r\n\x1a\n",
@@ -96,7 +95,7 @@ def test_a_file_becomes_a_place_with_a_checksum(tmp_path: Path) -> None:
 def test_a_fetched_file_that_was_changed_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(HEADS["image/png"])
-    entry = manifest.Entry(
+    entry = source.Entry(
         sha256="0" * 64,
         bytes=1,
         data_set="mmmu",
@@ -106,6 +105,6 @@ def test_a_fetched_file_that_was_changed_is_refused(tmp_path: Path) -> None:
         fetched_at="2026-01-01",
         known=True,
     )
-    manifest.write(tmp_path, manifest.Manifest(files={"a.png": entry}))
+    source.write(tmp_path, source.Manifest(files={"a.png": entry}))
     with pytest.raises(DatasetError, match=r"a\.png was changed since it was fetched"):
         image_part(path)

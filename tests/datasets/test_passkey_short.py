@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from serve_eval.datasets.passkey_short import FILLER, hide_key
+from serve_eval.tasks._passkey import FILLER, hide_key
 
 
 @pytest.mark.parametrize("depth", [0.0, 0.3, 1.0])

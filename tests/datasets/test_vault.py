@@ -18,10 +18,10 @@ import pytest
 from typer.testing import CliRunner
 
 from serve_eval.cli.app import app
-from serve_eval.datasets import local, manifest, vault
-from serve_eval.datasets.hub import HubSource, download
+from serve_eval.datasets import local, vault
+from serve_eval.datasets import source as manifest
 from serve_eval.datasets.known import KNOWN
-from serve_eval.datasets.source import Source
+from serve_eval.datasets.source import HubSource, Source, download
 from serve_eval.errors import DatasetError
 
 ROWS = b'{"question": "q", "answer": "#### 1"}\n'

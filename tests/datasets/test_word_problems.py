@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from serve_eval.datasets.word_problems import MOST, Problem, Split, problems, split_of
+from serve_eval.datasets.generated import MOST, Problem, Split, problems, split_of
 
 
 def _some(split: Split, count: int = 300, seed: int = 5) -> list[Problem]:

@@ -31,8 +31,8 @@ from serve_eval.schema import (
     Spec,
     Task,
 )
-from serve_eval.stats.calibration import acceptance_region
 from serve_eval.stats.classic import Decision
+from serve_eval.stats.multiplicity import acceptance_region
 from serve_eval.verdicts import pairing, reference_samples
 from serve_eval.verdicts.reference_samples import SampleScores
 

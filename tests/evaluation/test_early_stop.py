@@ -43,9 +43,9 @@ from serve_eval.schema import (
     Task,
     VerdictOutcome,
 )
-from serve_eval.stats.calibration import acceptance_region
 from serve_eval.stats.classic import Decision
 from serve_eval.stats.early_stop import EarlyClassic
+from serve_eval.stats.multiplicity import acceptance_region
 from serve_eval.storage import order_seed, run_folder
 from serve_eval.storage.sessions import read_sessions
 from serve_eval.verdicts import reference_samples

@@ -26,8 +26,7 @@ from serve_eval.schema import (
     SamplingParams,
     TextPart,
 )
-from serve_eval.schema.media import media_url
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import media_url, prompt_sha256
 
 PIXEL = media_url(shape())
 PROMPT = (

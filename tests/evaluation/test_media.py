@@ -40,7 +40,7 @@ from serve_eval.schema import (
     VideoPart,
     VideoUrl,
 )
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 
 FOLDER = Path(small_media.__file__).parent
 SOUND, SHAPE, DOT = (FOLDER / name for name in ("number.wav", "shape.png", "dot.mp4"))

@@ -13,13 +13,13 @@ from contextlib import suppress
 import atheris
 
 with atheris.instrument_imports():
+    from serve_eval.client import questions
     from serve_eval.client.http1.connection import Http1Connection
-    from serve_eval.client.questions import self_description
     from serve_eval.client.wire_format import wire
+    from serve_eval.client.wire_format.answer import split_thinking
     from serve_eval.client.wire_format.reply import Reply
     from serve_eval.client.wire_format.sse import EventLines
     from serve_eval.client.wire_format.stream import StreamedAnswer
-    from serve_eval.client.wire_format.thinking import split_thinking
 
 
 def _said(pieces: list[bytes]) -> wire.Said | None:
@@ -58,8 +58,8 @@ def one_input(data: bytes) -> None:
         said = wire.decode(data, "application/json")
         split_thinking(said.text)
     assert wire.describe(data)
-    self_description.model_ids(data)
-    self_description.version(data)
+    questions.model_ids(data)
+    questions.find_version(data)
     cut = data[0] % (len(data) + 1) if data else 0
     pieces = [data[:cut], data[cut:]]
     assert _payloads([data]) == _payloads(pieces)

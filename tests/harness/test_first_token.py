@@ -16,7 +16,7 @@ import pytest
 from serve_eval.evaluation.capabilities import TEXT
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Plan, Spec, TaskReport, VerdictOutcome
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 from serve_eval.storage import run_folder
 from serve_eval.workflows.rescore.rescore import rescore
 from tests.harness.made_tasks import CAPITALS, write

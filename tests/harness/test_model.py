@@ -21,7 +21,7 @@ import pytest
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Limits, Plan, Spec
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 from serve_eval.workflows.export.export import export
 from tests.harness.made_tasks import write
 from tests.harness.served import served

@@ -22,7 +22,7 @@ from serve_eval.harness.measures import Documents
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import scope
 from serve_eval.schema import Plan, Spec, VerdictOutcome
-from serve_eval.tasks._lm_eval.documents import load_parts
+from serve_eval.tasks._lm_eval_documents import load_parts
 from serve_eval.workflows.export.export import export
 from serve_eval.workflows.references.register import register
 

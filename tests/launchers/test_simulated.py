@@ -26,7 +26,7 @@ from serve_eval.launchers._simulated.__main__ import IN_PROCESS_ONLY, parse
 from serve_eval.launchers._simulated.config import SimulatorConfig
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 from tests.launchers.processes import gone, wait_until_gone
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -23,7 +23,7 @@ from serve_eval.launchers._simulated.simulator import (
     serve,
 )
 from serve_eval.schema import Message, Prompt
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 
 QUESTION = "What is 2 + 2?"
 TURNS = (Message(role="system", content="Be brief."), Message(role="user", content=QUESTION))

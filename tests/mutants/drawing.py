@@ -19,7 +19,7 @@ PACKAGES = {
     "stats": ("serve_eval/stats/*.py",),
     "verdicts": (
         "serve_eval/verdicts/rules/*.py",
-        "serve_eval/verdicts/two_rules.py",
+        "serve_eval/verdicts/many_tests.py",
         "serve_eval/verdicts/validity.py",
     ),
     "storage": (

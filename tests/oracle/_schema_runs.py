@@ -18,7 +18,7 @@ from jsonschema.validators import validator_for
 
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Message, Plan, Spec
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 from tests.harness.served import served
 from tests.oracle._schemas import changed
 from tests.oracle.part import Compared

@@ -17,8 +17,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from serve_eval.schema import DataRoots, Response, Sample, ToolCall
-from serve_eval.tasks._bfcl.categories import CATEGORIES, CATEGORY
-from serve_eval.tasks._bfcl.expected import fill, read_expectation
+from serve_eval.tasks._bfcl.checking import fill, read_expectation
+from serve_eval.tasks._bfcl.rows import CATEGORIES, CATEGORY
 from serve_eval.tasks._bfcl.scoring import Mode
 from serve_eval.tasks.bfcl import task
 from tests.oracle.part import Compared, checkout, require

@@ -19,8 +19,7 @@ from typing import Any
 
 from serve_eval.cases import file
 from serve_eval.cases.case_scorers import scorer_of
-from serve_eval.cases.question import CaseQuestion, Questions
-from serve_eval.cases.questions import questions
+from serve_eval.cases.questions import CaseQuestion, Questions, questions
 from serve_eval.schema import Response, Spec
 from tests.oracle import part
 from tests.oracle.part import Compared

@@ -14,8 +14,7 @@ from serve_eval.datasets.generated import write_gsm8k
 from serve_eval.schema import DataRoots, Message, Response, Sample, Task
 from serve_eval.scorers.numeric import STRICT
 from serve_eval.tasks import gsm8k, gsm8k_inferencex
-from serve_eval.tasks._gsm8k import TEST_ROWS
-from serve_eval.tasks._gsm8k_last_line import LAST_LINE, score
+from serve_eval.tasks._gsm8k import LAST_LINE, TEST_ROWS, score
 from tests.oracle._gsm8k_answers import Answer, made_up, recorded, variants
 from tests.oracle._shared import SHARED
 from tests.oracle._suite_flow import Ask, built, prompts

@@ -18,9 +18,8 @@ from types import ModuleType
 from typing import Any
 
 from serve_eval.schema import DataRoots
-from serve_eval.tasks._instructions import english as tools
-from serve_eval.tasks._instructions.checks import KindCheck
-from serve_eval.tasks._instructions.english import English
+from serve_eval.tasks._instructions import checks as tools
+from serve_eval.tasks._instructions.checks import English, KindCheck
 from serve_eval.tasks._instructions.following import variants
 from serve_eval.tasks._instructions.ifbench_forms import FORMS
 from serve_eval.tasks._instructions.ifbench_words import WORDS

@@ -25,9 +25,9 @@ from typing import Any
 
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import DataRoots, Message, Plan, Response, Sample, Spec, Task
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 from serve_eval.tasks import longbench_v1
-from serve_eval.tasks._longbench_sets import SETS
+from serve_eval.tasks._longbench import SETS
 from tests.harness.served import served
 from tests.oracle._longbench_rows import CAUSES, Recorded, recorded, write
 from tests.oracle._mutations import mutated

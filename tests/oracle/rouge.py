@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from serve_eval.schema import Response, Sample
-from serve_eval.scorers._union_rouge_l import union_rouge_l
+from serve_eval.scorers.longbench import union_rouge_l
 from serve_eval.scorers.rouge import KINDS, f_measures, scorer
 from serve_eval.tasks import cnn_dailymail
 from tests.oracle._shared import shared

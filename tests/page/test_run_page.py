@@ -13,7 +13,7 @@ import pytest
 
 from serve_eval.report.summary.figures import figure, span
 from serve_eval.schema import Report
-from serve_eval.stats.wilson import wilson
+from serve_eval.stats.intervals import wilson
 from serve_eval.storage.records.scores import read_scores
 from tests.page.conftest import NARROW, MadeRuns, Open
 from tests.page.reading import count_shown, list_facts, list_rows, read_data, wait_for_rows

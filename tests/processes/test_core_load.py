@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.processes import core_load
-from serve_eval.processes.core_load import CoreLoad
+from serve_eval.processes import resources
+from serve_eval.processes.resources import CoreLoad
 
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("STAT", "QUOTA", "USAGE"):
-        monkeypatch.setattr(core_load, name, tmp_path / name)
+        monkeypatch.setattr(resources, name, tmp_path / name)
     return tmp_path
 
 
@@ -41,7 +41,7 @@ def test_a_quota_of_a_container_counts_if_more_of_it_is_used(
     kernel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [100.0]
-    monkeypatch.setattr(core_load.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(resources.time, "monotonic", lambda: clock[0])
     (kernel / "STAT").write_text("cpu 0 0 0 0 0 0 0 0 0 0\n")
     (kernel / "USAGE").write_text("usage_usec 1000000\nuser_usec 1\n")
     (kernel / "QUOTA").write_text("200000 100000\n")

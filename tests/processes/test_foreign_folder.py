@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.processes.own_python import build_command, build_environment
+from serve_eval.processes.child_process import build_command, build_environment
 from tests.cli.command import environment
 from tests.processes.hostile_folder import AT_START, NAMES, OURS, fill
 

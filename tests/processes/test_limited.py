@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.processes.limited import LimitedEnd, run_limited
+from serve_eval.processes.child_process import LimitedEnd, run_limited
 
 MIB = 2**20
 

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.processes.environment import inherit
+from serve_eval.processes.child_process import build_environment, inherit, list_places
 from serve_eval.processes.import_path import ROOT
-from serve_eval.processes.own_python import build_environment, list_places
 from tests.cli.command import environment
 
 

@@ -27,8 +27,15 @@ from serve_eval.schema import (
     VideoPart,
     VideoUrl,
 )
-from serve_eval.schema.media import describe, inline, link, make_part, media_sha256, media_url
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import (
+    describe,
+    inline,
+    link,
+    make_part,
+    media_sha256,
+    media_url,
+    prompt_sha256,
+)
 
 CONTENT = b"\x00\x01 not really a medium \xff"
 DATA = base64.b64encode(CONTENT).decode()

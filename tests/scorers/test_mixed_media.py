@@ -5,7 +5,7 @@ import time
 import pytest
 
 from serve_eval.schema import Outcome
-from serve_eval.scorers._mixed_media import find_letter, find_section
+from serve_eval.scorers._mmmu_answer import find_letter, find_section
 from serve_eval.tasks._mixed_modality import score_about
 
 

@@ -8,9 +8,14 @@ import msgspec
 import pytest
 
 from serve_eval.schema import DataRoots, Response, Sample, ToolCall, Usage
-from serve_eval.scorers._call_faults import POINTS_TO, CallFault
-from serve_eval.scorers._served_call import count_most_tokens, find_faults, read_expectation
-from serve_eval.tasks._tool_calls.requests import KINDS, OF_TRTLLM
+from serve_eval.scorers._served_call import (
+    POINTS_TO,
+    CallFault,
+    count_most_tokens,
+    find_faults,
+    read_expectation,
+)
+from serve_eval.tasks._tool_requests import KINDS, OF_TRTLLM
 from serve_eval.tasks.tool_calls import task
 
 SAMPLES = {sample.id: sample for sample in task(kinds=list(KINDS)).load(DataRoots(), 1000).samples}

@@ -9,7 +9,7 @@ import msgspec
 
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Plan
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 
 
 def write_answers(

@@ -18,7 +18,7 @@ import pytest
 from serve_eval.launchers._standin.faults import Faults, faults, flatten
 from serve_eval.launchers._standin.model import BOS, MadeUpModel, decode, encode
 from serve_eval.launchers._standin.options import Flavour
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 from tests.standin.in_process import Deployed, aggregated, deployed
 from tests.standin.process import HTTP, READY_S, environment, free_port, running, wait_healthy
 

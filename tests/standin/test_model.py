@@ -21,7 +21,7 @@ from serve_eval.launchers._standin.model import (
 )
 from serve_eval.launchers._standin.parsing import parse
 from serve_eval.schema import Message
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 
 TEXTS = st.text(st.characters(exclude_categories=("Cs",)))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy
 
-from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.workflows.invariants.check import ALPHA
 from tests.stats.calibrate_flips import ACCURACY, FLIP_RATE, PROMPTS, percent
 from tests.stats.simulation import endpoints, run

@@ -19,17 +19,23 @@ import numpy
 from scipy.stats import beta
 
 from serve_eval.series.chart import STARTING_RUNS, UNEQUAL
-from serve_eval.stats.drift import LIMIT, SLACK, DriftPoint, cusum, self_starting
-from serve_eval.stats.false_alarms import (
+from serve_eval.stats.drift import (
+    LIMIT,
     MOST,
+    NEEDED,
     RUNS,
+    SLACK,
+    DriftPoint,
     Scale,
+    cusum,
     false_alarm_chance,
+    find_start,
+    leave_waves,
     limit_for,
     measure_scale,
+    self_starting,
 )
-from serve_eval.stats.instability import Instability, instability, successive_dispersion
-from serve_eval.stats.waves import NEEDED, find_start, leave_waves
+from serve_eval.stats.repeats import Instability, instability, successive_dispersion
 from tests.stats.simulation import endpoints
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from serve_eval.stats.drop import drop_test, inflate
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyPaired, MarginWealth
 from serve_eval.stats.early_stop import EarlyClassic, EarlyVerdict, Wealth
 from serve_eval.stats.pairs import Pairs, pair
-from serve_eval.stats.run_effects import effect_of, run_effect
+from serve_eval.stats.repeats import effect_of, run_effect
 from tests.stats.simulation import altered, endpoints, run
 
 if TYPE_CHECKING:

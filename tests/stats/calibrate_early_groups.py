@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import numpy
 
 from serve_eval.stats.classic import Decision
-from serve_eval.stats.early_groups import EarlyGroups
-from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyPaired
+from serve_eval.stats.early_paired import SPENT_ON_LOOKS, EarlyGroups, EarlyPaired
 from tests.stats.calibrate_groups import Job, answer, passages_of, tabulate
 from tests.stats.calibrate_sums import percent
 

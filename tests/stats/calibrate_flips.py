@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy
 
 from serve_eval.evidence.agreement.self_flips import FLIP_ALPHA
-from serve_eval.stats.mcnemar import mcnemar
-from serve_eval.stats.min_p import min_p
+from serve_eval.stats.sign_tests import mcnemar, min_p
 from tests.stats.simulation import altered, endpoints, run
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ import numpy
 from serve_eval.stats.bounds import noninferiority
 from serve_eval.stats.clusters import cluster_keys, effective_size, two_sided_p
 from serve_eval.stats.drop import drop_test
+from serve_eval.stats.intervals import wilson
 from serve_eval.stats.pairs import Pairs, pair
 from serve_eval.stats.slices import find_paired_slice
-from serve_eval.stats.wilson import wilson
 from tests.stats.calibrate_sums import percent
 from tests.stats.simulation import altered, endpoints, run
 

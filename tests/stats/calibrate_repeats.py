@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING
 
 import numpy
 
-from serve_eval.stats.bounded_score import mean_score_p
 from serve_eval.stats.bounds import Bounds, BoundsMethod, noninferiority
-from serve_eval.stats.drop import Method, drop_test
-from serve_eval.stats.equal_accuracy import equal_accuracy_test
+from serve_eval.stats.drop import Method, drop_test, equal_accuracy_test
 from serve_eval.stats.multiplicity import holm
+from serve_eval.stats.paired_t import average_largest_gain
 from serve_eval.stats.pairs import Pairs, pair
-from serve_eval.stats.unit_values import average_largest_gain
+from serve_eval.stats.score_bounds import mean_score_p
 from tests.stats.calibrate_paired import share, table
 from tests.stats.simulation import altered, endpoints
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy
 
-from serve_eval.stats import sequential_monitor
+from serve_eval.stats import betting
 from serve_eval.stats.betting import GRID, mean_lower_bound
 from serve_eval.workflows.watch.bets import ACCURACY, ALPHA, FAILURES, FLOOR_ALPHA, USABLE
 from tests.stats.calibrate_drift import interval
@@ -130,7 +130,7 @@ def varying(random: Random, months: int, questions: int, state: State) -> Watche
 
 def _baseline(scores: FloatArray, alpha: float) -> tuple[FloatArray, FloatArray]:
     """Return the mean score of each prompt, and the least healthy mean difference from it."""
-    floors = [sequential_monitor.floor(scores[:, i], alpha) for i in range(scores.shape[1])]
+    floors = [betting.floor(scores[:, i], alpha) for i in range(scores.shape[1])]
     usual = scores.mean(axis=0)
     return usual, numpy.array(floors) - TOLERANCE - usual.mean(axis=1)
 
@@ -158,9 +158,7 @@ def alarms(
     found = {kind: numpy.zeros(months, dtype=numpy.int64) for kind in ALPHA}
     room = numpy.sort(1.0 - known.usual_usable, axis=1)[:, -questions:].mean(axis=1)
     most = (
-        numpy.array(
-            [sequential_monitor.highest_mean(row.tolist(), questions) for row in known.usual]
-        )
+        numpy.array([betting.highest_mean(row.tolist(), questions) for row in known.usual])
         if round_means
         else room
     )
@@ -184,20 +182,18 @@ def alarms(
         values, given = scores - known.usual[rows, asked], shown - known.usual_usable[rows, asked]
         if round_means:
             gained = {
-                ACCURACY: sequential_monitor.gains(values.mean(axis=1)[:, None], known.least, most),
-                USABLE: sequential_monitor.gains(
-                    given.mean(axis=1)[:, None], known.least_usable, room
-                ),
+                ACCURACY: betting.gains(values.mean(axis=1)[:, None], known.least, most),
+                USABLE: betting.gains(given.mean(axis=1)[:, None], known.least_usable, room),
             }
         else:
             gained = {
-                ACCURACY: sequential_monitor.gains(values, known.least, 1.0),
-                USABLE: sequential_monitor.gains(given, known.least_usable, 1.0),
+                ACCURACY: betting.gains(values, known.least, 1.0),
+                USABLE: betting.gains(given, known.least_usable, 1.0),
             }
-        gained[FAILURES] = sequential_monitor.gains(-failed.mean(axis=1)[:, None], -ALLOWED, 0.0)
+        gained[FAILURES] = betting.gains(-failed.mean(axis=1)[:, None], -ALLOWED, 0.0)
         for kind, alpha in ALPHA.items():
-            logs[kind] = sequential_monitor.grow(logs[kind], t, gained[kind])
-            over = sequential_monitor.log_evidence(logs[kind], t) >= -math.log(alpha)
+            logs[kind] = betting.grow(logs[kind], t, gained[kind])
+            over = betting.log_evidence(logs[kind], t) >= -math.log(alpha)
             found[kind][over & (found[kind] == 0)] = t
     return found
 
@@ -255,7 +251,7 @@ def floors() -> str:
             scores = run(random, numpy.broadcast_to(right, (passes, PROMPTS)))
             old = scores[0].mean() + mean_lower_bound((scores[1:] - scores[0]).ravel(), alpha)
             before.append(100.0 * (right.mean() - old))
-            after.append(100.0 * (right.mean() - sequential_monitor.floor(scores, alpha)))
+            after.append(100.0 * (right.mean() - betting.floor(scores, alpha)))
         high = sum(gap < 0.0 for gap in after)
         low, top = interval(high, BASELINES)
         cells = f"{numpy.mean(before):.2f} | {numpy.mean(after):.2f} | {100 * high / BASELINES:.1f}"

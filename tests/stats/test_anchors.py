@@ -5,10 +5,9 @@ import math
 import numpy
 import pytest
 
-from serve_eval.stats.anchors import anchor_pairs, anchor_test
-from serve_eval.stats.judgement import judge
-from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.judgement import anchor_pairs, anchor_test, judge
 from serve_eval.stats.pairs import Pairs, pair
+from serve_eval.stats.sign_tests import mcnemar
 
 NAN = math.nan
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.stats.answered import ON_NONE, log_wealth, most_missing
+from serve_eval.stats.early_stop import ON_NONE, log_wealth, most_missing
 
 
 def _probability(planned: int, all_missing: int, pattern: tuple[bool, ...]) -> Fraction:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.availability import failure_rate_upper
+from serve_eval.stats.intervals import failure_rate_upper
 
 
 @pytest.mark.parametrize(

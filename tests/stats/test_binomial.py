@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_eval.stats.binomial import binomial_tail
+from serve_eval.stats.sign_tests import binomial_tail
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.bounded_score import mean_score_lower_bound, mean_score_p, mean_score_z
-from serve_eval.stats.tango import score_bounds, score_noninferiority_p, score_z
+from serve_eval.stats.score_bounds import (
+    mean_score_lower_bound,
+    mean_score_p,
+    mean_score_z,
+    score_bounds,
+    score_noninferiority_p,
+    score_z,
+)
 
 VALUES = st.lists(
     st.sampled_from([-1.0, -2 / 3, -0.5, -1 / 3, 0.0, 1 / 3, 0.5, 1.0]), min_size=1, max_size=60

@@ -9,9 +9,8 @@ import numpy
 import pytest
 
 from serve_eval.stats.bounds import noninferiority
-from serve_eval.stats.calibration import acceptance_region
 from serve_eval.stats.drop import drop_test
-from serve_eval.stats.multiplicity import holm
+from serve_eval.stats.multiplicity import acceptance_region, holm
 from tests.stats import calibrate_paired as calibrate
 from tests.stats.calibrate_paired import Job, beyond, draw, interval, share
 

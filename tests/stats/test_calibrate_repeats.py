@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy
 import pytest
 
-from serve_eval.stats.calibration import acceptance_region
-from serve_eval.stats.drop import drop_test
-from serve_eval.stats.equal_accuracy import equal_accuracy_test
-from serve_eval.stats.unit_values import average_largest_gain
+from serve_eval.stats.drop import drop_test, equal_accuracy_test
+from serve_eval.stats.multiplicity import acceptance_region
+from serve_eval.stats.paired_t import average_largest_gain
 from tests.stats import calibrate_repeats as calibrate
 from tests.stats.calibrate_repeats import BuildJob, MarginJob, draw_cells, lose
 

@@ -17,11 +17,10 @@ from serve_eval.stats.clusters import (
 )
 from serve_eval.stats.drop import drop_test
 from serve_eval.stats.largest_statistic import as_table
-from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.losses import compute_permuted_p
 from serve_eval.stats.pairs import pair
-from serve_eval.stats.permuted_losses import compute_permuted_p
-from serve_eval.stats.slices import find_paired_slice
-from serve_eval.stats.unpaired_slices import find_unpaired_slice
+from serve_eval.stats.sign_tests import mcnemar
+from serve_eval.stats.slices import find_paired_slice, find_unpaired_slice
 
 
 @pytest.mark.parametrize(

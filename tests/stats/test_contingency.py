@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.contingency import Cell, rows
-from serve_eval.stats.hypergeometric import no_worse, no_worse_in_blocks
-from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.no_worse import no_worse, no_worse_in_blocks
+from serve_eval.stats.sign_tests import mcnemar
 
 ALPHA = 0.01
 

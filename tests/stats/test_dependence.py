@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.dependence import PERMUTATIONS, dependence
+from serve_eval.stats.contingency import PERMUTATIONS, dependence
 
 KINDS = (numpy.arange(400) // 20).tolist()
 

@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy
 import pytest
 
-from serve_eval.stats.drift_hold import ALPHA, SHARE, DriftHold
-from serve_eval.stats.onset import chart, latest, limit, worse_than_usual
+from serve_eval.stats.onset import ALPHA, SHARE, DriftHold, chart, latest, limit, worse_than_usual
 
 
 def _hold(

@@ -12,12 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats import answered
-from serve_eval.stats.answered_groups import AnsweredGroups
-from serve_eval.stats.calibration import acceptance_region
+from serve_eval.stats import early_stop
 from serve_eval.stats.classic import Decision
-from serve_eval.stats.early_groups import EarlyGroups
-from serve_eval.stats.early_paired import EarlyPaired
+from serve_eval.stats.early_paired import AnsweredGroups, EarlyGroups, EarlyPaired
+from serve_eval.stats.multiplicity import acceptance_region
 
 ALPHA = 0.025
 
@@ -108,7 +106,7 @@ def test_groups_that_go_missing_whole_are_noticed_with_the_probability_that_eps_
     The bet on single prompts takes the first of its groups for two hundred prompts without a gap.
     """
     eps, runs, random = 0.05, 200, numpy.random.default_rng(5)
-    size, groups, most = 20, 100, answered.most_missing(2000, 0.0195)
+    size, groups, most = 20, 100, early_stop.most_missing(2000, 0.0195)
     found = Counter[str]()
     for _ in range(runs):
         gone = random.choice(groups, 2, replace=False)
@@ -118,7 +116,7 @@ def test_groups_that_go_missing_whole_are_noticed_with_the_probability_that_eps_
             by_groups.add(size, size * (place in gone))
             so_far = size * int((gone <= place).sum())
             highest["groups"] = max(highest["groups"], by_groups.log)
-            single = answered.log_wealth(size * groups, most, size * (place + 1), so_far)
+            single = early_stop.log_wealth(size * groups, most, size * (place + 1), so_far)
             highest["prompts"] = max(highest["prompts"], single)
         for how, log in highest.items():
             found[how] += log >= -math.log(eps)
@@ -133,7 +131,7 @@ def test_groups_that_go_missing_whole_are_noticed_with_the_probability_that_eps_
 )
 def test_the_evidence_is_certain_at_the_end(groups: list[tuple[int, bool]], share: float) -> None:
     sizes = [size for size, _ in groups]
-    most = answered.most_missing(sum(sizes), share)
+    most = early_stop.most_missing(sum(sizes), share)
     bet = AnsweredGroups(sizes, most)
     for size, gone in groups:
         bet.add(size, size * gone)

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.calibration import acceptance_region
 from serve_eval.stats.classic import Decision
 from serve_eval.stats.early_paired import EarlyPaired, MarginWealth
 from serve_eval.stats.early_stop import Wealth
+from serve_eval.stats.multiplicity import acceptance_region
 from tests.stats.simulation import altered, endpoints, run
 
 VALUES = st.lists(st.floats(0.0, 1.0), max_size=40)

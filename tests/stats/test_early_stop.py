@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.betting import GRID
-from serve_eval.stats.calibration import acceptance_region
 from serve_eval.stats.classic import Decision
 from serve_eval.stats.early_stop import EarlyClassic
+from serve_eval.stats.multiplicity import acceptance_region
 
 
 def _loop(values: list[float], n: int, null: float) -> float:

@@ -11,18 +11,18 @@ from scipy.special import bdtr
 from scipy.stats import pearson3
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.calibration import acceptance_region
+from serve_eval.stats.drift import LIMIT, Scale, _chance, false_alarm_chance, limit_for
 from serve_eval.stats.drop import Method, drop_test
 from serve_eval.stats.early_paired import MarginWealth
 from serve_eval.stats.early_stop import EarlyClassic
-from serve_eval.stats.false_alarms import LIMIT, Scale, _chance, false_alarm_chance, limit_for
-from serve_eval.stats.instability import successive_dispersion
 from serve_eval.stats.judgement import judge
-from serve_eval.stats.min_p import _compute_reached
+from serve_eval.stats.multiplicity import acceptance_region
 from serve_eval.stats.onset import worse_than_usual
 from serve_eval.stats.pairs import Pairs, pair
 from serve_eval.stats.permutation import TIE, PermutationTest, _draw, _invert, _on_grid
 from serve_eval.stats.planning import SAW_TEETH, _smallest, num_noninferior_for
+from serve_eval.stats.repeats import successive_dispersion
+from serve_eval.stats.sign_tests import _compute_reached
 
 
 def test_an_acceptance_region_begins_behind_what_is_too_rare() -> None:

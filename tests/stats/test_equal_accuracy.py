@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats import equal_accuracy
-from serve_eval.stats.calibration import acceptance_region
-from serve_eval.stats.drop import Method, drop_test
-from serve_eval.stats.equal_accuracy import equal_accuracy_test
+from serve_eval.stats import drop
+from serve_eval.stats.drop import Method, drop_test, equal_accuracy_test
+from serve_eval.stats.multiplicity import acceptance_region
+from serve_eval.stats.paired_t import average_largest_gain
 from serve_eval.stats.pairs import Pairs, pair
 from serve_eval.stats.permutation import sign_flip_test
-from serve_eval.stats.unit_values import average_largest_gain
 
 REPLICATES = 300
 
@@ -91,7 +90,7 @@ def test_the_saddlepoint_agrees_with_the_exact_sum(monkeypatch: pytest.MonkeyPat
         for share in (0.05, 0.1, 0.15)
     ]
     exact = [equal_accuracy_test(values).p_mid for values in samples]
-    monkeypatch.setattr(equal_accuracy, "MAX_GRID", 0)
+    monkeypatch.setattr(drop, "MAX_GRID", 0)
     assert [equal_accuracy_test(values).p_mid for values in samples] == pytest.approx(
         exact, rel=0.05
     )

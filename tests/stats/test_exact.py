@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_eval.stats.classic import Decision, decide
+from serve_eval.stats.classic import Decision, compare, decide
 from serve_eval.stats.early_stop import EarlyClassic
-from serve_eval.stats.exact import compare
-from serve_eval.stats.missing import bound_missing
+from serve_eval.stats.intervals import bound_missing
 
 LARGEST = 15_000
 SIZES = (7, 100, 164, 198, 1319, 4104, 12032, 14042, LARGEST)

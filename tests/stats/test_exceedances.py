@@ -8,11 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.exceedances import (
-    log_evidence_above,
-    log_evidence_below,
-    share_upper_bound,
-)
+from serve_eval.stats.distances import log_evidence_above, log_evidence_below, share_upper_bound
 
 ALPHA = 0.01
 Evidence = Callable[[int, int, float], float]

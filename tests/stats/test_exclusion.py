@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.exclusion import least_excluded, num_pairs_to_exclude
-from serve_eval.stats.tango import score_bounds
+from serve_eval.stats.planning import least_excluded, num_pairs_to_exclude
+from serve_eval.stats.score_bounds import score_bounds
 
 
 @pytest.mark.parametrize(

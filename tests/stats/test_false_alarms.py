@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.drift import LIMIT
-from serve_eval.stats.false_alarms import MOST, Scale, false_alarm_chance, limit_for, measure_scale
+from serve_eval.stats.drift import LIMIT, MOST, Scale, false_alarm_chance, limit_for, measure_scale
 
 KNOWN = Scale()
 

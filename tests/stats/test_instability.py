@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import kstatvar
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.instability import instability, successive_dispersion
+from serve_eval.stats.repeats import instability, successive_dispersion
 
 
 def _runs(correct_counts: list[int], runs: int) -> Any:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.stats.low_scores import find_cut
+from serve_eval.stats.contingency import find_cut
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.classic import classic_test
-from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.sign_tests import mcnemar
 
 # down, up -> exact, mid-p, exact two-sided
 CASES = [

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.mean_z import mean_z_p
+from serve_eval.stats.multiplicity import mean_z_p
 
 P = st.floats(0.0, 1.0)
 

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.mcnemar import mcnemar
-from serve_eval.stats.min_p import Signs, min_p
+from serve_eval.stats.sign_tests import Signs, mcnemar, min_p
 
 SIGNS = st.tuples(st.integers(-1, 1), st.integers(-1, 1))
 FEW = st.lists(SIGNS, min_size=1, max_size=7).map(Counter)
@@ -140,7 +139,7 @@ def test_more_prompts_than_fit_into_memory_at_once_give_the_same(
 ) -> None:
     counts = {(1, 1): 40, (-1, -1): 31, (1, -1): 20, (-1, 1): 18, (0, 1): 9, (-1, 0): 4}
     whole = min_p(counts)
-    monkeypatch.setattr("serve_eval.stats.min_p.CELLS", 100)
+    monkeypatch.setattr("serve_eval.stats.sign_tests.CELLS", 100)
     assert min_p(counts).p_mid == pytest.approx(whole.p_mid, rel=1e-12)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.missing import bound_missing
+from serve_eval.stats.intervals import bound_missing
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.noisy_search import ErrorRates, Posterior
-from serve_eval.stats.search_cost import SimulatedSearch
+from serve_eval.stats.noisy_search import ErrorRates, Posterior, SimulatedSearch
 from serve_eval.stats.suspects import SearchSpace, space_of_options, space_of_steps, start_chances
 
 RATES = ErrorRates(alpha=0.02, beta=0.05)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.stats.odd_one_out import odd_one_out
+from serve_eval.stats.sign_tests import odd_one_out
 
 Row = tuple[str, str]
 """A row as its first value, and those of the others."""

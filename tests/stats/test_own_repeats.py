@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binom
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.own_repeats import farther_than_own, rank_distances
+from serve_eval.stats.distances import farther_than_own, rank_distances
 
 ROUNDS, PROMPTS = 120, 60
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats import permutation
-from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.paired_t import paired_t
 from serve_eval.stats.permutation import exchange_test, sign_flip_test
+from serve_eval.stats.sign_tests import mcnemar
 
 SCORES = st.sampled_from([0.0, 0.5, 1.0, 1 / 3])
 

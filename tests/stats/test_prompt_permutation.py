@@ -11,9 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_eval.stats import prompt_permutation
-from serve_eval.stats.hypergeometric import no_worse, no_worse_in_blocks
-from serve_eval.stats.prompt_permutation import LEAST_P, AnsweredPrompt, no_worse_by_prompt
+from serve_eval.stats import no_worse as prompt_permutation
+from serve_eval.stats.no_worse import (
+    LEAST_P,
+    AnsweredPrompt,
+    no_worse,
+    no_worse_by_prompt,
+    no_worse_in_blocks,
+)
 
 WORKERS = ("g0", "g1", "g2")
 

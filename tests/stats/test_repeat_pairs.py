@@ -7,12 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_eval.stats.bounded_score import mean_score_lower_bound
 from serve_eval.stats.bounds import BoundsMethod, bounds, equivalence, noninferiority
-from serve_eval.stats.calibration import acceptance_region
-from serve_eval.stats.pairs import Pairs, pair
-from serve_eval.stats.repeat_pairs import pair_repeats
-from serve_eval.stats.tango import score_bounds
+from serve_eval.stats.multiplicity import acceptance_region
+from serve_eval.stats.pairs import Pairs, pair, pair_repeats
+from serve_eval.stats.score_bounds import mean_score_lower_bound, score_bounds
 
 REPLICATES = 200
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 import numpy
 import pytest
 
-from serve_eval.stats.instability import instability
 from serve_eval.stats.judgement import judge
 from serve_eval.stats.pairs import Pairs, pair
-from serve_eval.stats.run_effects import effect_of, inflate_bound, inflate_p, run_effect
+from serve_eval.stats.repeats import effect_of, inflate_bound, inflate_p, instability, run_effect
 
 
 def _pairs(sd: float, seed: int, runs: int = 5, n: int = 600) -> Pairs:

@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats import sequential_monitor
+from serve_eval.stats import betting
 from serve_eval.stats.betting import GRID, mean_lower_bound
 from tests.stats.simulation import endpoints, run
 
 
 def test_the_shares_of_all_rounds_sum_to_one() -> None:
-    begun = [sequential_monitor.compute_starting_share(t) for t in range(1, 5001)]
+    begun = [betting.compute_starting_share(t) for t in range(1, 5001)]
     assert min(begun) > 0.0
-    assert math.isclose(math.fsum(begun) + sequential_monitor.compute_waiting_share(5000), 1.0)
-    assert sequential_monitor.compute_waiting_share(0) == 1.0
+    assert math.isclose(math.fsum(begun) + betting.compute_waiting_share(5000), 1.0)
+    assert betting.compute_waiting_share(0) == 1.0
     with pytest.raises(ServeEvalError):
-        sequential_monitor.compute_starting_share(0)
+        betting.compute_starting_share(0)
 
 
 @given(
@@ -46,8 +46,7 @@ def test_no_stake_grows_on_average_where_the_pool_is_as_good_as_the_hypothesis_s
         growth = numpy.ones(len(GRID))
         for chance, usual in subset:
             right, wrong = (
-                numpy.exp(sequential_monitor.gains([value - usual], null, 1.0))
-                for value in (1.0, 0.0)
+                numpy.exp(betting.gains([value - usual], null, 1.0)) for value in (1.0, 0.0)
             )
             growth *= chance * right + (1.0 - chance) * wrong
         mean += growth / len(subsets)
@@ -59,13 +58,13 @@ def test_the_recursion_is_the_mixture_over_all_beginnings() -> None:
     gained = random.normal(size=(7, len(GRID)))
     logs = numpy.full(len(GRID), -numpy.inf)
     for t, one in enumerate(gained, 1):
-        logs = sequential_monitor.grow(logs, t, one)
-    wealth = sequential_monitor.compute_waiting_share(7)
+        logs = betting.grow(logs, t, one)
+    wealth = betting.compute_waiting_share(7)
     for k in range(1, 8):
-        wealth += sequential_monitor.compute_starting_share(k) * float(
+        wealth += betting.compute_starting_share(k) * float(
             numpy.exp(gained[k - 1 :].sum(axis=0)).mean()
         )
-    assert math.isclose(float(sequential_monitor.log_evidence(logs, 7)), math.log(wealth))
+    assert math.isclose(float(betting.log_evidence(logs, 7)), math.log(wealth))
 
 
 def test_a_change_is_noticed_after_months_of_healthy_rounds() -> None:
@@ -73,25 +72,25 @@ def test_a_change_is_noticed_after_months_of_healthy_rounds() -> None:
     good, bad = [0.0] * 20, [0.0] * 12 + [-1.0] * 8
     for _ in range(20_000):
         t += 1
-        logs = sequential_monitor.grow(logs, t, sequential_monitor.gains(good, -0.03, 1.0))
-    assert sequential_monitor.log_evidence(logs, t) < 0.0
+        logs = betting.grow(logs, t, betting.gains(good, -0.03, 1.0))
+    assert betting.log_evidence(logs, t) < 0.0
     for _ in range(8):
         t += 1
-        logs = sequential_monitor.grow(logs, t, sequential_monitor.gains(bad, -0.03, 1.0))
-    assert sequential_monitor.log_evidence(logs, t) >= math.log(200.0)
+        logs = betting.grow(logs, t, betting.gains(bad, -0.03, 1.0))
+    assert betting.log_evidence(logs, t) >= math.log(200.0)
 
 
 def test_many_watches_are_played_at_once_as_each_alone() -> None:
     values = numpy.array([[0.0, -1.0], [0.5, 0.0]])
-    together = sequential_monitor.gains(values, [-0.1, 0.2], 1.0)
+    together = betting.gains(values, [-0.1, 0.2], 1.0)
     for row, null, found in zip(values, (-0.1, 0.2), together, strict=True):
-        assert numpy.allclose(sequential_monitor.gains(row, null, 1.0), found)
-    assert (sequential_monitor.gains([], 0.0, 1.0) == 0.0).all()
+        assert numpy.allclose(betting.gains(row, null, 1.0), found)
+    assert (betting.gains([], 0.0, 1.0) == 0.0).all()
 
 
 def test_there_is_no_bet_against_what_cannot_be_missed() -> None:
     with pytest.raises(ServeEvalError, match="can be exceeded"):
-        sequential_monitor.gains([0.0], 1.0, 1.0)
+        betting.gains([0.0], 1.0, 1.0)
 
 
 @given(st.integers(1, 12), st.data())
@@ -102,13 +101,11 @@ def test_a_spread_subset_holds_every_place_equally_often(n: int, data: st.DataOb
     """
     asked = data.draw(st.integers(1, n))
     steps = 4 * math.lcm(n, asked)
-    subsets = [
-        sequential_monitor.spread_subset(n, asked, (start + 0.5) / steps) for start in range(steps)
-    ]
+    subsets = [betting.spread_subset(n, asked, (start + 0.5) / steps) for start in range(steps)]
     assert all(len(set(subset)) == asked for subset in subsets)
     counts = [sum(place in subset for subset in subsets) for place in range(n)]
     assert counts == [steps * asked // n] * n
-    last = sequential_monitor.spread_subset(n, asked, 1.0 - 2.0**-53)
+    last = betting.spread_subset(n, asked, 1.0 - 2.0**-53)
     assert len(set(last)) == asked
     assert max(last) < n
 
@@ -118,7 +115,7 @@ def test_a_spread_subset_holds_every_place_equally_often(n: int, data: st.DataOb
 )
 def test_a_subset_that_cannot_be_chosen_is_refused(n: int, asked: int, start: float) -> None:
     with pytest.raises(ServeEvalError):
-        sequential_monitor.spread_subset(n, asked, start)
+        betting.spread_subset(n, asked, start)
 
 
 @given(st.lists(st.integers(0, 8).map(lambda right: right / 8), min_size=1, max_size=9), st.data())
@@ -126,14 +123,11 @@ def test_no_subset_has_more_room_than_the_highest_mean(
     usual: list[float], data: st.DataObject
 ) -> None:
     asked = data.draw(st.integers(1, len(usual)))
-    highest = sequential_monitor.highest_mean(usual, asked)
+    highest = betting.highest_mean(usual, asked)
     start = data.draw(st.floats(0.0, 1.0, exclude_max=True))
     ordered = sorted(usual)
     mean = (
-        sum(
-            1.0 - ordered[place]
-            for place in sequential_monitor.spread_subset(len(usual), asked, start)
-        )
+        sum(1.0 - ordered[place] for place in betting.spread_subset(len(usual), asked, start))
         / asked
     )
     assert mean <= highest + 1e-12
@@ -158,13 +152,13 @@ def test_a_bet_on_a_rounds_mean_does_not_grow_whatever_its_answers_share(
     n, asked = len(prompts), min(most, len(prompts))
     mean = math.fsum(share + (1.0 - share) * chance for chance, _ in prompts) / n
     null = mean - math.fsum(usual) / n
-    highest = sequential_monitor.highest_mean(usual, asked)
+    highest = betting.highest_mean(usual, asked)
     if null > highest - 0.05:
         return
     steps = 2 * math.lcm(n, asked)
     wealth = numpy.zeros(len(GRID))
     for start in range(steps):
-        subset = sequential_monitor.spread_subset(n, asked, (start + 0.5) / steps)
+        subset = betting.spread_subset(n, asked, (start + 0.5) / steps)
         for good, weight in ((True, share), (False, 1.0 - share)):
             for right in product((0.0, 1.0), repeat=asked):
                 chance = weight
@@ -176,18 +170,16 @@ def test_a_bet_on_a_rounds_mean_does_not_grow_whatever_its_answers_share(
                         math.fsum(x - usual[place] for place, x in zip(subset, right, strict=True))
                         / asked
                     )
-                    wealth += (
-                        chance * numpy.exp(sequential_monitor.gains([value], null, highest)) / steps
-                    )
+                    wealth += chance * numpy.exp(betting.gains([value], null, highest)) / steps
     assert (wealth <= 1.0 + 1e-9).all()
     assert (wealth >= 1.0 - 1e-9).all()  # nothing is wasted either
 
 
 def test_the_floor_is_below_the_mean_and_nearer_to_it_with_more_passes() -> None:
-    few, many = (sequential_monitor.floor(numpy.ones((passes, 200)), 0.002) for passes in (2, 8))
+    few, many = (betting.floor(numpy.ones((passes, 200)), 0.002) for passes in (2, 8))
     assert few < many < 1.0
     assert 1.0 - many < (math.log(500) + 2.5) / 1400
-    assert sequential_monitor.floor(numpy.zeros((3, 50)), 0.002) == 0.0
+    assert betting.floor(numpy.zeros((3, 50)), 0.002) == 0.0
 
 
 def test_the_floor_is_where_the_wealth_of_all_passes_reaches_the_limit() -> None:
@@ -204,7 +196,7 @@ def test_the_floor_is_where_the_wealth_of_all_passes_reaches_the_limit() -> None
                 total *= 1.0 + numpy.minimum(GRID, 1.0 / (1.0 + null)) * (value - null)
         return float(total.mean())
 
-    floor = sequential_monitor.floor(scores, 0.01)
+    floor = betting.floor(scores, 0.01)
     assert 0.5 < floor < scores.mean()
     assert wealth(floor) == pytest.approx(100.0, rel=1e-6)
 
@@ -221,7 +213,7 @@ def test_the_floor_is_too_high_no_more_often_than_it_says(shift: float) -> None:
         first = (random.random(30) < chances).astype(float)
         later = chances - shift * (first == 0.0) * chances
         scores = numpy.vstack([first, (random.random((3, 30)) < later).astype(float)])
-        over += sequential_monitor.floor(scores, 0.1) > max(chances.mean(), later.mean())
+        over += betting.floor(scores, 0.1) > max(chances.mean(), later.mean())
     assert over <= 45  # binomial(300, .1): more with probability .002
 
 
@@ -233,7 +225,7 @@ def test_the_floor_is_nearer_than_against_the_first_pass_alone() -> None:
             numpy.broadcast_to(endpoints(random, 200, flip_rate=0.1, accuracy=0.7), (8, 200)),
         )
         first = float(scores[0].mean()) + mean_lower_bound((scores[1:] - scores[0]).ravel(), 0.002)
-        nearer.append(sequential_monitor.floor(scores, 0.002) - first)
+        nearer.append(betting.floor(scores, 0.002) - first)
     assert numpy.mean(nearer) > 0.004
 
 
@@ -242,5 +234,5 @@ def test_the_floor_is_nearer_than_against_the_first_pass_alone() -> None:
 )
 def test_passes_that_make_no_floor_are_refused(scores: list[Any]) -> None:
     with pytest.raises(ServeEvalError) as caught:
-        sequential_monitor.floor(scores, 0.01)
+        betting.floor(scores, 0.01)
     assert caught.value.hint

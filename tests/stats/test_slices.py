@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.largest_statistic import adjust, as_table, choose
-from serve_eval.stats.other_model import MOST_STRATA, _stratify, is_like_another
-from serve_eval.stats.slice_units import Units
-from serve_eval.stats.slices import find_answer_slice, find_paired_slice
-from serve_eval.stats.uniform_loss import reject_uniform_loss
-from serve_eval.stats.unpaired_slices import find_unpaired_slice
+from serve_eval.stats.largest_statistic import Units, adjust, as_table, choose
+from serve_eval.stats.losses import MOST_STRATA, _stratify, is_like_another, reject_uniform_loss
+from serve_eval.stats.slices import find_answer_slice, find_paired_slice, find_unpaired_slice
 
 N = 120
 

@@ -10,11 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from serve_eval.stats.largest_statistic import as_table
-from serve_eval.stats.slice_units import Units
-from serve_eval.stats.slices import _compare_answers, find_answer_slice, find_paired_slice
-from serve_eval.stats.uniform_loss import reject_uniform_loss
-from serve_eval.stats.unpaired_slices import find_unpaired_slice
+from serve_eval.stats.largest_statistic import Units, as_table
+from serve_eval.stats.losses import reject_uniform_loss
+from serve_eval.stats.slices import (
+    _compare_answers,
+    find_answer_slice,
+    find_paired_slice,
+    find_unpaired_slice,
+)
 
 GROUPS, SIZE = 100, 5
 CLUSTERS = numpy.arange(GROUPS * SIZE) // SIZE

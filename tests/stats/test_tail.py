@@ -7,7 +7,7 @@ import math
 import numpy
 import pytest
 
-from serve_eval.stats.tail import count_unlikely, share_beyond
+from serve_eval.stats.distances import count_unlikely, share_beyond
 
 
 @pytest.mark.parametrize("power", [1.0, 2.0, 4.0])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.tango import score_bounds, score_noninferiority_p, score_z
+from serve_eval.stats.score_bounds import score_bounds, score_noninferiority_p, score_z
 
 # down, up, n, margin -> z, p, lower, upper at alpha 0.05; by maximising the constrained likelihood
 # numerically

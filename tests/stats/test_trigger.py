@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_eval.stats.trigger import TriggerCounts, count_trigger
+from serve_eval.scorers._served_call import TriggerCounts, count_trigger
 
 
 @pytest.mark.parametrize(

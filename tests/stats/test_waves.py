@@ -7,8 +7,15 @@ import math
 import numpy
 import pytest
 
-from serve_eval.stats.drift import LIMIT, cusum, self_starting
-from serve_eval.stats.waves import NEEDED, find_start, leave_waves, long_run_variance
+from serve_eval.stats.drift import (
+    LIMIT,
+    NEEDED,
+    cusum,
+    find_start,
+    leave_waves,
+    long_run_variance,
+    self_starting,
+)
 
 
 def waves(seed: int, nights: int, *, sd: float, rho: float) -> list[float]:

@@ -6,7 +6,7 @@ import numpy
 import pytest
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.wilson import wilson, wilson_of_repeats
+from serve_eval.stats.intervals import wilson, wilson_of_repeats
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.client.secret_mask import SecretMask
+from serve_eval.client.connection import SecretMask
 from serve_eval.schema import Connection
 from serve_eval.storage import sessions
 from serve_eval.storage.sessions import RunLog

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from serve_eval.datasets.declared import find_sources
+from serve_eval.datasets.local import find_sources
 from serve_eval.schema import Task
 
 TASKS_HEAD = "| task | value | n | API | how it is scored | data |"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from serve_eval.tasks._bfcl.categories import CATEGORIES
+from serve_eval.tasks._bfcl.rows import CATEGORIES
 
 Answer = dict[str, dict[str, list[Any]]]
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.plugins.own_fields import describe_fields
+from serve_eval.plugins.returned import describe_fields
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = "serve_eval/tasks"

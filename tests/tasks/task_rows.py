@@ -13,7 +13,7 @@ from pathlib import Path
 
 from serve_eval.cli.setup_schema import KINDS, format_schema
 from serve_eval.datasets import local
-from serve_eval.datasets.declared import find_sources
+from serve_eval.datasets.local import find_sources
 from serve_eval.errors import DatasetError
 from serve_eval.evaluation.prepare import check_ids
 from serve_eval.plugins import registry

@@ -10,12 +10,16 @@ import pytest
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plan.prepared_task import request_of
 from serve_eval.schema import DataRoots, Message, Need, Outcome, Response, Sample, ToolCall
-from serve_eval.tasks._bfcl.categories import CATEGORIES, LEADERBOARD, weight_of
-from serve_eval.tasks._bfcl.checking import CallError, MadeCall, check_call, check_calls
-from serve_eval.tasks._bfcl.expected import ExpectedCall
+from serve_eval.tasks._bfcl.checking import (
+    CallError,
+    ExpectedCall,
+    MadeCall,
+    check_call,
+    check_calls,
+)
 from serve_eval.tasks._bfcl.literals import read_java, read_javascript
-from serve_eval.tasks._bfcl.reading import UnreadableError, read_text
-from serve_eval.tasks._bfcl.scoring import Mode
+from serve_eval.tasks._bfcl.rows import CATEGORIES, LEADERBOARD, weight_of
+from serve_eval.tasks._bfcl.scoring import Mode, UnreadableError, read_text
 from serve_eval.tasks.bfcl import SOURCE, task
 from tests.tasks.made_bfcl import write_bfcl
 

@@ -11,7 +11,7 @@ from serve_eval.evaluation.preflight import warn_of_shared_texts
 from serve_eval.plugins import registry
 from serve_eval.schema import DataRoots
 from serve_eval.tasks import longbench_v2, videomme, zero_scrolls
-from serve_eval.tasks._documents import LONG, find_document_field, name_document
+from serve_eval.tasks._samples import LONG, find_document_field, name_document
 from tests.tasks.made_data import write_jsonl, write_longbench_v2, write_videomme
 
 TEXTS = ["one " * LONG, "two " * LONG]

@@ -12,7 +12,7 @@ from serve_eval.datasets.known import GPQA_PASSWORD
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Message, Response, Spec
-from serve_eval.tasks._order import shuffle
+from serve_eval.tasks._samples import shuffle
 from serve_eval.tasks.gpqa import INSTRUCTION, choice_orders, suite_orders, task
 from tests.tasks.made_data import encrypted_zip
 

@@ -11,7 +11,7 @@ from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Message, Outcome, Response, Sample, Spec
 from serve_eval.tasks import gsm8k_inferencex
 from serve_eval.tasks._gsm8k import shots as drawn
-from serve_eval.tasks._order import shuffle
+from serve_eval.tasks._samples import shuffle
 from serve_eval.tasks.gsm8k import task
 
 

@@ -7,7 +7,7 @@ import pytest
 from serve_eval.errors import PlanError
 from serve_eval.schema import DataRoots, Message, Outcome, Response, Sample
 from serve_eval.tasks import gsm8k, gsm8k_inferencemax, gsm8k_inferencex
-from serve_eval.tasks._gsm8k_last_line import STOP, score
+from serve_eval.tasks._gsm8k import STOP, score
 
 LINE = "End your response with the answer on the last line, formatted as: #### [number]"
 

@@ -14,8 +14,8 @@ from serve_eval.datasets.local import DataFile
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.schema import DataRoots, Message, Outcome, Response, Sample, Score, Task
 from serve_eval.tasks import ifbench, ifeval
-from serve_eval.tasks._instructions import english as tools
-from serve_eval.tasks._instructions.english import English
+from serve_eval.tasks._instructions import checks as tools
+from serve_eval.tasks._instructions.checks import English
 from serve_eval.tasks._instructions.examples import EXAMPLES, propose_texts
 from serve_eval.tasks._instructions.following import Following, variants
 from serve_eval.tasks._instructions.ifbench_forms import FORMS

@@ -12,9 +12,14 @@ from hypothesis import strategies as st
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Message, Outcome, Prompt, Response, Sample, Spec
-from serve_eval.tasks._ruler import documents, frequencies, needles, variables
-from serve_eval.tasks._ruler.kind import NOISE
-from serve_eval.tasks._ruler.sizes import CLOSE, MOST_COUNTS, estimate_tokens, find_size
+from serve_eval.tasks._ruler import ingredients, kinds, needles
+from serve_eval.tasks._ruler.ingredients import (
+    CLOSE,
+    MOST_COUNTS,
+    NOISE,
+    estimate_tokens,
+    find_size,
+)
 from serve_eval.tasks.long_context import SUBJECT, task
 
 QUICK = {"lengths": [2048, 4096], "samples_per_cell": 2}
@@ -62,7 +67,7 @@ def test_needles_in_an_essay_follow_a_part_of_its_sentences() -> None:
 
 def test_a_chain_of_variables_follows_a_solved_one() -> None:
     chain = ["VAR A = 1", "VAR B = VAR A "]
-    asked = variables.format_prompt(chain, [0, 2], "1", 3)
+    asked = kinds.format_prompt(chain, [0, 2], "1", 3)
     assert asked == (
         "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n"
         f"VAR A = 1\n{NOISE}\n{NOISE}\nVAR B = VAR A \n{NOISE}\n"
@@ -70,17 +75,17 @@ def test_a_chain_of_variables_follows_a_solved_one() -> None:
         " According to the chain(s) of variable assignment in the text above, 2 variables are"
         " assigned the value 1, they are: "
     )
-    whole = variables.format_with_example("SOLVED: ", ["A", "B"], asked)
+    whole = kinds.format_with_example("SOLVED: ", ["A", "B"], asked)
     assert whole == f"SOLVED:  A B\n\n{asked}"
 
 
 def test_coded_words_have_the_frequencies_of_zeta() -> None:
-    text = frequencies.repeat_by_rank(["...", "a", "b", "c", "d"], 1000)
+    text = kinds.repeat_by_rank(["...", "a", "b", "c", "d"], 1000)
     assert [text.count(word) for word in ("...", "a", "b", "c", "d")] == [607, 151, 67, 37, 24]
 
 
 def test_documents_are_numbered_between_the_request_and_the_question() -> None:
-    assert documents.format_prompt(["First.", "Second."], "Who?") == (
+    assert ingredients.format_prompt(["First.", "Second."], "Who?") == (
         "Answer the question based on the given documents. Only give me the answer and do not"
         " output any other words.\n\nThe following are given documents.\n\n"
         "Document 1:\nFirst.\n\nDocument 2:\nSecond.\n\n"

@@ -37,7 +37,7 @@ def test_articles_are_asked_in_the_shuffled_order_with_their_end_kept(data_root:
 
 
 def test_the_order_of_all_articles_is_the_golden_one(tmp_path: Path) -> None:
-    from serve_eval.tasks._order import shuffle
+    from serve_eval.tasks._samples import shuffle
 
     assert shuffle(11490, 0)[:6] == [10265, 3688, 8611, 1624, 9217, 604]
     assert shuffle(100, 0)[:4] == [82, 36, 20, 5]

@@ -10,8 +10,7 @@ from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plan.prepared_task import request_of
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Outcome, Response, Sample, Score, Spec
-from serve_eval.tasks._longbench_prompts import find_installed, read
-from serve_eval.tasks._longbench_sets import CHINESE, ROWS, SETS
+from serve_eval.tasks._longbench import CHINESE, ROWS, SETS, find_installed, read
 from serve_eval.tasks.longbench_v1 import task
 from tests.tasks.made_data import PROMPTS, write_jsonl, write_longbench_prompts, write_longbench_v1
 

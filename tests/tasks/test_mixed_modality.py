@@ -28,9 +28,8 @@ from serve_eval.tasks import (
     mixed_modality_qwen_vl,
     mixed_modality_video_audio_omni,
 )
-from serve_eval.tasks._mixed_modality import choose_questions, request_text
-from serve_eval.tasks._mixed_rows import Item, read_items
-from serve_eval.tasks._video_rows import VideoSettings
+from serve_eval.tasks._mixed_modality import Item, choose_questions, read_items, request_text
+from serve_eval.tasks._recordings import VideoSettings
 from tests.datasets.videos import grey_of, write_video
 from tests.tasks.made_data import png, wav, write_jsonl
 

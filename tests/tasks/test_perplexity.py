@@ -8,7 +8,7 @@ import pytest
 
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.schema import DataRoots, PromptLogprobs, Response, Sample
-from serve_eval.tasks._order import shuffle
+from serve_eval.tasks._samples import shuffle
 from serve_eval.tasks.perplexity import task
 
 

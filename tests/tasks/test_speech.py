@@ -22,7 +22,7 @@ from serve_eval.schema import (
     TextPart,
     VerdictOutcome,
 )
-from serve_eval.schema.content import InputAudioPart
+from serve_eval.schema.sample import InputAudioPart
 from serve_eval.tasks import covost2, voxpopuli
 from serve_eval.verdicts.references import find_shipped_dir, load
 from serve_eval.verdicts.rules.classic import judge

@@ -10,9 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
+from serve_eval.datasets import generated
 from serve_eval.errors import PlanError
 from serve_eval.schema import DataRoots, Dataset, Message, Outcome, Response, Task
-from serve_eval.tasks import _word_problems, passkey_short, word_problems_perplexity
+from serve_eval.tasks import passkey_short, word_problems_perplexity
 from serve_eval.tasks.word_problems import OFF_BY, task
 
 ROOTS = DataRoots()
@@ -26,8 +27,8 @@ def _digest(dataset: Dataset) -> str:
 @pytest.mark.parametrize(
     ("made", "version", "digest"),
     [
-        (task(), _word_problems.DATA_VERSION, (1, "0403054f73aeaf86")),
-        (word_problems_perplexity.task(), _word_problems.DATA_VERSION, (1, "a03f45ebba9e24b0")),
+        (task(), generated.DATA_VERSION, (1, "0403054f73aeaf86")),
+        (word_problems_perplexity.task(), generated.DATA_VERSION, (1, "a03f45ebba9e24b0")),
         (passkey_short.task(), passkey_short.DATA_VERSION, (1, "59a91d0f1eb64ce6")),
     ],
     ids=lambda value: value.name if isinstance(value, Task) else "",

@@ -7,8 +7,7 @@ import re
 
 import pytest
 
-from serve_eval.datasets.word_problems import Problem, split_of
-from serve_eval.tasks._word_problems import format_question
+from serve_eval.datasets.generated import Problem, format_question, split_of
 from training.documents import END, GIVEN, Source, bare, chat, documents, drill, plain
 
 PROBLEM = Problem(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.client.request_body import put_media
+from serve_eval.client.request import put_media
 from serve_eval.client.wire_format import wire
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.plan.prepared_task import request_of
@@ -27,8 +27,8 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
-from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.pairs import pair
+from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.verdicts.references import find_shipped_dir, load
 from serve_eval.verdicts.rules import classic
 from serve_eval.verdicts.rules._control import judge
@@ -289,7 +289,7 @@ def test_answers_that_only_a_retry_gave_leave_a_control_open(
     data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mixed questions would lose 46 points; their errors hide it."""
-    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     script = Losing(data_root, {OMNI: lambda i: i % 50 >= 27, ALONE: lambda i: False})
     report = _run(data_root, tmp_path / "run", script, MODEL, OMNI, ALONE)
     mixed, alone = report.tasks

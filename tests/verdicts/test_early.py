@@ -19,7 +19,7 @@ from serve_eval.schema import (
 )
 from serve_eval.stats.pairs import Pairs, pair
 from serve_eval.verdicts.rules import _classic
-from serve_eval.verdicts.rules._early import judge_after_looks, judge_decided
+from serve_eval.verdicts.rules._classic import judge_after_looks, judge_decided
 
 N = 200
 REFERENCE = Reference(task="mmlu", model="m", spec=AccuracySpec(), value=70.0)

@@ -27,9 +27,9 @@ from serve_eval.plan.plan_file import to_file
 from serve_eval.report.document import print_document
 from serve_eval.report.run.document import make_run_document
 from serve_eval.schema import EarlyStop, Plan, Report, Spec, Verdict, VerdictOutcome
-from serve_eval.stats.drift_hold import DriftHold
 from serve_eval.stats.early_paired import EarlyPaired
 from serve_eval.stats.early_stop import EarlyClassic
+from serve_eval.stats.onset import DriftHold
 from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import LOOKS_FILE
 from serve_eval.storage.reports.report_file import read_report

@@ -17,9 +17,8 @@ from serve_eval.schema import (
     TaskResult,
     VerdictOutcome,
 )
-from serve_eval.stats.own_noise import subtract
-from serve_eval.stats.wilson import wilson
-from serve_eval.verdicts.few_samples import describe_few, find_interval, hold_n
+from serve_eval.stats.intervals import subtract, wilson
+from serve_eval.verdicts.reference_noise import describe_few, find_interval, hold_n
 from serve_eval.verdicts.rules.classic import judge
 
 

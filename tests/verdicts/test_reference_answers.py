@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.verdicts.reference_answers import LONGEST, StoredAnswers, pack, unpack
+from serve_eval.verdicts.reference_samples import LONGEST, StoredAnswers, pack, unpack
 
 NINE = StoredAnswers(
     counted=True,

@@ -24,7 +24,7 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.stats.pairs import Pairs, pair
-from serve_eval.verdicts import repaired, two_rules
+from serve_eval.verdicts import many_tests, repaired
 from serve_eval.verdicts.rules import classic, noninferiority, paired
 
 NONE_TRUSTED = RepairedPolicy(max_repaired=0.0)
@@ -227,7 +227,7 @@ def test_a_verdict_says_what_the_other_rule_makes_of_it(rule: str, other: str) -
     """Ten right prompts turned wrong: within the classic margin, and proven prompt by prompt."""
     came = [0.0] * 10 + BEFORE[10:]
     verdict = judge(rule, BEFORE, came, (), NONE_TRUSTED)
-    told = two_rules.warn(two_rules.add_other(verdict, result_of(came), higher_is_better=True))
+    told = many_tests.warn(many_tests.add_other(verdict, result_of(came), higher_is_better=True))
     assert told.other is not None
     assert {rule: verdict.outcome, other: told.other.outcome} == {"classic": PASS, "paired": FAIL}
     assert told.other.rule == other
@@ -237,5 +237,5 @@ def test_a_verdict_says_what_the_other_rule_makes_of_it(rule: str, other: str) -
 def test_rules_that_agree_or_do_not_decide_are_no_warning() -> None:
     for came in (BEFORE, [0.0] * 4 + BEFORE[4:]):
         verdict = judge("classic", BEFORE, came, (), NONE_TRUSTED)
-        told = two_rules.add_other(verdict, result_of(came), higher_is_better=True)
-        assert two_rules.warn(told) == told
+        told = many_tests.add_other(verdict, result_of(came), higher_is_better=True)
+        assert many_tests.warn(told) == told

@@ -6,7 +6,7 @@ import pytest
 
 from serve_eval.evidence.attribution.latency import describe_slow
 from serve_eval.evidence.engine_counters import list_transfer_faults, remarks
-from serve_eval.processes.core_load import describe_busy
+from serve_eval.processes.resources import describe_busy
 from serve_eval.schema import EngineCounts, EngineReport, ServerCounts, WorkerTimes
 from tests.vllm.pair_trials import find_accusations
 

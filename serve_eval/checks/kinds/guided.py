@@ -23,7 +23,7 @@ from serve_eval.checks.row import (
 )
 from serve_eval.checks.session import Check, CheckSession
 from serve_eval.client.preflight import PING
-from serve_eval.client.questions.self_description import TRTLLM_SERVE
+from serve_eval.client.questions import TRTLLM_SERVE
 from serve_eval.evaluation.capabilities import (
     SEEN_BLANK,
     WORD,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from serve_eval.checks.answer import Answer, short
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import Check, CheckSession, StillStarting, explain_unauthorized
+from serve_eval.client import questions
 from serve_eval.client.client import explain_unreachable
-from serve_eval.client.questions import self_description
 from serve_eval.errors import EndpointError
 from serve_eval.plugins.registry import nearest
 from serve_eval.schema import is_stand_in
@@ -71,10 +71,8 @@ async def _is_here(session: CheckSession) -> bool:
             f"{session.base_url} is not ready: {models.told}",
             hint="The server may still be loading its model.",
         )
-    session.known.server = self_description.server(models.content)
-    session.known.listed = (
-        self_description.model_ids(models.content) if models.status == 200 else []
-    )
+    session.known.server = questions.find_server(models.content)
+    session.known.listed = questions.model_ids(models.content) if models.status == 200 else []
     if session.known.listed:
         return True
     for chat in (True, False):
@@ -93,7 +91,7 @@ def _describe_seen(session: CheckSession) -> str:
 
 async def health(session: CheckSession) -> CheckResult:
     """Check /health, and at SGLang also /health_generate, for which its engine makes a token."""
-    more = (GENERATING,) if session.known.server == self_description.SGLANG else ()
+    more = (GENERATING,) if session.known.server == questions.SGLANG else ()
     told = "HTTP 200"
     for route in ("/health", *more):
         found = await session.get(f"{session.root}{route}")
@@ -113,9 +111,9 @@ async def version(session: CheckSession) -> CheckResult:
     session.known.orchestrator = cluster.status == 200 and "is_ready" in cluster.parsed
     front = ", a disaggregated orchestrator" if session.known.orchestrator else ""
     told = None
-    for route in self_description.version_routes(session.known.server):
+    for route in questions.version_routes(session.known.server):
         found = await session.get(f"{session.root}{route}")
-        told = self_description.version(found.content) if found.status == 200 else None
+        told = questions.find_version(found.content) if found.status == 200 else None
         if told is not None:
             break
     session.known.rehearsal = is_stand_in(told)
@@ -130,11 +128,10 @@ async def models(session: CheckSession) -> CheckResult:
     found = session.known.models
     assert found is not None
     if session.known.server is None and session.known.orchestrator:
-        session.known.server = self_description.TRTLLM_SERVE
+        session.known.server = questions.TRTLLM_SERVE
     if session.known.listed:
-        session.known.context_tokens = (
-            session.known.context_tokens
-            or self_description.context_tokens(found.content, session.model)
+        session.known.context_tokens = session.known.context_tokens or questions.context_tokens(
+            found.content, session.model
         )
         return _check_name(session.known.listed, session.model or "")
     if found.status in NOT_THERE:

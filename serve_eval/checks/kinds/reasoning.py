@@ -20,7 +20,7 @@ from serve_eval.checks.answer import (
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import TEMPLATE_TOKENS, Check, CheckSession, require_answer
 from serve_eval.client.client import Client
-from serve_eval.client.wire_format.thinking import CLOSE, OPEN, split_thinking
+from serve_eval.client.wire_format.answer import CLOSE, OPEN, split_thinking
 
 QUESTION = "What is 7 + 5? Answer with the number."
 TOKENS = 512

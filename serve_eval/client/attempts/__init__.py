@@ -5,9 +5,5 @@ __all__ = [
     "liveness",
     "outcome",
     "patience",
-    "rate",
-    "retry",
-    "scheme",
-    "starting",
-    "tries",
+    "quota",
 ]

@@ -10,10 +10,8 @@ from msgspec import UNSET
 from serve_eval.client.attempts.liveness import LivenessGuard
 from serve_eval.client.attempts.outcome import Missed, OutcomeReader
 from serve_eval.client.attempts.patience import STALL, Patience, Wait
-from serve_eval.client.attempts.quota import Quota
-from serve_eval.client.attempts.rate import StartRate
-from serve_eval.client.channel import Channel
-from serve_eval.client.request_ids import RequestIds
+from serve_eval.client.attempts.quota import Quota, StartRate
+from serve_eval.client.step_ledger import Channel, RequestIds
 from serve_eval.client.transport import (
     BadHttp,
     CannotConnect,
@@ -22,8 +20,7 @@ from serve_eval.client.transport import (
     RequestHead,
     Transport,
 )
-from serve_eval.client.wire_format.answer import microseconds, response
-from serve_eval.client.wire_format.echoes import Echoes
+from serve_eval.client.wire_format.answer import Echoes, microseconds, response
 from serve_eval.client.wire_format.reply import Reply
 from serve_eval.client.wire_format.wire import Said
 from serve_eval.masking import Masking

@@ -1,8 +1,14 @@
-"""Turn replies and errors into an answer or the reason for a missed attempt."""
+"""Judge each attempt at a sample: an answer, a failure, or one more try."""
 
 from __future__ import annotations
 
-from serve_eval.client.attempts import retry, starting
+import random
+import re
+from datetime import UTC, datetime
+
+import msgspec
+
+from serve_eval.client.attempts import liveness
 from serve_eval.client.transport import (
     CannotConnect,
     CertificateRefused,
@@ -11,9 +17,10 @@ from serve_eval.client.transport import (
 )
 from serve_eval.client.wire_format import logprobs, wire
 from serve_eval.client.wire_format.reply import Reply
+from serve_eval.client.wire_format.response_head import read_retry_after
 from serve_eval.client.wire_format.wire import Said
 from serve_eval.masking import Masking
-from serve_eval.schema import FailureKind, Request
+from serve_eval.schema import Attempt, Failure, FailureKind, LostAnswer, Request
 
 
 class Missed(Exception):
@@ -97,18 +104,18 @@ class OutcomeReader:
         message = self.describe_body(reply.content)
         return Missed(
             FailureKind.HTTP_ERROR,
-            f"HTTP {status}: {starting.SAID}" if reply.starting else f"HTTP {status}: {message}",
-            retryable=retry.worth_retrying(status, message),
+            f"HTTP {status}: {liveness.SAID}" if reply.starting else f"HTTP {status}: {message}",
+            retryable=worth_retrying(status, message),
             retry_after=reply.retry_after,
             starting=reply.starting,
-            refused_early=retry.is_refused_early(status, reply.retry_after),
+            refused_early=is_refused_early(status, reply.retry_after),
             quota=status == 429 and reply.pause_s is not None,
         )
 
     def of_error(self, error: Exception) -> Missed:
         """Return the outcome of an attempt that ended with an error, before or after sending."""
         if isinstance(error, ProxyRefused):
-            again = retry.worth_retrying(error.status, "")
+            again = worth_retrying(error.status, "")
             return Missed(FailureKind.HTTP_ERROR, str(error), status=error.status, retryable=again)
         if isinstance(error, CannotConnect):
             message = self.brief(str(error))
@@ -143,3 +150,143 @@ class OutcomeReader:
     def brief(self, text: str) -> str:
         """Return a message with secrets masked, cut to the maximum length."""
         return self._masking.message(text)[: wire.MAX_MESSAGE]
+
+
+BASE_S = 0.5
+CAP_S = 30.0
+RETRY_AFTER_CAP_S = 120.0
+
+_STATUSES = frozenset({408, 429, 500, 502, 503, 504})
+_REFUSALS = frozenset({401, 402, 403, 404, 405, 411, 413, 414, 415, 421, 422, 426, 429, 431})
+_WRAPPED_REFUSAL = re.compile(r"\b(400|401|403|404|422), message=|message='Bad Request'")
+
+
+def worth_retrying(status: int, message: str) -> bool:
+    """Return True if an error status may be temporary.
+
+    A disaggregated orchestrator of trtllm-serve passes a worker's refusal, such as a 400, on as a
+    500 that quotes it. Such a 500 is not retried.
+    """
+    return status in _STATUSES and not (status == 500 and is_refused_behind(message))
+
+
+def is_refused_behind(message: str) -> bool:
+    """Return True if the message of a 500 quotes the refusal of a worker."""
+    return _WRAPPED_REFUSAL.search(message) is not None
+
+
+def is_refused_early(status: int, retry_after: str | None) -> bool:
+    """Return True if a status refuses a request before anything is generated for it.
+
+    429, a 503 with a Retry-After, and what concerns the form of a request, the key or the route. A
+    400 does not: trtllm-serve also answers it if its engine fails while it generates.
+    """
+    return status in _REFUSALS or (status == 503 and retry_after is not None)
+
+
+def pause_s(
+    attempt: int, retry_after: str | None, rng: random.Random, now: datetime | None = None
+) -> float:
+    """Return the seconds to wait after the `attempt`-th failure (1, 2, ...).
+
+    The pause grows exponentially, with full jitter (Brooker 2015, "Exponential Backoff And
+    Jitter"). A Retry-After, in seconds or as an HTTP date, is honoured up to RETRY_AFTER_CAP_S, and
+    the jitter is added to it.
+    """
+    jitter = rng.uniform(0.0, min(CAP_S, BASE_S * 2 ** (attempt - 1)))
+    told = read_retry_after(retry_after, now or datetime.now(UTC))
+    return jitter if told is None else min(told, RETRY_AFTER_CAP_S) + jitter
+
+
+class Tries:
+    """The attempts so far.
+
+    `uncounted` attempts do not count; `lost` is the number of those lost when a server ended.
+    `stream` and `fresh` say how to make the next attempt, and `alone` how to make all of them.
+    `missed` is the outcome of the last one. `answered` is the number of answers that the client had
+    when the sample was begun, or at the last attempt that a quota refused.
+    """
+
+    __slots__ = (
+        "alone",
+        "answered",
+        "attempts",
+        "fresh",
+        "lost",
+        "missed",
+        "most",
+        "once",
+        "stream",
+        "uncounted",
+    )
+
+    def __init__(self, *, most: int, once: bool, stream: bool, alone: bool, answered: int) -> None:
+        self.answered = answered
+        self.most, self.once, self.stream, self.alone = most, once, stream, alone
+        self.attempts: list[Attempt] = []
+        self.missed: Missed | None = None
+        self.uncounted = self.lost = 0
+        self.fresh = False
+
+    def again_at_once(self, missed: Missed) -> bool:
+        """Return True if the next attempt needs no pause: unstreamed, or on a new connection.
+
+        An attempt that a new connection follows is not counted.
+        """
+        self.fresh = missed.stale
+        if missed.lost_stream and self.stream:
+            self.stream = False
+            return True
+        self.uncounted += self.fresh
+        return self.fresh
+
+    def may_be_outage(self, missed: Missed) -> bool:
+        """Return True if the end of a server would excuse the last attempt."""
+        gone = missed.kind is FailureKind.DISCONNECTED and missed.retryable
+        return gone and not self.once and (missed.refused or self.lost < self.most)
+
+    def excuse(self, missed: Missed) -> None:
+        """Leave the last attempt uncounted: no server listened."""
+        if (last := self.attempts[-1]).lost is LostAnswer.ANSWER:
+            self.attempts[-1] = msgspec.structs.replace(last, lost=LostAnswer.RESTART)
+        self.uncounted += 1
+        self.lost += not missed.refused
+
+    def excuse_quota(self, missed: Missed, answered: int) -> bool:
+        """Return True, and leave the last attempt uncounted, if a spent quota is the only reason.
+
+        The server named the time of its next answers, and did answer others meanwhile. One that
+        refuses everybody is not asked without end.
+        """
+        excused = missed.quota and not self.once and answered > self.answered
+        self.answered, self.uncounted = answered, self.uncounted + excused
+        return excused
+
+    @property
+    def counted(self) -> int:
+        """The number of attempts that count."""
+        return len(self.attempts) - self.uncounted
+
+    def over(self, missed: Missed) -> bool:
+        """Return True if no further attempt is allowed."""
+        return self.once or not missed.retryable or self.counted >= self.most
+
+    def out_of_time(self, limit: str) -> None:
+        """Note that the sample's time is over."""
+        if self.missed is not None:
+            self.missed = self.missed.append_note(f"gave up after {limit}")
+        else:
+            status = self.attempts[-1].status if self.attempts else None
+            self.missed = Missed(FailureKind.TIMEOUT, f"no answer within {limit}", status=status)
+
+    def failure(self) -> Failure:
+        """Return the failure of a sample whose last attempt missed."""
+        missed = self.missed
+        assert missed is not None
+        return Failure(
+            kind=missed.kind,
+            message=str(missed),
+            status=missed.status,
+            retryable=missed.retryable,
+            attempts=tuple(self.attempts),
+        )

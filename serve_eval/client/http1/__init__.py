@@ -1,3 +1,8 @@
 """Carry requests over our own HTTP/1.1 connections, and check that replies are in step."""
 
-__all__ = ["connection", "dialer", "steps", "transport", "tunnel"]
+__all__ = [
+    "connection",
+    "dialer",
+    "steps",
+    "transport",
+]

@@ -11,8 +11,8 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from serve_eval.client.tls import refusal
 from serve_eval.client.transport import BadHttp, CertificateRefused, Disconnected
-from serve_eval.client.wire_format.answering_servers import SERVER_FIELDS
 from serve_eval.client.wire_format.reply import HEAD_FIELDS, Reply
+from serve_eval.client.wire_format.response_head import SERVER_FIELDS
 
 FIRST_CHECK, CHECK_EVERY = 8, 512
 """Answers on a connection before its first check, and before each further one. A check costs as

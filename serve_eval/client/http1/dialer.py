@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 import time
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import aiohappyeyeballs
 
 from serve_eval.client.http1.connection import Http1Connection
-from serve_eval.client.http1.tunnel import Tunnel
-from serve_eval.client.server_address import ServerAddress
-from serve_eval.client.tls import Certificates, ssl_context
-from serve_eval.client.transport import CannotConnect
+from serve_eval.client.tls import Certificates, ServerAddress, ssl_context
+from serve_eval.client.transport import BadHttp, CannotConnect, Disconnected, ProxyRefused
 
 ADDRESSES_S = 10.0
 """Seconds for which the addresses of a name are cached."""
@@ -156,3 +156,58 @@ def _retrieve(task: asyncio.Task[None]) -> None:
     """Mark the error of a task as retrieved."""
     if not task.cancelled():
         task.exception()
+
+
+MAX_HEAD = 65536
+"""Maximum size of the proxy's answer in bytes."""
+
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
+
+
+class Tunnel(asyncio.Protocol):
+    """A connection to a proxy until the tunnel is open."""
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._transport: asyncio.Transport | None = None
+
+    async def ask(self, place: str, credentials: dict[str, str]) -> asyncio.Transport:
+        """Return the connection once the proxy has opened the tunnel to `place`, a host:port.
+
+        Raises ProxyRefused, BadHttp or Disconnected.
+        """
+        assert self._transport is not None
+        lines = [
+            f"CONNECT {place} HTTP/1.1",
+            f"Host: {place}",
+            *map(": ".join, credentials.items()),
+            "",
+            "",
+        ]
+        try:
+            self._transport.write("\r\n".join(lines).encode("latin-1"))
+            await self._answered
+            if not self._head:
+                raise Disconnected("the proxy closed the connection")
+            told = _STATUS_LINE.match(self._head)
+            if told is not None and not 200 <= int(told[1]) < 300:
+                raise ProxyRefused(int(told[1]))
+            if told is None or not self._head.endswith(b"\r\n\r\n"):
+                raise BadHttp("no HTTP answer from the proxy")
+        except BaseException:
+            self._transport.abort()
+            raise
+        return self._transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
+
+    def data_received(self, data: bytes) -> None:
+        self._head += data
+        if (b"\r\n\r\n" in self._head or len(self._head) > MAX_HEAD) and not self._answered.done():
+            self._answered.set_result(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._answered.done():
+            self._answered.set_result(None)

@@ -15,8 +15,7 @@ from collections.abc import Callable
 import msgspec
 
 from serve_eval.client.http1.connection import Http1Connection
-from serve_eval.client.request_ids import RequestIds
-from serve_eval.client.step_ledger import StepLedger
+from serve_eval.client.step_ledger import RequestIds, StepLedger
 from serve_eval.client.transport import BadHttp
 from serve_eval.client.wire_format.reply import Reply
 from serve_eval.client.wire_format.wire import EVENT_STREAM, UNREADABLE

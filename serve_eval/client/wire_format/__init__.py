@@ -2,16 +2,12 @@
 
 __all__ = [
     "answer",
-    "answering_servers",
-    "calls",
-    "echoes",
-    "fields",
+    "bodies",
     "logprobs",
     "refusal",
     "reply",
-    "server_timing",
+    "response_head",
     "sse",
     "stream",
-    "thinking",
     "wire",
 ]

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.client.wire_format import fields, wire
-from serve_eval.client.wire_format.told_errors import refuse_error
+from serve_eval.client.wire_format import bodies, wire
+from serve_eval.client.wire_format.odd_bodies import refuse_error
 from serve_eval.client.wire_format.wire import InvalidResponse, Said
 from serve_eval.schema import LogprobsForm, PromptLogprobs
 
@@ -70,7 +70,7 @@ def decode(body: bytes, content_type: str, prompt: str) -> Said:
         ) from error
     if not parsed.choices:
         raise InvalidResponse("no choices in the answer", body)
-    choice, usage = wire.first_choice(parsed.choices, body), fields.usage(parsed.usage)
+    choice, usage = wire.first_choice(parsed.choices, body), bodies.usage(parsed.usage)
     generated = choice.prompt_logprobs is None
     values, tokens, offsets = _entries(choice)
     expected = usage.prompt_tokens
@@ -78,8 +78,8 @@ def decode(body: bytes, content_type: str, prompt: str) -> Said:
     if unlisted and _spell(tokens[: expected - 1], prompt):
         expected -= 1  # llama-cpp-python counts the token before a text but does not list it
     return Said(
-        id=fields.answer_id(parsed.id),
-        fingerprint=fields.fingerprint(parsed.system_fingerprint),
+        id=bodies.answer_id(parsed.id),
+        fingerprint=bodies.fingerprint(parsed.system_fingerprint),
         finish_reason=wire.read_finish_reason(choice.finish_reason),
         usage=usage,
         prompt_logprobs=_keep_prompt(

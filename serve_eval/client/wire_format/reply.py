@@ -7,15 +7,20 @@ import math
 import zlib
 from collections.abc import Callable, Mapping
 
-from serve_eval.client.wire_format.answering_servers import (
+from serve_eval.client.wire_format.response_head import (
     CONTEXT_FIELD,
     GENERATION_FIELD,
+    REMAINING,
+    RETRY_AFTER,
     SERVER_FIELDS,
+    STAMPS,
+    TIMING,
+    BehindDone,
+    parse,
+    read_pause,
     read_servers,
 )
-from serve_eval.client.wire_format.rate_limits import FIELDS as QUOTA_FIELDS
-from serve_eval.client.wire_format.rate_limits import REMAINING, RETRY_AFTER, read_pause
-from serve_eval.client.wire_format.server_timing import STAMPS, TIMING, BehindDone, parse
+from serve_eval.client.wire_format.response_head import FIELDS as QUOTA_FIELDS
 from serve_eval.client.wire_format.stream import StreamedAnswer
 from serve_eval.client.wire_format.wire import EVENT_STREAM, InvalidResponse
 from serve_eval.schema import AnsweringServers, ServerTiming

@@ -1,24 +1,30 @@
-"""Assemble an answer from the chunks of an event stream. Pure: bytes and times in, `Said` out."""
+"""Assemble an answer from the chunks of an event stream.
+
+A healthy stream has two: the one with the role, and the one with the finish_reason. If its text is
+empty, it may be in fields that only others use.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import pairwise
 
 import msgspec
 
-from serve_eval.client.wire_format import fields, odd_bodies, told_errors, wire
+from serve_eval.client.wire_format import bodies, odd_bodies, wire
+from serve_eval.client.wire_format import odd_bodies as told_errors
 from serve_eval.client.wire_format.bodies import (
     USUAL_OBJECTS,
     Body,
+    ToolCalls,
     WireChoice,
     WireDelta,
     WireUsage,
     read_chunk,
 )
-from serve_eval.client.wire_format.calls import ToolCalls
 from serve_eval.client.wire_format.finish_reasons import BREAK, PENDING, meaning
-from serve_eval.client.wire_format.server_timing import BehindDone
-from serve_eval.client.wire_format.set_aside import SetAside
+from serve_eval.client.wire_format.odd_bodies import refuse_named, refuse_signs
+from serve_eval.client.wire_format.response_head import BehindDone
 from serve_eval.client.wire_format.sse import ERROR_EVENT, EventLines
 from serve_eval.client.wire_format.wire import InvalidResponse, LostStream, Said
 
@@ -118,7 +124,7 @@ class StreamedAnswer:
             refusal="".join(self._refusal) or None,
             finish_reason=self._finish,
             stop_reason=self._stop,
-            usage=fields.usage(usage),
+            usage=bodies.usage(usage),
             tokens_per_step=self._tokens_per_step,
             tool_calls=self._calls.whole(),
             call_faults=self._calls.faults() if self._calls else (),
@@ -204,12 +210,12 @@ class StreamedAnswer:
                 self._aside.add(payload, now)
             else:
                 self._usage = usage
-            self._fingerprint = fields.fingerprint(parsed.system_fingerprint)
+            self._fingerprint = bodies.fingerprint(parsed.system_fingerprint)
         elif not parsed.choices:
             told_errors.refuse_named(payload)
             self._aside.add(payload, now)
         if self._id is None:
-            self._id = fields.answer_id(parsed.id)
+            self._id = bodies.answer_id(parsed.id)
 
     def _choose(self, choice: WireChoice, chunk_id: object, payload: bytes, now: float) -> None:
         """Take a piece of the answer.
@@ -256,8 +262,8 @@ class StreamedAnswer:
         self._finish, self.complete = meant, True
         self._server_finish = None if meant == reason else reason
         stop = choice.matched_stop if choice.stop_reason is None else choice.stop_reason
-        self._stop = fields.stop_string(stop)
-        self._tokens_per_step = fields.tokens_per_step(choice.avg_decoded_tokens_per_iter)
+        self._stop = bodies.stop_string(stop)
+        self._tokens_per_step = bodies.tokens_per_step(choice.avg_decoded_tokens_per_iter)
 
     def _see_id(self, told: object) -> None:
         """Check that the pieces belong to one answer, by their ids.
@@ -299,3 +305,63 @@ class StreamedAnswer:
         self.last_at = now
         if self.first_at is None:
             self.first_at = now
+
+
+class SetAside:
+    """Events with the times of their arrival, and the texts in the fields of whole answers."""
+
+    def __init__(self) -> None:
+        self._events: list[tuple[bytes, float]] = []
+        self._beside: list[str] = []
+        self.first_at: float | None = None
+        self.last_at: float | None = None
+
+    def add(self, payload: bytes, now: float, choice: WireChoice | None = None) -> None:
+        """Keep an event."""
+        self._events.append((payload, now))
+        if choice is not None and (choice.text or choice.message is not None):
+            message = choice.message
+            beside = choice.text or (message and message.content)
+            if beside:
+                self._beside.append(beside)
+
+    def read(self, calls: ToolCalls) -> tuple[str, str]:
+        """Return the text and the thoughts that the events hold, and add their calls to `calls`.
+
+        Raises InvalidResponse for an error, if a field of unknown meaning holds a text, or if it is
+        not clear whether each text continues or replaces the one before it.
+        """
+        pieces, thoughts = list[str](), list[str]()
+        for payload, now in self._events:
+            refuse_signs(payload)
+            refuse_named(payload)
+            said = odd_bodies.find_said(payload)
+            calls.add(said.calls)
+            thoughts.append(said.thoughts)
+            if said.text:
+                pieces.append(said.text)
+                self.first_at, self.last_at = self.first_at or now, now
+                places = said.places
+        grows = all(b.startswith(a) for a, b in pairwise(pieces))
+        if len(pieces) > 1 and grows:
+            raise InvalidResponse(
+                f"the pieces in the field {places[0]!r} of the stream may be the rest of the text,"
+                " or each the whole of it",
+                self._events[-1][0],
+            )
+        return "".join(pieces), "".join(thoughts)
+
+    def compare(self, text: str) -> None:
+        """Raise InvalidResponse if another field has a piece that the text does not have."""
+        for piece in self._beside:
+            if piece.strip() not in text:
+                raise InvalidResponse(
+                    f"the stream has two texts, and {piece[:40]!r} is in one of them only"
+                )
+
+    def find_usage(self) -> WireUsage | None:
+        """Return the last token counts in the events."""
+        for payload, _ in reversed(self._events):
+            if (found := bodies.find_usage(odd_bodies.read_json(payload))) is not None:
+                return found
+        return None

@@ -1,4 +1,4 @@
-"""Convert requests to OpenAI JSON and bodies to answers. Pure: no I/O.
+"""Convert requests to OpenAI JSON and bodies to answers.
 
 Decoding is lenient about extra content and strict about the answer itself: a body without one is an
 `InvalidResponse`, never an empty text.
@@ -6,32 +6,66 @@ Decoding is lenient about extra content and strict about the answer itself: a bo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from serve_eval.client.wire_format import fields, odd_bodies
+from serve_eval.client.wire_format import bodies, odd_bodies
 from serve_eval.client.wire_format.bodies import BOM as BOM
-from serve_eval.client.wire_format.bodies import USUAL_OBJECTS, WholeBody, WireChoice, read_whole
+from serve_eval.client.wire_format.bodies import (
+    USUAL_OBJECTS,
+    ToolCalls,
+    WholeBody,
+    WireChoice,
+    read_whole,
+)
 from serve_eval.client.wire_format.bodies import Said as Said
-from serve_eval.client.wire_format.calls import ToolCalls
 from serve_eval.client.wire_format.finish_reasons import BREAK, PENDING, meaning
-from serve_eval.client.wire_format.invalid import MAX_MESSAGE as MAX_MESSAGE
-from serve_eval.client.wire_format.invalid import UNREADABLE as UNREADABLE
-from serve_eval.client.wire_format.invalid import InvalidResponse as InvalidResponse
-from serve_eval.client.wire_format.invalid import LostStream as LostStream
-from serve_eval.client.wire_format.invalid import Mask as Mask
-from serve_eval.client.wire_format.invalid import describe as describe
-from serve_eval.client.wire_format.neutral_fields import NeutralFields
-from serve_eval.client.wire_format.told_errors import (
+from serve_eval.client.wire_format.odd_bodies import (
     refuse_choice_error,
     refuse_error,
     refuse_named,
     refuse_signs,
     refuse_status,
 )
+from serve_eval.client.wire_format.refusal import MAX_MESSAGE as MAX_MESSAGE
+from serve_eval.client.wire_format.refusal import UNREADABLE as UNREADABLE
+from serve_eval.client.wire_format.refusal import InvalidResponse as InvalidResponse
+from serve_eval.client.wire_format.refusal import LostStream as LostStream
+from serve_eval.client.wire_format.refusal import Mask as Mask
+from serve_eval.client.wire_format.refusal import describe as describe
 from serve_eval.schema import CallMessage, Message, Prompt, Request, ResultMessage
+
+
+class NeutralField(NamedTuple):
+    """A field to send, unless a request has it by one of its `names`.
+
+    `greedy`: it is sent at temperature 0 too, where the others decide nothing.
+    """
+
+    sent_as: str
+    value: float
+    names: frozenset[str]
+    greedy: bool
+
+
+class NeutralFields:
+    """Fields that every request of a client gets for an answer, after the probe has found them."""
+
+    def __init__(self, fields: Iterable[NeutralField] = ()) -> None:
+        self._all = tuple(fields)
+        self._greedy = tuple(one for one in self._all if one.greedy)
+
+    def put(self, body: dict[str, Any], request: Request) -> None:
+        """Add the fields that a body lacks; a value that the plan or a sample set stays."""
+        for one in self._greedy if request.sampling.temperature == 0 else self._all:
+            if one.sent_as not in body and one.names.isdisjoint(body):
+                body[one.sent_as] = one.value
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
 
 COMPLETIONS = "/completions"
 CHAT_COMPLETIONS = "/chat/completions"
@@ -128,15 +162,15 @@ def decode(body: bytes, content_type: str) -> Said:
         raise InvalidResponse(why if answered else "neither a text nor a finish_reason", body)
     usage = parsed.usage
     if usage is None or usage.completion_tokens is None:
-        usage = fields.find_usage(odd_bodies.read_json(body)) or usage
+        usage = bodies.find_usage(odd_bodies.read_json(body)) or usage
     said = Said(
-        id=fields.answer_id(parsed.id),
+        id=bodies.answer_id(parsed.id),
         text=text or "",
         finish_reason=reason if reason == "stop" else read_finish_reason(reason),
-        stop_reason=None if stop is None else fields.stop_string(stop),
-        usage=fields.usage(usage),
-        tokens_per_step=None if told is None else fields.tokens_per_step(told),
-        fingerprint=fields.fingerprint(parsed.system_fingerprint),
+        stop_reason=None if stop is None else bodies.stop_string(stop),
+        usage=bodies.usage(usage),
+        tokens_per_step=None if told is None else bodies.tokens_per_step(told),
+        fingerprint=bodies.fingerprint(parsed.system_fingerprint),
     )
     if reason != "stop" and said.finish_reason != reason:
         said.server_finish = reason

@@ -12,7 +12,7 @@ from dataclasses import replace
 import msgspec
 
 from serve_eval.client.client import Client
-from serve_eval.client.questions.self_description import SGLANG, VLLM
+from serve_eval.client.questions import SGLANG, VLLM
 from serve_eval.client.wire_format.logprobs import FIELDS
 from serve_eval.client.wire_format.refusal import shorten
 from serve_eval.evaluation.capabilities.probe_request import (

@@ -18,7 +18,7 @@ import msgspec
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, hide_in_errors
 from serve_eval.client.preflight import discover_model, short
-from serve_eval.client.questions.self_description import LLAMA_CPP_PYTHON
+from serve_eval.client.questions import LLAMA_CPP_PYTHON
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.endpoint.hang_detector import HangDetector, ProbedServer
@@ -37,7 +37,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.schema.base_url import normalise_base_url
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 from serve_eval.storage.file_names import LOGS
 from serve_eval.storage.sessions import SessionRecord
 from serve_eval.whole_file import replace_file

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from serve_eval.client.client import Client
-from serve_eval.client.questions.self_description import SGLANG, SGLANG_ROUTES
+from serve_eval.client.questions import SGLANG, SGLANG_ROUTES
 from serve_eval.errors import EndpointError, PlanError, ServeEvalError
 from serve_eval.evidence.path_facts import SERVER, list_servers
 from serve_eval.launchers._process import environment

@@ -20,7 +20,7 @@ from serve_eval.client.step_ledger import MOST_ENDS, NO_NOTICE, OUT_OF_STEP
 from serve_eval.errors import JournalError
 from serve_eval.evaluation.endpoint.hang_detector import HangDetector
 from serve_eval.evaluation.engine.lane import Lane
-from serve_eval.processes.core_load import CoreLoad
+from serve_eval.processes.resources import CoreLoad
 from serve_eval.schema import ConcurrencyStep, Failure, FailureKind, Limits, Load, Response
 from serve_eval.storage.records.answer_origins import (
     TURN,

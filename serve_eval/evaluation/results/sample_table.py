@@ -346,8 +346,7 @@ def stability(scores: RepeatedScores) -> Stability | None:
     if scores.repeats < 2:
         return None
     from serve_eval.errors import ServeEvalError
-    from serve_eval.stats.instability import instability
-    from serve_eval.stats.repeats import majority, standard_error
+    from serve_eval.stats.repeats import instability, majority, standard_error
 
     metric, runs = scores.task.metric, scores.runs()
     try:

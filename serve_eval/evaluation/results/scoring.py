@@ -19,7 +19,7 @@ import msgspec
 
 from serve_eval.errors import ExternalCodeError, ServeEvalError
 from serve_eval.plugins import extensions, registry
-from serve_eval.plugins.scores import SLACK, check_score
+from serve_eval.plugins._wanted import SLACK, check_score
 from serve_eval.processes.bounded_call import Apart, Unfinished
 from serve_eval.processes.forkserver import describe_error, escape
 from serve_eval.protocol.shared import TASKS, bare_task

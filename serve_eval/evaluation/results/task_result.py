@@ -1,6 +1,6 @@
 """Sum up the samples of a task: counts, value, interval, and the figures of the task's functions.
 
-* A mean of bounded scores: Wilson's interval (`stats/wilson.py`). Repeats of a prompt are no
+* A mean of bounded scores: Wilson's interval (`stats/intervals.py`). Repeats of a prompt are no
   further prompts: with them n is the number of answers that would be as informative if each were
   to a prompt of its own. If prompts share groups, such as passages, n is the effective number of
   prompts (`stats/clusters.py`), and repeats count only by the prompts' means.
@@ -38,8 +38,7 @@ from serve_eval.evaluation.results.sample_table import (
 from serve_eval.processes.forkserver import describe_error
 from serve_eval.schema import MEAN, Outcome, Sample, Score, ScorerError, Sums, TaskResult
 from serve_eval.stats.clusters import cluster_keys, effective_size, number_keys
-from serve_eval.stats.missing import bound_missing
-from serve_eval.stats.wilson import INTERVAL_ALPHA, wilson, wilson_of_repeats
+from serve_eval.stats.intervals import INTERVAL_ALPHA, bound_missing, wilson, wilson_of_repeats
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from serve_eval.client.client import Client
-from serve_eval.client.secret_mask import SecretMask
+from serve_eval.client.connection import SecretMask
 from serve_eval.errors import JournalError, LaunchError, ServeEvalError, ServerEndedError
 from serve_eval.evaluation.endpoint.hang_detector import HangDetector
 from serve_eval.evaluation.endpoint.launch import watch_for_hung

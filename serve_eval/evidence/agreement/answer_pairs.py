@@ -26,7 +26,7 @@ from serve_eval.schema import (
     find_lost,
 )
 from serve_eval.shell_words import quote_path
-from serve_eval.stats.common_prefix import common_prefix
+from serve_eval.stats.distances import common_prefix
 from serve_eval.storage import journal
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.records.scores import ScoreRecord, SharedValues, score_records

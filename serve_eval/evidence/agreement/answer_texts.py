@@ -18,8 +18,8 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from serve_eval.schema import FirstDivergences, Parting, Response
-from serve_eval.stats.binomial import binomial_tail
-from serve_eval.stats.common_prefix import common_prefix
+from serve_eval.stats.distances import common_prefix
+from serve_eval.stats.sign_tests import binomial_tail
 
 
 def hash_answer(response: Response) -> bytes:

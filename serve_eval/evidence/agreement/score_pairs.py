@@ -15,8 +15,8 @@ from serve_eval.errors import NotComparableError
 from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
 from serve_eval.protocol.fingerprint import without_scorer_options
 from serve_eval.schema import MEAN, Metric, Sums, TaskResult
-from serve_eval.schema.cut import FEW_TOKENS, read_limit
-from serve_eval.stats.missing import bound_missing
+from serve_eval.schema.exchange import FEW_TOKENS, read_limit
+from serve_eval.stats.intervals import bound_missing
 from serve_eval.storage.records.prompts import KeptPrompt, has_prompts, read_prompts
 from serve_eval.storage.records.scores import ScoreRecord
 

@@ -28,7 +28,7 @@ from serve_eval.evidence.agreement.answer_pairs import (
 )
 from serve_eval.evidence.agreement.answer_texts import join_text
 from serve_eval.schema import SelfFlips
-from serve_eval.stats.common_prefix import common_prefix
+from serve_eval.stats.distances import common_prefix
 from serve_eval.storage.records.scores import ScoreRecord
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def self_flips(
         )
     by_text = None if said is None else _by_text(prompts, *said)
     counts = Counter((by_score[p], 0 if by_text is None else by_text[p]) for p in prompts)
-    from serve_eval.stats.min_p import min_p
+    from serve_eval.stats.sign_tests import min_p
 
     found = min_p(counts)
     scores, spoken = (
@@ -213,7 +213,7 @@ def compare_repeats(
     Only prompts with all answers count; None if there are none. `once` is the endpoint of this name
     and has two repeats or more. Raises RunFolderError for journals that cannot be read.
     """
-    from serve_eval.stats.own_repeats import farther_than_own, rank_distances
+    from serve_eval.stats.distances import farther_than_own, rank_distances
 
     runs = [*once.lines, *other.lines]
     prompts = [p for p in runs[0] if all(p in run for run in runs)]

@@ -38,8 +38,7 @@ from serve_eval.schema import (
     WorkerFigures,
     WorkerShare,
 )
-from serve_eval.stats.contingency import CONTEXT, GENERATION, ROLES, Cell, rows
-from serve_eval.stats.low_scores import find_cut
+from serve_eval.stats.contingency import CONTEXT, GENERATION, ROLES, Cell, find_cut, rows
 from serve_eval.storage.journal import Record
 from serve_eval.storage.records.answer_origins import Served
 from serve_eval.verdicts.below_reference import Expected
@@ -225,7 +224,7 @@ def _dealt_by(
     prompt counts once, by its first known answer: a router that hashes prompts sends all repeats of
     a prompt to one worker, whatever its kind.
     """
-    from serve_eval.stats.dependence import dependence
+    from serve_eval.stats.contingency import dependence
 
     every = [one.place % prompts for one in known]
     first = {place: i for i, place in reversed(list(enumerate(every)))}

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from serve_eval.schema import WorkerTimes
 from serve_eval.stats.contingency import CONTEXT, GENERATION, PAIR, ROLES
-from serve_eval.stats.lateness import SLOWER, lateness
 from serve_eval.stats.multiplicity import holm
+from serve_eval.stats.sign_tests import SLOWER, lateness
 
 ALPHA = 0.01
 """Probability of calling any server slow if all are equal, over all rows."""

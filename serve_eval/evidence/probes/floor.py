@@ -24,7 +24,7 @@ from serve_eval.schema import (
     Verification,
     VerificationReference,
 )
-from serve_eval.stats.exceedances import log_evidence_above
+from serve_eval.stats.distances import log_evidence_above
 
 GONE = 20.0
 """Distance of an answer that ends at once: the expected token has a probability of about 0."""

@@ -40,9 +40,8 @@ from dataclasses import dataclass, field
 from serve_eval.evidence.probes.floor import FLOORS, TIMES, DistanceLimits, weigh_probes
 from serve_eval.evidence.probes.paired import PairedCounts
 from serve_eval.schema import ProbeDistance, VerificationOutcome
-from serve_eval.stats.exceedances import share_upper_bound
+from serve_eval.stats.distances import count_unlikely, share_beyond, share_upper_bound
 from serve_eval.stats.multiplicity import holm
-from serve_eval.stats.tail import count_unlikely, share_beyond
 
 VERY_FAR = 2.0
 """Distance, in nats, of which one probe is enough, if it is so again."""

@@ -11,7 +11,7 @@ TIMES as far from the reference as its siblings are. Two bets look at that:
   and not both, it is the server. That has the same chance, since a healthy server is far away at
   most as often as a sibling is half as far.
 
-Source of the evidence: serve_eval/stats/exceedances.py.
+Source of the evidence: serve_eval/stats/distances.py.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 
 from serve_eval.evidence.probes.floor import LEAST_FLOOR, TIMES, DistanceLimits
 from serve_eval.schema import ProbeDistance
-from serve_eval.stats.exceedances import ABOVE, log_evidence_above
-from serve_eval.stats.tail import count_unlikely
+from serve_eval.stats.distances import ABOVE, count_unlikely, log_evidence_above
 
 EXPLAINED = 0.05
 """Chance with which a healthy server has more far answers than its siblings explain."""

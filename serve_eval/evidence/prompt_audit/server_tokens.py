@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from serve_eval.client.client import Client
-from serve_eval.client.questions.raw_exchange import GET_S
+from serve_eval.client.questions import GET_S
 from serve_eval.client.wire_format.refusal import shorten
 from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS, COMPLETIONS, UNREADABLE, describe
 from serve_eval.evidence.prompt_audit.reading import PromptReading, decode_piece

@@ -18,9 +18,8 @@ import msgspec
 from serve_eval.report.samples.details import describe_attempts, describe_failure
 from serve_eval.report.samples.samples import RIGHT, WORDS, ShownSample
 from serve_eval.schema import MediaFile, MediaPart, Message, Prompt, PromptLogprobs, Response
-from serve_eval.schema.media import media_kind, media_url
-from serve_eval.schema.media_types import IMAGES, recognise_media
-from serve_eval.stats.common_prefix import PrefixHead
+from serve_eval.schema.media import IMAGES, media_kind, media_url, recognise_media
+from serve_eval.stats.distances import PrefixHead
 from serve_eval.storage.records.prompts import find_media, list_media, read_media
 
 LEAST_SHARED = 64

@@ -16,7 +16,7 @@ from html import escape
 from importlib.metadata import PackageNotFoundError, requires
 from itertools import zip_longest
 
-from serve_eval.processes.limited import LimitedEnd
+from serve_eval.processes.child_process import LimitedEnd
 from serve_eval.report.drawing_process import can_draw, draw_lines
 from serve_eval.report.drawing_process import lacks_library as lacks_library
 from serve_eval.report.pictures.picture import CONFIG, Picture

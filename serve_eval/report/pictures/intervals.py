@@ -24,7 +24,7 @@ from serve_eval.report.pictures.picture import (
 )
 from serve_eval.report.summary.figures import add_sign, figure
 from serve_eval.schema import Metric, PairedComparison
-from serve_eval.stats.wilson import INTERVAL_ALPHA, wilson
+from serve_eval.stats.intervals import INTERVAL_ALPHA, wilson
 
 MOST_ROWS = 60
 """Rows of a picture. Of more, the first ones are drawn."""

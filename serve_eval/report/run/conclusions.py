@@ -37,7 +37,7 @@ from serve_eval.schema import (
     TaskResult,
     VerdictOutcome,
 )
-from serve_eval.verdicts import cut_answers, repaired, two_rules
+from serve_eval.verdicts import cut_answers, many_tests, repaired
 from serve_eval.verdicts.validity import CHOSEN_SAMPLES
 
 CHANGES = ("drop", "rise", "change")
@@ -93,7 +93,7 @@ def make_statements(
             groups.append([row])
         else:  # it goes on with the row before it
             groups[-1].append(row)
-    told = any(text.startswith(two_rules.DISAGREE) for _, text in rows)
+    told = any(text.startswith(many_tests.DISAGREE) for _, text in rows)
     deeper = (*DEEPER, "rules") if told else DEEPER
     groups.sort(key=lambda group: _rank(group[0][0]))
     return [
@@ -278,7 +278,7 @@ def name_rules(task: SummaryTask) -> list[str]:
     return [] if task.verdict.other is None else [f"{task.result.task}: {describe_rules(task)}"]
 
 
-_REMARKS = (two_rules.DISAGREE, "small_drop", CHOSEN_SAMPLES, cut_answers.CUT, *repaired.WARNINGS)
+_REMARKS = (many_tests.DISAGREE, "small_drop", CHOSEN_SAMPLES, cut_answers.CUT, *repaired.WARNINGS)
 
 
 def pick_remarks(warnings: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from serve_eval.client.questions.engine_metrics import add
+from serve_eval.client.engine_metrics import add
 from serve_eval.evaluation.capabilities.sampling import describe_defaults
 from serve_eval.evaluation.endpoint.deployment import describe
 from serve_eval.evidence.path_facts import ROLES
@@ -26,7 +26,7 @@ from serve_eval.schema import (
     TaskResult,
     Verdict,
 )
-from serve_eval.stats.availability import failure_rate_upper
+from serve_eval.stats.intervals import failure_rate_upper
 from serve_eval.verdicts.references import describe_taken, spec_text
 
 _COLUMNS = (
@@ -198,7 +198,7 @@ def describe_engines(report: Report) -> list[str]:
         who = "engine" if len(ones) == 1 else f"{len(ones)} engines"
         if role in ROLES.values():
             who += f" ({role})"
-        if said := "; ".join(_list_figures(role, add(ones), acceptance=not told)):
+        if said := "; ".join(_count_engine(role, add(ones), acceptance=not told)):
             found.append(f"{who}: {said}{_count_companions(report.engine)}")
     return found
 
@@ -208,7 +208,7 @@ def _count_companions(engine: EngineReport) -> str:
     return f"; includes up to {others:,} requests of other runs of this command" if others else ""
 
 
-def _list_figures(role: str | None, counts: EngineCounts, *, acceptance: bool) -> Iterator[str]:
+def _count_engine(role: str | None, counts: EngineCounts, *, acceptance: bool) -> Iterator[str]:
     """Yield the known figures; an acceptance length only if the answers report none."""
     if counts.prompt_tokens is not None:
         moved = counts.moved_tokens

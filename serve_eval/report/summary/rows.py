@@ -12,7 +12,7 @@ from serve_eval.evaluation.results.examples import name_target
 from serve_eval.plan.again import write_resume_command
 from serve_eval.plan.applicable_reference import write_taking
 from serve_eval.plan.command_line import HOW_TO_TAKE
-from serve_eval.plugins.withheld import name_folders
+from serve_eval.plugins.registry import name_folders
 from serve_eval.report import lines
 from serve_eval.report import lines as repeats
 from serve_eval.report.summary import figures
@@ -31,7 +31,7 @@ from serve_eval.schema import (
     is_mutable,
 )
 from serve_eval.shell_words import quote_argument, quote_path, quote_word
-from serve_eval.verdicts import cut_answers, two_rules
+from serve_eval.verdicts import cut_answers, many_tests
 
 Row = tuple[str, str]
 SHOWN_ERRORS = 3
@@ -201,7 +201,7 @@ def describe_rules(task: SummaryTask) -> str:
     usual = task.default_rule in (None, verdict.rule) and not verdict.rule_named
     why = "default" if usual else "chosen"
     figure = partial(figures.figure, metric=task.result.metric)
-    other, found = verdict.other, two_rules.describe(verdict, figure, brief=True)
+    other, found = verdict.other, many_tests.describe(verdict, figure, brief=True)
     return f"{verdict.rule} ({why}); {other.rule} would say {other.outcome.value}: {found}"
 
 

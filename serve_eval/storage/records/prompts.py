@@ -27,9 +27,14 @@ import msgspec
 
 from serve_eval.errors import RunFolderError
 from serve_eval.schema import HOLDOUT, MediaFile, MediaPart, Message, Prompt, Sample, TextPart
-from serve_eval.schema.media import describe, describe_turn, media_bytes, read_media_file
-from serve_eval.schema.media_types import EXTENSIONS
-from serve_eval.stats.common_prefix import PrefixHead
+from serve_eval.schema.media import (
+    EXTENSIONS,
+    describe,
+    describe_turn,
+    media_bytes,
+    read_media_file,
+)
+from serve_eval.stats.distances import PrefixHead
 from serve_eval.storage.archive import whole_lines
 from serve_eval.storage.file_names import MEDIA, prompts_file
 from serve_eval.whole_file import replace_file, write_whole

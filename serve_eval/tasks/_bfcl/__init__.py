@@ -2,11 +2,8 @@
 
 __all__ = [
     "asking",
-    "categories",
     "checking",
-    "expected",
     "literals",
-    "reading",
     "rows",
     "scoring",
 ]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from serve_eval.tasks._bfcl.expected import underscore
+from serve_eval.tasks._bfcl.checking import underscore
 from serve_eval.tasks._bfcl.literals import Language
 
 Function = Mapping[str, Any]

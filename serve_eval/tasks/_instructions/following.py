@@ -29,9 +29,8 @@ from serve_eval.schema import (
     Scored,
     Task,
 )
-from serve_eval.tasks._instructions import english
-from serve_eval.tasks._instructions.checks import KindCheck
-from serve_eval.tasks._instructions.english import English
+from serve_eval.tasks._instructions import checks as english
+from serve_eval.tasks._instructions.checks import English, KindCheck
 from serve_eval.tasks._instructions.examples import WRONG, propose_texts
 
 INSTRUCTIONS = "instructions"

@@ -17,11 +17,12 @@ from serve_eval.tasks._instructions.checks import (
     PUNCTUATION,
     Arguments,
     Checks,
+    English,
+    is_emoji,
     plain_letters,
     trim,
     without_punctuation,
 )
-from serve_eval.tasks._instructions.english import English, is_emoji
 
 FORMS = Checks()
 

@@ -15,10 +15,11 @@ from serve_eval.tasks._instructions.checks import (
     PUNCTUATION,
     Arguments,
     Checks,
+    English,
+    count_syllables,
     trim,
     without_punctuation,
 )
-from serve_eval.tasks._instructions.english import English, count_syllables
 
 WORDS = Checks()
 

@@ -13,8 +13,7 @@ import operator
 import re
 from collections.abc import Callable
 
-from serve_eval.tasks._instructions.checks import Arguments, Checks
-from serve_eval.tasks._instructions.english import English, detect_language
+from serve_eval.tasks._instructions.checks import Arguments, Checks, English, detect_language
 
 IFEVAL = Checks()
 

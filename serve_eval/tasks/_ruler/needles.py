@@ -11,8 +11,7 @@ import uuid
 from functools import partial
 from typing import Literal
 
-from serve_eval.tasks._ruler.ingredients import ESSAYS, Ingredients
-from serve_eval.tasks._ruler.kind import NOISE, Drawn, Filled, Kind
+from serve_eval.tasks._ruler.ingredients import ESSAYS, NOISE, Drawn, Filled, Ingredients, Kind
 
 Haystack = Literal["noise", "essay", "needle"]
 Word = Literal["numbers", "words", "uuids"]

@@ -9,13 +9,6 @@ to its reference and its least acceptable length.
 
 from __future__ import annotations
 
-from serve_eval.verdicts.references.acceptance_length import (
-    ACCEPTANCE_LENGTH,
-    AcceptanceLength,
-    find_acceptance_length,
-    load_acceptance_length,
-)
-from serve_eval.verdicts.references.checks import range_problems
 from serve_eval.verdicts.references.deployed import (
     describe_difference,
     describe_launched,
@@ -23,14 +16,27 @@ from serve_eval.verdicts.references.deployed import (
     describe_taken,
     list_launched,
 )
-from serve_eval.verdicts.references.keys import IMPORTED, METRICS, SPEC_KEYS, spec_text, value_key
-from serve_eval.verdicts.references.lookup import check, explain_missing, find
+from serve_eval.verdicts.references.lookup import (
+    ACCEPTANCE_LENGTH,
+    AcceptanceLength,
+    check,
+    explain_missing,
+    find,
+    find_acceptance_length,
+    load_acceptance_length,
+)
 from serve_eval.verdicts.references.reference_file import (
+    IMPORTED,
+    METRICS,
+    SPEC_KEYS,
     Entries,
     find_shipped_dir,
     list_files,
     load,
     parse,
+    range_problems,
+    spec_text,
+    value_key,
 )
 
 __all__ = [

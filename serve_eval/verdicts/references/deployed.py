@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from serve_eval.schema import Plan, Reference
-from serve_eval.verdicts.references.keys import spec_text
+from serve_eval.verdicts.references.reference_file import spec_text
 
 LAUNCHER, EXTERNAL = "launcher", "external"
 LONGEST = 60

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from serve_eval.schema import Acceptance, AcceptanceCheck, TaskResult, Verdict, VerdictOutcome
-from serve_eval.stats.exact import compare
+from serve_eval.stats.classic import compare
 from serve_eval.stats.judgement import ROUNDING
 from serve_eval.verdicts.references import AcceptanceLength
 from serve_eval.verdicts.validity import MAX_MISSING

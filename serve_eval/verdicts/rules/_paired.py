@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from serve_eval.errors import PlanError
 from serve_eval.schema import AnchorComparison, PairedComparison, TaskResult
-from serve_eval.stats.anchors import AnchorTest
 from serve_eval.stats.bounds import Bounds
 from serve_eval.stats.clusters import design_effect
 from serve_eval.stats.drop import Method
-from serve_eval.stats.judgement import judge
+from serve_eval.stats.judgement import AnchorTest, judge
 from serve_eval.stats.pairs import Pairs
 
 if TYPE_CHECKING:

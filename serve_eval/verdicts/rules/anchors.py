@@ -45,7 +45,7 @@ def judge(
     base = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
     if pairs is None or base.outcome is VerdictOutcome.ERROR:
         return _classic.build_undecided(base, "anchors", paired=pairs is not None)
-    margin = _classic.margin(base)
+    margin = _classic.find_margin(base)
     told = compare(pairs, result, margin=margin, alpha=hypothesis.alpha, max_missing=max_missing)
     outcome, reasons = VerdictOutcome.PASS, tuple[str, ...]()
     if told.anchors is None or told.anchors.p_range is None:

@@ -30,7 +30,7 @@ def judge(
     passes.
     """
     verdict = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
-    drop = 0.0 if verdict.outcome is VerdictOutcome.ERROR else _classic.margin(verdict)
+    drop = 0.0 if verdict.outcome is VerdictOutcome.ERROR else _classic.find_margin(verdict)
     if pairs is None or drop == 0.0:
         return verdict
     from serve_eval.verdicts.rules._paired import compare, small_drop

@@ -53,7 +53,7 @@ def judge(
     base = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
     if pairs is None or base.outcome is VerdictOutcome.ERROR:
         return _classic.build_undecided(base, "paired", paired=pairs is not None)
-    drop = _classic.margin(base) if margin is None else margin
+    drop = _classic.find_margin(base) if margin is None else margin
     told = compare(
         pairs, result, margin=drop, alpha=hypothesis.alpha, max_missing=max_missing, method=method
     )

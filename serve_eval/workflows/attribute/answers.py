@@ -21,13 +21,12 @@ from serve_eval.evidence.attribution import latency
 from serve_eval.evidence.attribution.bad_workers import EMPTY, FAILURES, WRONG, shares, wrong
 from serve_eval.evidence.attribution.latency import Timed
 from serve_eval.processes.bounded_call import Unfinished
-from serve_eval.processes.core_load import describe_busy, is_busy
+from serve_eval.processes.resources import describe_busy, is_busy
 from serve_eval.schema import Attribution, Failure, Outcome, Response, Sample, Task, WorkerShare
-from serve_eval.stats.common_prefix import common_prefix
 from serve_eval.stats.contingency import GENERATION, Cell
-from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.distances import common_prefix
 from serve_eval.stats.multiplicity import holm
-from serve_eval.stats.odd_one_out import odd_one_out
+from serve_eval.stats.sign_tests import mcnemar, odd_one_out
 from serve_eval.storage import journal
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.records.scores import read_scores

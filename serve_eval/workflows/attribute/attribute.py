@@ -26,13 +26,12 @@ from serve_eval.evaluation.session_log import Stopwatch
 from serve_eval.evaluation.task_run import open_scoring
 from serve_eval.evidence.attribution.bad_workers import ALPHA
 from serve_eval.plan.prepared_task import request_of
-from serve_eval.processes.core_load import CoreLoad
+from serve_eval.processes.resources import CoreLoad
 from serve_eval.schema import Attributed, Attribution, Failure, Progress, Sample, Task
 from serve_eval.stats.contingency import CONTEXT
 from serve_eval.storage.reports.story_results import check_attribution
 from serve_eval.storage.story_files import ATTRIBUTE
-from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, NOTHING_SCORED, PASS
-from serve_eval.verdicts.rehearsed import went_through
+from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, NOTHING_SCORED, PASS, went_through
 from serve_eval.workflows.attribute.answers import (
     PhaseAnswers,
     add_times,

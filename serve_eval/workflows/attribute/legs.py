@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from serve_eval.client.client import Client
-from serve_eval.client.questions.engine_metrics import VLLM_ROUTE
+from serve_eval.client.engine_metrics import VLLM_ROUTE
 from serve_eval.client.wire_format import wire
 from serve_eval.evaluation.engine.send import send_to_thinker
 from serve_eval.launchers._trtllm import shared_key

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from serve_eval.plugins.withheld import name_folders
+from serve_eval.plugins.registry import name_folders
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, State
 from serve_eval.schema import Bisection, BisectionResult, BisectionStep, BisectionSuspect

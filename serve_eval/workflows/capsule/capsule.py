@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.client.secret_mask import SecretMask
+from serve_eval.client.connection import SecretMask
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.trust import to_read

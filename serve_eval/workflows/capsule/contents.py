@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.client.secret_mask import SecretMask, variables_in
+from serve_eval.client.connection import SecretMask, variables_in
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.storage.file_names import LOGS
 from serve_eval.storage.json_files import pretty_json, write_private

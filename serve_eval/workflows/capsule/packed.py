@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from serve_eval.checks.row import SentRequest, curl, escape
-from serve_eval.client.request_body import put_media
+from serve_eval.client.request import put_media
 from serve_eval.client.wire_format import logprobs, wire
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation.capabilities.sampling import to_fields

@@ -30,7 +30,7 @@ from serve_eval.evidence.agreement.self_flips import (
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Parting, Report, TokenEquality, Verdict, VerdictOutcome
 from serve_eval.shell_words import quote_path
-from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.storage.records.scores import ScoreRecord
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from serve_eval.evidence.agreement import score_pairs as cut_right
 from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
 from serve_eval.evidence.agreement.score_pairs import score_pairs
 from serve_eval.plugins.values import VerdictRule, load_verdict_rule
-from serve_eval.processes.core_load import describe_busy, is_busy
+from serve_eval.processes.resources import describe_busy, is_busy
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Cut, Plan, Reference, Spec, Task, TaskResult, Verdict, VerdictOutcome
-from serve_eval.stats.lateness import SLOWER, lateness
-from serve_eval.verdicts import cut_answers, repaired, two_rules
+from serve_eval.stats.sign_tests import SLOWER, lateness
+from serve_eval.verdicts import cut_answers, many_tests, repaired
 from serve_eval.workflows.compare.exact import ExactAnswers, add_own
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _judge_sides(
         **more: object,
     ) -> Verdict:
         found = judging.judge(result, against, hypothesis, pairs, **{**options, **more})
-        return two_rules.add_other(found, result, higher_is_better=higher)
+        return many_tests.add_other(found, result, higher_is_better=higher)
 
     verdict = judge(after, pairs)
     if (doubt := _doubt(a, b)) is not None:
@@ -117,10 +117,10 @@ def _judge_sides(
             theirs=None if right[0] is None or not cut[0] else partial(judge_right, right[0], b),
             reference_name="A",
         )
-    verdict = two_rules.warn(verdict)
+    verdict = many_tests.warn(verdict)
     # The other warnings belong to the classic test, which does not judge here.
     kept = (
-        *("small_drop", "run_effect", two_rules.DISAGREE, cut_answers.CUT),
+        *("small_drop", "run_effect", many_tests.DISAGREE, cut_answers.CUT),
         *repaired.WARNINGS,
     )
     verdict = replace(
@@ -222,7 +222,7 @@ def uneven(a: TaskAnswers, b: TaskAnswers) -> str | None:
     This is the sign test over PARTS parts of the run: in a part, more prompts are late only at B,
     or only at A, or neither. A pause, which makes all requests in flight late, falls into one part.
     """
-    from serve_eval.stats.mcnemar import mcnemar
+    from serve_eval.stats.sign_tests import mcnemar
 
     both = sorted(
         (prompt for prompt in a.latency_s if prompt in b.latency_s), key=lambda p: b.started_s[p]
@@ -265,7 +265,7 @@ def more_failures(a: TaskAnswers, b: TaskAnswers) -> str | None:
     A failed request counts even if a retry succeeded. McNemar's test of the prompts for which
     requests failed on only one side.
     """
-    from serve_eval.stats.mcnemar import mcnemar
+    from serve_eval.stats.sign_tests import mcnemar
 
     only_b = [prompt for prompt in b.failed if prompt not in a.failed]
     p = mcnemar(len(only_b), sum(prompt not in b.failed for prompt in a.failed)).p_mid

@@ -55,8 +55,7 @@ from serve_eval.storage.reports.report_file import read_report
 from serve_eval.storage.sessions import read_sessions
 from serve_eval.storage.story_files import COMPARE
 from serve_eval.verdicts import many_tests
-from serve_eval.verdicts.exit_code import exit_code
-from serve_eval.verdicts.rehearsed import code_of_rehearsal, withhold
+from serve_eval.verdicts.exit_code import code_of_rehearsal, exit_code, withhold
 from serve_eval.verdicts.repaired import read_policy
 from serve_eval.workflows.compare.divergence import find_places
 from serve_eval.workflows.compare.exact import (

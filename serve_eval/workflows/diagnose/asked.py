@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec.structs import force_setattr
 
 from serve_eval.schema import Attempt, Failure, Metric, Outcome, Response
-from serve_eval.stats.low_scores import find_cut
+from serve_eval.stats.contingency import find_cut
 from serve_eval.storage import journal
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.records.scores import ScoreRecord, SharedValues, score_records

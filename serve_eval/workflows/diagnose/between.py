@@ -7,11 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from serve_eval.evidence.agreement.answer_texts import SIGNS, find_at_start, is_loop
 from serve_eval.schema import Response, VerdictOutcome
-from serve_eval.stats.binomial import binomial_tail
-from serve_eval.stats.common_prefix import common_prefix
-from serve_eval.stats.hypergeometric import no_worse
-from serve_eval.stats.mcnemar import mcnemar
-from serve_eval.stats.other_model import is_like_another
+from serve_eval.stats.distances import common_prefix
+from serve_eval.stats.losses import is_like_another
+from serve_eval.stats.no_worse import no_worse
+from serve_eval.stats.sign_tests import binomial_tail, mcnemar
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.breakdown import TRANSFER
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, TaskEvidence

@@ -257,6 +257,6 @@ def _describe(run: Evidence, task: TaskEvidence, data: Data, differs: bool) -> I
 
 
 def _is_like_another(scores: PairedScores) -> bool:
-    from serve_eval.stats.other_model import is_like_another
+    from serve_eval.stats.losses import is_like_another
 
     return is_like_another(*scores.rights())

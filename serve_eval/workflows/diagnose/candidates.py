@@ -14,7 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from serve_eval.schema import Response
-from serve_eval.stats.hypergeometric import no_worse
+from serve_eval.stats.no_worse import no_worse
 
 if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray, IntArray

@@ -14,14 +14,14 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.client.secret_mask import SecretMask
+from serve_eval.client.connection import SecretMask
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.trust import adopt_code
 from serve_eval.evidence.attribution.matching import list_answering_roles
 from serve_eval.plan.again import write_resume_command
 from serve_eval.plan.command_line import write_serve_command
-from serve_eval.plugins.withheld import name_folders
+from serve_eval.plugins.registry import name_folders
 from serve_eval.schema import (
     HOLDOUT,
     FailureKind,

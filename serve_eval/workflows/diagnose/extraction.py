@@ -10,7 +10,7 @@ import msgspec
 from serve_eval.report.summary import name_expected
 from serve_eval.schema import Outcome, is_mutable
 from serve_eval.scorers import boxed, choice, numeric, passkey
-from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, capsule_of, matters

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from serve_eval.shell_words import quote_argument, quote_word
-from serve_eval.stats.hypergeometric import no_worse
-from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.no_worse import no_worse
+from serve_eval.stats.sign_tests import mcnemar
 
 if TYPE_CHECKING:
     from serve_eval.workflows.diagnose.asked import AskedSample

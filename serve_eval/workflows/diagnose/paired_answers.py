@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from serve_eval.schema import ComparedTask, Comparison, Response
-from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.breakdown import describe_verify, name_good
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, base_of

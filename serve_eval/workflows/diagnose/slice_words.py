@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from serve_eval.schema import ServerInfo
-from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.workflows.diagnose import candidates
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.breakdown import describe_verify

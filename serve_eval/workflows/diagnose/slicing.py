@@ -154,7 +154,7 @@ def _find_paired(
     too, so that no other slice has to stand for them.
     """
     from serve_eval.stats.largest_statistic import LEAST_PROMPTS, tabulate
-    from serve_eval.stats.other_model import is_like_another
+    from serve_eval.stats.losses import is_like_another
     from serve_eval.stats.slices import find_answer_slice, find_paired_slice
 
     scores = scores.take(_draw_places(len(scores.asked)))
@@ -215,7 +215,7 @@ def _find_alone(
 ) -> Iterator[tuple[str, Finding]]:
     """Yield the kind and the finding of the slice with more wrong or missing samples."""
     from serve_eval.stats.largest_statistic import LEAST_PROMPTS, tabulate
-    from serve_eval.stats.unpaired_slices import find_unpaired_slice
+    from serve_eval.stats.slices import find_unpaired_slice
 
     every = task.witnesses(task.asked)
     if len(every) < LEAST_PROMPTS:

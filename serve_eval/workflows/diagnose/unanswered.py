@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
-from serve_eval.client.attempts.retry import is_refused_behind
+from serve_eval.client.attempts.outcome import is_refused_behind
 from serve_eval.launchers._logs.last_error import cause
 from serve_eval.schema import Attempt, FailureKind
 from serve_eval.storage.server_logs import errors_near, read

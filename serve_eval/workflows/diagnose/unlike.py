@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 
 from serve_eval.evidence.agreement.answer_texts import find_scripts, is_loop, mark_shared
 from serve_eval.schema import Outcome, Response
-from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.sign_tests import mcnemar
+from serve_eval.verdicts.below_reference import count_wrong_at_most
 from serve_eval.verdicts.pairing import read_stored_answers
-from serve_eval.verdicts.reference_answers import StoredAnswers
-from serve_eval.verdicts.wrong_at_most import count_wrong_at_most
+from serve_eval.verdicts.reference_samples import StoredAnswers
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.breakdown import describe_verify
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, Evidence, TaskEvidence

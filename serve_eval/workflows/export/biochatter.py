@@ -27,7 +27,7 @@ from pathlib import Path
 from msgspec import UNSET
 
 from serve_eval import __version__
-from serve_eval.cases.biochatter_rows import read
+from serve_eval.cases.biochatter import read
 from serve_eval.errors import RunFolderError
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.samples.known import prepare_again
@@ -38,7 +38,7 @@ from serve_eval.series.deployments import name_deployments
 from serve_eval.series.measured_runs import read_measured
 from serve_eval.storage.json_files import write_private
 from serve_eval.storage.records.scores import ScoreRecord, score_records
-from serve_eval.verdicts.one_draw import describe_one_draw
+from serve_eval.verdicts.reference_noise import describe_one_draw
 from serve_eval.workflows.export.export import Exported
 
 RESULT_COLUMNS = (

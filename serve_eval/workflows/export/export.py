@@ -181,7 +181,7 @@ def _of_lm_eval(
     write: Callable[[Iterable[Row]], str],
 ) -> tuple[Logged, tuple[str, ...]]:
     """Judge a task of lm-eval as in a run: in a separate process with a time limit."""
-    from serve_eval.harness.log import Judged, build_log
+    from serve_eval.harness.layout import Judged, build_log
     from serve_eval.harness.measures import list_results
     from serve_eval.tasks.lm_eval import load_parts
 

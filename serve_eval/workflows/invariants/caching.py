@@ -23,8 +23,8 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.client.client import Client
-from serve_eval.client.questions.engine_metrics import VLLM_ROUTE
-from serve_eval.client.questions.self_description import VLLM
+from serve_eval.client.engine_metrics import VLLM_ROUTE
+from serve_eval.client.questions import VLLM
 from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
 from serve_eval.evidence.agreement import answer_pairs
 from serve_eval.plan.prepared_task import PreparedTask, request_of

@@ -10,13 +10,12 @@ from serve_eval.evidence.agreement import answer_pairs
 from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
 from serve_eval.evidence.agreement.self_flips import self_flips
 from serve_eval.schema import Invariant, Invariants, Plan
-from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.multiplicity import holm
+from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.storage.reports.invariants_files import read_pressure
 from serve_eval.storage.reports.report_file import read_report
 from serve_eval.storage.story_files import INVARIANTS
-from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
-from serve_eval.verdicts.rehearsed import went_through
+from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS, went_through
 from serve_eval.workflows.invariants.arms import BASE, COLD, Arm
 from serve_eval.workflows.invariants.cache_use import (
     use_of_cache,

@@ -35,8 +35,8 @@ from serve_eval.report.pictures import draw_load
 from serve_eval.report.task_line import split_change
 from serve_eval.schema import LoadBracket, LoadPoint, LoadSurface, LoadTask
 from serve_eval.shell_words import quote_path
-from serve_eval.stats.tango import score_bounds
-from serve_eval.stats.wilson import INTERVAL_ALPHA
+from serve_eval.stats.intervals import INTERVAL_ALPHA
+from serve_eval.stats.score_bounds import score_bounds
 from serve_eval.storage.story_files import LOAD
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS, UNDECIDED
 from serve_eval.workflows.load.judging import (

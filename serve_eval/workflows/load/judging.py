@@ -256,7 +256,7 @@ def _is_apart(data: LoadData, load: int, proof: int, *, rises: bool) -> bool:
 
 def _cochran(data: LoadData) -> tuple[float | None, int, float | None]:
     """Return Q over the loads that answered most prompts, its degrees of freedom and its p."""
-    from serve_eval.stats.instability import instability
+    from serve_eval.stats.repeats import instability
 
     most = max((len(one.lines[0]) for one in data.answers.values()), default=0)
     full = [one.lines[0] for one in data.answers.values() if len(one.lines[0]) * 2 >= most > 0]

@@ -20,9 +20,9 @@ from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import MEAN, Endpoint, Failure, FirstDivergences, LoadPoint, Plan, Report
 from serve_eval.stats.bounds import bounds as find_bounds
 from serve_eval.stats.clusters import cluster_keys, effective_size, number_keys
+from serve_eval.stats.intervals import wilson
 from serve_eval.stats.pairs import pair
-from serve_eval.stats.tango import score_bounds
-from serve_eval.stats.wilson import wilson
+from serve_eval.stats.score_bounds import score_bounds
 from serve_eval.storage.reports.report_file import has_report, read_report
 from serve_eval.storage.sessions import lacks_loads
 from serve_eval.workflows.load.judging import Changes, LoadData, count_changes, weigh_changes

@@ -38,11 +38,11 @@ from serve_eval.evaluation.session_log import Stopwatch
 from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import LoadBracket, LoadStep, LoadSurface, LoadTask, Plan, Progress
-from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import SERVERS
 from serve_eval.storage.story_files import LOAD
-from serve_eval.verdicts.rehearsed import went_through
+from serve_eval.verdicts.exit_code import went_through
 from serve_eval.workflows.load.judging import ALPHA, LoadData, find_exit_code, judge_tasks
 from serve_eval.workflows.load.passes import (
     AGAIN,

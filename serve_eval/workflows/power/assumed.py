@@ -13,8 +13,8 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.trust import adopt_code
 from serve_eval.schema import MEAN, Plan, Reference, TaskReport
 from serve_eval.stats.clusters import cluster_keys, design_effect, number_keys
-from serve_eval.stats.instability import instability
 from serve_eval.stats.planning import compute_fail_power, compute_margin
+from serve_eval.stats.repeats import instability
 from serve_eval.storage import sessions
 from serve_eval.storage.records.scores import ScoreRecord, read_scores
 from serve_eval.storage.reports.report_file import read_report

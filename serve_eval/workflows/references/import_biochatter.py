@@ -14,9 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from serve_eval.cases.biochatter import AS_BIOCHATTER, RESULTS, SCORED_ELSEWHERE
-from serve_eval.cases.biochatter_rows import ResultRow, read
-from serve_eval.cases.question import Skipped
+from serve_eval.cases.biochatter import AS_BIOCHATTER, RESULTS, SCORED_ELSEWHERE, ResultRow, read
+from serve_eval.cases.questions import Skipped
 from serve_eval.errors import DatasetError
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import AccuracySpec, DataRoots, Sample, Spec, Task

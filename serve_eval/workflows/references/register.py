@@ -18,16 +18,15 @@ from serve_eval.plugins.scope import with_scope
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.shared import usual_task
 from serve_eval.schema import Plan, is_rehearsal
-from serve_eval.stats.instability import instability
+from serve_eval.stats.repeats import instability
 from serve_eval.storage import journal, run_folder
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.json_files import differences
 from serve_eval.storage.records.answer_origins import keep_standing, run_proofs
 from serve_eval.storage.sessions import read_sessions
-from serve_eval.verdicts import few_samples, reference_samples, references
-from serve_eval.verdicts.one_draw import describe_equal_runs, describe_one_seed
-from serve_eval.verdicts.reference_answers import StoredAnswers
-from serve_eval.verdicts.reference_samples import SampleScores
+from serve_eval.verdicts import reference_noise, reference_samples, references
+from serve_eval.verdicts.reference_noise import describe_equal_runs, describe_one_seed
+from serve_eval.verdicts.reference_samples import SampleScores, StoredAnswers
 from serve_eval.workflows.references.entries import make_folder, write_entry
 from serve_eval.workflows.references.scored_runs import (
     ScoredRun,
@@ -150,7 +149,7 @@ def effect_of_runs(runs: Sequence[array[float]]) -> RunEffect | None:
     """
     if len(runs) < 2:
         return None
-    from serve_eval.stats.run_effects import effect_of
+    from serve_eval.stats.repeats import effect_of
 
     return effect_of([list(run) for run in runs])
 
@@ -318,7 +317,7 @@ def _register(
         warnings.append("its scores have no bounds, so the entry has no score per sample")
     usual = usual_task(prepared.spec).hypothesis
     own_n = prepared.dataset.total if usual.num_samples is None else usual.num_samples
-    if (line := few_samples.describe_few(n, own_n, usual)) is not None:
+    if (line := reference_noise.describe_few(n, own_n, usual)) is not None:
         warnings.append(line)
     if len(deployments) > 1:
         launched = "; ".join(map(references.describe_launched, deployments))

@@ -28,7 +28,7 @@ from serve_eval.storage.records.judgements import Judgements
 from serve_eval.storage.reports.report_file import has_report, read_report
 from serve_eval.storage.sessions import read_defaults, read_sessions, read_unsupported
 from serve_eval.verdicts import references
-from serve_eval.verdicts.reference_answers import StoredAnswers
+from serve_eval.verdicts.reference_samples import StoredAnswers
 
 
 class ScoredRun(NamedTuple):

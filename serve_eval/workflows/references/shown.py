@@ -11,9 +11,9 @@ from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import usual_task
 from serve_eval.schema import Reference, Spec
-from serve_eval.stats.instability import instability
+from serve_eval.stats.repeats import instability
 from serve_eval.verdicts import reference_samples, references
-from serve_eval.verdicts.few_samples import describe_few
+from serve_eval.verdicts.reference_noise import describe_few
 from serve_eval.workflows.references.register import (
     WANTED_RUNS,
     differ_as_a_whole,

@@ -34,7 +34,7 @@ from serve_eval.storage.file_names import SERVERS
 from serve_eval.storage.reports.folder_results import list_unfinished
 from serve_eval.storage.reports.report_file import has_report, read_report
 from serve_eval.storage.story_files import TAKE
-from serve_eval.verdicts.one_draw import describe_one_seed
+from serve_eval.verdicts.reference_noise import describe_one_seed
 from serve_eval.workflows.references.entries import check_entry, make_folder
 from serve_eval.workflows.references.register import (
     WANTED_RUNS,

@@ -22,7 +22,7 @@ import msgspec
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.plan.plan_file import to_file
-from serve_eval.processes.own_python import build_command, build_environment
+from serve_eval.processes.child_process import build_command, build_environment
 from serve_eval.schema import Limits, Plan
 from serve_eval.storage.file_names import LOGS
 from serve_eval.storage.json_files import write_private

@@ -15,10 +15,10 @@ from serve_eval import __version__
 from serve_eval.checks.row import CheckOutcome, CheckRow
 from serve_eval.checks.run import choose_checks
 from serve_eval.checks.session import CheckSession
-from serve_eval.client.questions import self_description
+from serve_eval.client import questions
 from serve_eval.errors import PlanError
 from serve_eval.plugins.registry import nearest
-from serve_eval.stats.hypergeometric import no_worse
+from serve_eval.stats.no_worse import no_worse
 from serve_eval.whole_file import write_named_file
 
 LEVEL_OF_FALL = 0.01
@@ -94,7 +94,7 @@ def identify(session: CheckSession) -> Deployment:
     """Return the deployment, as far as the checks have found it."""
     found = session.known.models
     server = session.known.server or (
-        None if found is None else self_description.server(found.content)
+        None if found is None else questions.find_server(found.content)
     )
     if session.known.rehearsal:
         server = f"the stand-in for {server}"

@@ -15,8 +15,7 @@ from serve_eval.client.connection import connect, openai_client
 from serve_eval.errors import PlanError
 from serve_eval.plugins.registry import nearest
 from serve_eval.schema import Endpoint, Plan
-from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS
-from serve_eval.verdicts.rehearsed import went_through
+from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS, went_through
 from serve_eval.workflows.smoke.known import (
     Deployment,
     KnownComparison,

@@ -25,9 +25,8 @@ from serve_eval.shell_words import quote_path
 from serve_eval.storage.file_names import SUITE_RUNS
 from serve_eval.storage.run_folder import read_plan
 from serve_eval.storage.story_files import SUITE
-from serve_eval.verdicts.many_tests import GATES
+from serve_eval.verdicts.many_tests import GATES, say_in_words
 from serve_eval.verdicts.pairing import UNPAIRED
-from serve_eval.verdicts.two_rules import say_in_words
 from serve_eval.workflows.suite.page_blocks import find_state, list_page_blocks
 from serve_eval.workflows.suite.rows import (
     choose_row_state,

@@ -44,8 +44,7 @@ from serve_eval.schema import (
 from serve_eval.storage.file_names import SERVERS, SUITE_RUNS
 from serve_eval.storage.reports.story_results import find_earlier_report, write_suite_report
 from serve_eval.storage.story_files import SUITE
-from serve_eval.verdicts.exit_code import INFRASTRUCTURE
-from serve_eval.verdicts.rehearsed import went_through
+from serve_eval.verdicts.exit_code import INFRASTRUCTURE, went_through
 from serve_eval.workflows.suite.checked_runs import groups
 from serve_eval.workflows.suite.folder import (
     find_earlier_tasks,

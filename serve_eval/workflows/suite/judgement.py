@@ -33,9 +33,14 @@ from serve_eval.verdicts.exit_code import (
     code_of,
     worst,
 )
-from serve_eval.verdicts.many_tests import GATES, UNPROVEN, explain_unproven, find_test
-from serve_eval.verdicts.rise import find_rise_p
-from serve_eval.verdicts.two_rules import name_alone
+from serve_eval.verdicts.many_tests import (
+    GATES,
+    UNPROVEN,
+    explain_unproven,
+    find_rise_p,
+    find_test,
+    name_alone,
+)
 from serve_eval.workflows.suite.suite_form import matches
 
 ALPHA = 0.05

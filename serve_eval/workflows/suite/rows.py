@@ -14,8 +14,8 @@ from serve_eval.report.summary.headline import ORDER
 from serve_eval.report.task_line import split_change
 from serve_eval.schema import SuiteChanges, SuiteReport, SuiteRow, VerdictOutcome
 from serve_eval.schema.verdict import OTHER_THRESHOLD
-from serve_eval.stats.own_noise import subtract
-from serve_eval.verdicts import two_rules
+from serve_eval.stats.intervals import subtract
+from serve_eval.verdicts import many_tests
 from serve_eval.verdicts.many_tests import GATES
 from serve_eval.verdicts.references.deployed import shorten
 
@@ -120,7 +120,7 @@ def list_remarks(row: SuiteRow) -> list[str]:
     """Return what must be seen of a row even if it passed; a proven change is the suite's own."""
     proven = describe_proven(row)
     told = [line for line in pick_remarks(row.warnings) if not line.startswith("small_drop")]
-    return [*([proven] if proven else []), *map(two_rules.say_in_words, told)]
+    return [*([proven] if proven else []), *map(many_tests.say_in_words, told)]
 
 
 def describe_figures(row: SuiteRow) -> str:

@@ -25,13 +25,17 @@ from serve_eval.schema import (
     ToolForm,
     Usage,
 )
-from serve_eval.scorers._call_faults import CallFault
-from serve_eval.scorers._served_call import find_faults, read_expectation
-from serve_eval.stats.mcnemar import mcnemar
-from serve_eval.stats.trigger import TriggerCounts, count_trigger
-from serve_eval.stats.wilson import INTERVAL_ALPHA, wilson
+from serve_eval.scorers._served_call import (
+    CallFault,
+    TriggerCounts,
+    count_trigger,
+    find_faults,
+    read_expectation,
+)
+from serve_eval.stats.intervals import INTERVAL_ALPHA, wilson
+from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.storage.reports.report_file import read_report
-from serve_eval.tasks._tool_calls.requests import KIND
+from serve_eval.tasks._tool_requests import KIND
 
 TASK = "tool_calls"
 

@@ -9,7 +9,7 @@ from serve_eval.report.ci import CiCase, CiState, CiSuite
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, State
 from serve_eval.schema import ToolCell, ToolCheck, ToolFinding, ToolProbe
-from serve_eval.scorers._call_faults import CallFault
+from serve_eval.scorers._served_call import CallFault
 from serve_eval.shell_words import quote_argument, quote_path
 from serve_eval.storage.story_files import TOOLS
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS, UNDECIDED

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from serve_eval.evidence.agreement.self_flips import name_loads
 from serve_eval.schema import ToolFinding
-from serve_eval.scorers._call_faults import OF_SERVER, POINTS_TO, CallFault
-from serve_eval.stats.binomial import binomial_tail
-from serve_eval.stats.instability import instability
+from serve_eval.scorers._served_call import OF_SERVER, POINTS_TO, CallFault
 from serve_eval.stats.multiplicity import holm
+from serve_eval.stats.repeats import instability
+from serve_eval.stats.sign_tests import binomial_tail
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS, UNDECIDED
 from serve_eval.workflows.tools.answers import (
     POINTS,

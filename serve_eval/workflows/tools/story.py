@@ -21,12 +21,12 @@ from serve_eval.evaluation.session_log import Stopwatch
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Plan, Progress, Spec, ToolCheck
-from serve_eval.scorers._call_faults import CallFault
+from serve_eval.scorers._served_call import CallFault
 from serve_eval.shell_words import quote_path
 from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import SERVERS
 from serve_eval.storage.story_files import TOOLS
-from serve_eval.verdicts.rehearsed import went_through
+from serve_eval.verdicts.exit_code import went_through
 from serve_eval.workflows.tools.answers import TASK, ToolPass, sum_up
 from serve_eval.workflows.tools.asking import (
     REFUSALS,

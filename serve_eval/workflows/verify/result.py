@@ -29,8 +29,14 @@ from serve_eval.schema import (
     VerifiedSide,
 )
 from serve_eval.shell_words import quote_word
-from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS, UNDECIDED
-from serve_eval.verdicts.rehearsed import WITHHELD, went_through
+from serve_eval.verdicts.exit_code import (
+    FAIL,
+    INFRASTRUCTURE,
+    PASS,
+    UNDECIDED,
+    WITHHELD,
+    went_through,
+)
 from serve_eval.workflows.verify.fleet import list_names
 from serve_eval.workflows.verify.legs import name_parts, warn_of_path
 from serve_eval.workflows.verify.reference import PROBED, THOUGHTS

@@ -26,7 +26,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.report.page.content import PageContent
-from serve_eval.schema.media_types import EXTENSIONS
+from serve_eval.schema.media import EXTENSIONS
 from serve_eval.series.read_runs import FinishedRun, read_runs
 from serve_eval.workflows.view.document import make_document, make_index
 from serve_eval.workflows.view.listing import COMPARE, Links

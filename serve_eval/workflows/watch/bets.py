@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from serve_eval.evidence.probes.floor import weigh_probes
-from serve_eval.stats import sequential_monitor
+from serve_eval.stats import betting
 from serve_eval.stats.betting import GRID, mean_lower_bound
 from serve_eval.workflows.watch.record import Bets, ProbeCounts, Seen, State, WatchAlarm
 
@@ -38,7 +38,7 @@ def evidence(state: State, kind: str) -> float:
         return max(nats for nats, _ in weigh_spans(state))
     bets = state.bets.get(kind)
     return (
-        float(sequential_monitor.log_evidence(bets.logs, bets.rounds))
+        float(betting.log_evidence(bets.logs, bets.rounds))
         if bets is not None and bets.rounds
         else 0.0
     )
@@ -59,7 +59,7 @@ def weigh_spans(state: State) -> list[tuple[float, ProbeCounts]]:
     return [
         (
             weigh_probes(counts.tried, counts.beyond, counts.far)
-            + math.log(sequential_monitor.compute_starting_share(k) / 2),
+            + math.log(betting.compute_starting_share(k) / 2),
             counts,
         )
         for counts, k in ((probes.latest, probes.rounds), (probes.in_cycle, probes.cycles))
@@ -92,9 +92,7 @@ def bet(state: State, kind: str, values: Sequence[float], null: float, highest: 
     bets = state.bets.setdefault(kind, Bets(logs=[]))
     before = bets.logs or [-math.inf] * len(GRID)
     bets.rounds += 1
-    bets.logs = sequential_monitor.grow(
-        before, bets.rounds, sequential_monitor.gains(values, null, highest)
-    ).tolist()
+    bets.logs = betting.grow(before, bets.rounds, betting.gains(values, null, highest)).tolist()
     return evidence(state, kind) >= limit(state, kind)
 
 
@@ -105,7 +103,7 @@ def highest_gain(kind: str, usual: Mapping[int, float], asked: Sequence[int]) ->
     together. A round that an older version drew at random may have more room than a spread subset.
     """
     if kind == ACCURACY:
-        most = sequential_monitor.highest_mean(list(usual.values()), len(asked))
+        most = betting.highest_mean(list(usual.values()), len(asked))
     else:
         most = math.fsum(
             sorted((1.0 - x for x in usual.values()), reverse=True)[: len(asked)]

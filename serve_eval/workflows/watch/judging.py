@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from serve_eval.checks.row import CheckOutcome
-from serve_eval.stats import sequential_monitor
+from serve_eval.stats import betting
 from serve_eval.workflows.watch import bets
 from serve_eval.workflows.watch.bets import (
     ACCURACY,
@@ -75,9 +75,7 @@ def questions_of(state: State, rules: WatchRules, most: int) -> list[int]:
             return sorted(rng.sample(left, most))
         rng.shuffle(left)  # Prompts of equal accuracy get a random order.
         left.sort(key=lambda i: _usual(state.answers[i]))
-        return sorted(
-            left[place] for place in sequential_monitor.spread_subset(len(left), most, rng.random())
-        )
+        return sorted(left[place] for place in betting.spread_subset(len(left), most, rng.random()))
     rng.shuffle(left)
     due = [i for i in left if len(state.answers[i]) < _find_target(state, rules, left)]
     return sorted(due, key=lambda i: len(state.answers[i]))[:most]
@@ -204,7 +202,7 @@ def _level(
         )
     return LearntLevel(
         mean=mean,
-        floor=sequential_monitor.floor(list(zip(*answers, strict=True)), FLOOR_ALPHA[kind]),
+        floor=betting.floor(list(zip(*answers, strict=True)), FLOOR_ALPHA[kind]),
     )
 
 

@@ -22,7 +22,7 @@ import msgspec
 from serve_eval.checks.row import CheckOutcome
 from serve_eval.client.connection import expand
 from serve_eval.errors import PlanError, install_hint
-from serve_eval.processes.environment import inherit
+from serve_eval.processes.child_process import inherit
 from serve_eval.report.one_line import OneLine
 from serve_eval.schema import Connection
 from serve_eval.workflows.watch import bets, judging

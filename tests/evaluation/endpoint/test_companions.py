@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.client.client import Client
-from serve_eval.client.questions.self_description import VLLM
+from serve_eval.client.questions import VLLM
 from serve_eval.evidence.engine_counters import Companions, begin, end, remarks
 from serve_eval.report.run.details import describe_engines
 from serve_eval.schema import (

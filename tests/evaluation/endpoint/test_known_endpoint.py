@@ -20,10 +20,10 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers.simulated import probability
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import Limits, Plan, Response, Spec
-from serve_eval.schema.prompt_hash import prompt_sha256, uniform
+from serve_eval.schema.media import prompt_sha256, uniform
 from serve_eval.stats.classic import Decision, classic_test, decide
+from serve_eval.stats.intervals import bound_missing
 from serve_eval.stats.judgement import judge
-from serve_eval.stats.missing import bound_missing
 from serve_eval.stats.pairs import pair
 from serve_eval.workflows.references.register import register
 

@@ -38,7 +38,7 @@ SENT = {
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
 
 
 def _plan(task: str = "word_problems", **more: Any) -> Plan:

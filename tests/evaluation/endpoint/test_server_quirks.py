@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from serve_eval.client.client import Client
-from serve_eval.client.questions.self_description import LLAMA_CPP_PYTHON
+from serve_eval.client.questions import LLAMA_CPP_PYTHON
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.capabilities import probe
 from serve_eval.evaluation.endpoint.launch import quirks

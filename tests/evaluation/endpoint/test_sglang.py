@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from serve_eval.client.client import Client
-from serve_eval.client.questions.self_description import SGLANG
+from serve_eval.client.questions import SGLANG
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.report.run.details import describe_engines

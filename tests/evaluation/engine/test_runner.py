@@ -40,7 +40,7 @@ from serve_eval.schema import (
     Score,
     Task,
 )
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 from serve_eval.scorers.choice import prefix_match
 from serve_eval.storage.journal import Journal, scan
 from serve_eval.verdicts.validity import remarks
@@ -285,7 +285,7 @@ def test_every_sample_gets_its_own_answer_and_is_asked_once(tmp_path: Path) -> N
 def test_what_failed_is_asked_once_more_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     samples = _samples(200)
     faults: dict[str, Any] = {"failure_rate": 0.05, "failure_kind": "500", "failures_per_prompt": 5}
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), **faults))
@@ -314,7 +314,7 @@ def _broken(after: int, last: Reply) -> ScriptedServer:
 def test_an_endpoint_that_dies_in_the_middle_ends_the_run_and_keeps_what_was_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     server = _broken(100, hang_up())
     with pytest.raises(
         EndpointError, match=r"stopped answering: 16 samples in a row.*the connection ended before"
@@ -528,7 +528,7 @@ def test_a_run_that_is_stopped_ends_the_progress_of_what_began_and_of_nothing_el
 def test_ten_percent_random_faults_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     samples = _samples(number)
     config = SimulatorConfig(answers=_answers(tmp_path / "a", samples))
     rng = random.Random(0)
@@ -657,7 +657,7 @@ def test_who_gives_up_waiting_for_a_server_is_heard_at_once(tmp_path: Path) -> N
 def test_the_retry_budget_bounds_the_retries_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
+    monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     samples = _samples(400)
     faults: dict[str, Any] = {"failure_rate": 0.08, "failure_kind": "500"}
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), **faults))

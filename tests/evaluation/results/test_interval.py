@@ -13,7 +13,7 @@ from scipy.stats import t
 from serve_eval.evaluation.results.sample_table import OUTCOME_CODES, SampleTable
 from serve_eval.evaluation.results.task_result import interval
 from serve_eval.schema import MEAN, Aggregation, Metric, Outcome
-from serve_eval.stats.wilson import wilson
+from serve_eval.stats.intervals import wilson
 from tests.evaluation.results.small_task import SAMPLES, small_task
 
 SHARE = Metric()

@@ -18,7 +18,7 @@ from serve_eval.errors import RunFolderError
 from serve_eval.evidence.agreement.answer_pairs import TaskAnswers, another_answer
 from serve_eval.evidence.agreement.self_flips import FLIP_ALPHA, conclusion, evidence, self_flips
 from serve_eval.schema import Agreement, Outcome, Response, SelfFlips, ToolCall
-from serve_eval.stats.common_prefix import common_prefix
+from serve_eval.stats.distances import common_prefix
 from serve_eval.storage.journal import Journal, Record
 from serve_eval.storage.records.scores import ScoreRecord
 

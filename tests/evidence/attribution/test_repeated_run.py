@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.stats.hypergeometric import no_worse
+from serve_eval.stats.no_worse import no_worse
 from tests.workflows.diagnose.server import Asked, Said, Server, answers_to, plan_for, run, sound
 
 PROMPTS, REPEATS = 60, 4

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.datasets.word_problems import problems
+from serve_eval.datasets.generated import problems
 from serve_eval.launchers._embedded.chat import Chat
 from serve_eval.launchers._embedded.model import Model
 from serve_eval.launchers._embedded.tokenizer import Tokenizer

@@ -35,7 +35,7 @@ from serve_eval.schema import (
     Report,
     Spec,
 )
-from serve_eval.schema.execution import GivenPiece
+from serve_eval.schema.score import GivenPiece
 from serve_eval.storage import ownership
 from serve_eval.storage.json_files import pretty_json
 from serve_eval.storage.records.executions import Executions, _key

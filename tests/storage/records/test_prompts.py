@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_eval.client.secret_mask import SecretMask
+from serve_eval.client.connection import SecretMask
 from serve_eval.errors import RunFolderError
 from serve_eval.schema import (
     HOLDOUT,

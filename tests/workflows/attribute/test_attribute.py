@@ -21,7 +21,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._standin.options import Flavour
 from serve_eval.launchers._standin.thoughts import ThoughtsForm
-from serve_eval.processes.core_load import CoreLoad
+from serve_eval.processes.resources import CoreLoad
 from serve_eval.schema import Attributed, Endpoint, Limits, Plan, Progress, Spec
 from serve_eval.storage.story_files import ATTRIBUTE
 from serve_eval.workflows.attribute import asking as workers

@@ -19,7 +19,7 @@ from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Attributed, Limits, Plan, Spec
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 from serve_eval.workflows.attribute.attribute import attribute, prepare_asking, worker
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, raw
 

@@ -16,7 +16,7 @@ import pytest
 
 from serve_eval.cases import holdout
 from serve_eval.client.client import Client
-from serve_eval.client.secret_mask import SecretMask
+from serve_eval.client.connection import SecretMask
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate

@@ -14,7 +14,7 @@ from serve_eval.evidence.agreement.self_flips import FLIP_ALPHA
 from serve_eval.launchers import embedded
 from serve_eval.launchers._embedded.damage import Damage
 from serve_eval.schema import ComparedTask, LaunchContext, Plan, Spec
-from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 

@@ -24,7 +24,7 @@ from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulato
 from serve_eval.launchers.simulated import probability
 from serve_eval.report.document import print_document
 from serve_eval.schema import Comparison, Limits, Plan, Spec
-from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.storage import run_folder
 from serve_eval.storage.reports.report_file import read_report
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare

@@ -22,8 +22,8 @@ from pathlib import Path
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.schema import Limits, Plan, Spec
-from serve_eval.schema.prompt_hash import uniform
-from serve_eval.stats.mcnemar import mcnemar
+from serve_eval.schema.media import uniform
+from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.workflows.diagnose.evidence import Evidence, read
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.foreign import foreign_answers

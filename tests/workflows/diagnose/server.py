@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from serve_eval.client.wire_format.answering_servers import CONTEXT_SERVER, GENERATION_SERVER
+from serve_eval.client.wire_format.response_head import CONTEXT_SERVER, GENERATION_SERVER
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Endpoint, Limits, Plan, Prompt, Report, Spec

@@ -29,7 +29,7 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.storage.records.scores import ScoreRecord
-from serve_eval.verdicts.wrong_at_most import count_wrong_at_most
+from serve_eval.verdicts.below_reference import count_wrong_at_most
 from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.causes import find_leads
 from serve_eval.workflows.diagnose.evidence import TaskEvidence, read

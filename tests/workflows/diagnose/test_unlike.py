@@ -11,7 +11,7 @@ import pytest
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Plan, Spec
 from serve_eval.verdicts import reference_samples
-from serve_eval.verdicts.reference_answers import StoredAnswers, pack, unpack
+from serve_eval.verdicts.reference_samples import StoredAnswers, pack, unpack
 from serve_eval.workflows.diagnose.evidence import read
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.run_rules import findings

@@ -26,7 +26,7 @@ from serve_eval.launchers._standin import skills
 from serve_eval.launchers.simulated import probability
 from serve_eval.report.document import print_document
 from serve_eval.schema import Invariants, Limits, Plan, Spec
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.invariants.check import ALPHA, check
 from serve_eval.workflows.invariants.document import make_document

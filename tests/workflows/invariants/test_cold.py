@@ -22,7 +22,7 @@ from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulato
 from serve_eval.launchers.simulated import probability
 from serve_eval.report.document import print_document
 from serve_eval.schema import CacheUse, Invariant, Invariants, Limits, Plan, Spec
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 from serve_eval.storage import run_folder
 from serve_eval.storage.reports.invariants_files import CacheSalt
 from serve_eval.verdicts.exit_code import FAIL, PASS

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from serve_eval.client.connection import connect
-from serve_eval.client.questions.engine_metrics import read_metrics
+from serve_eval.client.engine_metrics import read_metrics
 from serve_eval.report.document import print_document
 from serve_eval.schema import Endpoint, Invariant, Invariants, Plan, PressureUse, Usage
 from serve_eval.storage.reports.invariants_files import PressureLevel, read_pressure

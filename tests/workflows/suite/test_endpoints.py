@@ -16,7 +16,7 @@ from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, cr
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Endpoint, Plan, Spec, SuiteReport
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 from serve_eval.workflows.suite.execution import evaluate_suite
 from serve_eval.workflows.suite.file import read
 

@@ -32,7 +32,7 @@ from serve_eval.schema import (
     SuiteRun,
     VerdictOutcome,
 )
-from serve_eval.schema.prompt_hash import prompt_sha256
+from serve_eval.schema.media import prompt_sha256
 from serve_eval.workflows.suite.checked_runs import groups
 from serve_eval.workflows.suite.execution import evaluate_suite
 from serve_eval.workflows.suite.folder import open_folder, read_kept_report

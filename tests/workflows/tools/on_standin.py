@@ -17,8 +17,8 @@ from serve_eval.launchers._standin.worker import create
 from serve_eval.launchers._standin.worker_config import WorkerConfig
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Limits, Plan, Spec, ToolCheck
-from serve_eval.schema.prompt_hash import prompt_sha256, uniform
-from serve_eval.tasks._tool_calls.requests import KIND
+from serve_eval.schema.media import prompt_sha256, uniform
+from serve_eval.tasks._tool_requests import KIND
 from serve_eval.workflows.tools.story import ToolRules, check_tools
 
 MODEL_ERRORS = 0.06

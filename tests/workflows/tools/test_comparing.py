@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from serve_eval.schema import Failure, FailureKind, Report, ToolForm, Usage
-from serve_eval.scorers._call_faults import CallFault
+from serve_eval.scorers._served_call import CallFault
 from serve_eval.verdicts.exit_code import PASS, UNDECIDED
 from serve_eval.workflows.tools.answers import (
     CheckedAnswer,

@@ -16,7 +16,7 @@ from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.report.ci import write_junit
 from serve_eval.report.document import make_ci_result, print_document
 from serve_eval.schema import ToolCheck
-from serve_eval.tasks._tool_calls.requests import KINDS
+from serve_eval.tasks._tool_requests import KINDS
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.tools.document import make_document
 from serve_eval.workflows.tools.story import check_limits

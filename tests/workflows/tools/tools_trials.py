@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from serve_eval.schema import ToolCheck
-from serve_eval.tasks._tool_calls.requests import KINDS
+from serve_eval.tasks._tool_requests import KINDS
 from tests.workflows.tools.on_standin import MODEL_ERRORS, check_standin, write_tool_answers
 
 LOADS = (1, 16)

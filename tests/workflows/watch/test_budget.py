@@ -8,7 +8,7 @@ import pytest
 
 from serve_eval.checks.run import choose_checks
 from serve_eval.errors import PlanError
-from serve_eval.stats.sequential_monitor import floor
+from serve_eval.stats.betting import floor
 from serve_eval.workflows.watch.bets import ACCURACY, FLOOR_ALPHA
 from serve_eval.workflows.watch.budget import (
     Budget,

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from serve_eval.evidence.probes.floor import ALLOWED, ALLOWED_FAR, weigh_probes
-from serve_eval.stats.sequential_monitor import compute_starting_share
+from serve_eval.stats.betting import compute_starting_share
 from serve_eval.workflows.watch import bets
 from serve_eval.workflows.watch.bets import ACCURACY, ALPHA, NUMERICS
 from serve_eval.workflows.watch.probes import choose_probes, forget_probes, judge_probes

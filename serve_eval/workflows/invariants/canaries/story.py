@@ -21,7 +21,7 @@ import msgspec
 
 from serve_eval.checks.answer import NO_THOUGHTS
 from serve_eval.checks.kinds.reasoning import find_thinking
-from serve_eval.client.attempts.retry import pause_s
+from serve_eval.client.attempts.outcome import pause_s
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError, PlanError, RunFolderError

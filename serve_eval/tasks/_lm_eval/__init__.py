@@ -1,3 +1,0 @@
-"""Read, load and score tasks of lm-evaluation-harness."""
-
-__all__ = ["documents", "figure", "settings"]
