@@ -63,7 +63,7 @@ CHANGES = (
     ),
     Change(
         "a second reading of the scores",
-        "serve_eval/cli/_page.py",
+        "serve_eval/cli/_ending.py",
         _PAGE,
         r"\1    [file.read_bytes() for file in (out_dir / 'scores').iterdir()]\n\2",
         ("counted small", "counted large"),

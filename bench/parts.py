@@ -26,7 +26,7 @@ TICK_S = 0.001
 OTHER = "the rest"
 PAGE, ASKING = "the page", "asking"
 STAGES = {
-    PAGE: r"cli/_page\.py",
+    PAGE: r"cli/_ending\.py",
     "prompts kept": r"records/prompts\.py|_keep_prompts",
     "report": r"steps/report_run\.py|report/ci/|report/summary/",
     "prepare": r"evaluation/prepare\.py|steps/open_tasks\.py",

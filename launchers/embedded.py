@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Annotated
 
 from serve_eval.errors import LaunchError
-from serve_eval.launchers._embedded.chat import Chat
 from serve_eval.launchers._embedded.damage import CacheFault, Damage
-from serve_eval.launchers._embedded.tokenizer import Tokenizer
-from serve_eval.launchers._process.own_server import check_installed, own_server
+from serve_eval.launchers._embedded.tokenizer import Chat, Tokenizer
+from serve_eval.launchers._process.server_process import check_installed, own_server
 from serve_eval.plugins.setting import Setting
 from serve_eval.processes.child_process import build_command
 from serve_eval.protocol.special_tokens import beginning as beginning_of

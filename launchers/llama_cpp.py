@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from serve_eval.errors import PlanError
-from serve_eval.launchers._fleet import other_engine
+from serve_eval.launchers._fleet import session
 from serve_eval.launchers._options import EngineOptions, ReadyTimeout
 from serve_eval.launchers._trtllm.command_line import Server, words
 from serve_eval.plugins.setting import Setting
@@ -73,8 +73,8 @@ def job_size(context: LaunchContext, options: LlamaCppOptions) -> JobSize:
 
     Raises PlanError as `commands` does.
     """
-    _server(context, replace(options, gpus=other_engine.gpus_of_a_job(options)))
-    return other_engine.job_size(options)
+    _server(context, replace(options, gpus=session.gpus_of_a_job(options)))
+    return session.job_size(options)
 
 
 @asynccontextmanager
@@ -86,7 +86,7 @@ async def launch(context: LaunchContext, options: LlamaCppOptions) -> AsyncItera
     """
     build = partial(_server, context)
     name = _name(context, options.model)
-    async with other_engine.launch_engine(
+    async with session.launch_engine(
         build, context, options, launcher=NAME, model=name
     ) as endpoint:
         yield endpoint
@@ -104,9 +104,9 @@ def _server(
     ):
         if value is not None and value < least:
             raise PlanError(f"launcher.{name}: {value} is less than {least}")
-    where = other_engine.place(options, ports)
+    where = session.place(options, ports)
     command = words(COMMANDS[options.server] if options.command is None else options.command)
-    file = other_engine.choose_model(context, options.model, "a GGUF file")
+    file = session.choose_model(context, options.model, "a GGUF file")
     shared: dict[str, object] = {
         "--model": str(Path(file).expanduser()),
         "--host": where.host,
@@ -126,9 +126,7 @@ def _server(
         }
         # Python 3.11 and newer then leave the current folder out of what `-m` imports from.
         env = {"PYTHONSAFEPATH": "1"} if options.command is None else {}
-        return other_engine.server(
-            NAME, command, flags, options, where, health="/v1/models", env=env
-        )
+        return session.server(NAME, command, flags, options, where, health="/v1/models", env=env)
     if options.prompt_logprobs:
         raise PlanError(
             "launcher.prompt_logprobs: llama-server returns no log-probabilities of prompts",
@@ -143,7 +141,7 @@ def _server(
         "--threads": options.threads,
         "--n-gpu-layers": options.gpu_layers,
     }
-    return other_engine.server(NAME, command, flags, options, where)
+    return session.server(NAME, command, flags, options, where)
 
 
 def _name(context: LaunchContext, model: str | None) -> str:

@@ -21,9 +21,9 @@ from serve_eval.launchers._fleet import places
 from serve_eval.launchers._fleet.fleet import free_ports
 from serve_eval.launchers._fleet.session import session
 from serve_eval.launchers._options import LOOPBACK, TimeLimits
-from serve_eval.launchers._process.own_server import check_installed
+from serve_eval.launchers._process.server_process import check_installed
 from serve_eval.launchers._standin.options import COMMANDS, Flavour
-from serve_eval.launchers._trtllm import command_line, promises
+from serve_eval.launchers._trtllm import command_line, deployments
 from serve_eval.launchers._trtllm.command_line import Server
 from serve_eval.launchers._trtllm.command_line import words as split_command
 from serve_eval.launchers._trtllm.deployments import (
@@ -34,9 +34,8 @@ from serve_eval.launchers._trtllm.deployments import (
 )
 from serve_eval.launchers._trtllm.disaggregated import FLEET
 from serve_eval.launchers._trtllm.flavour import adapt_shown
-from serve_eval.launchers._trtllm.kv_transfer import Ways
-from serve_eval.launchers._trtllm.parts import Part, list_parts
-from serve_eval.launchers._trtllm.servers import build_servers
+from serve_eval.launchers._trtllm.server_variables import Ways
+from serve_eval.launchers._trtllm.servers import Part, build_servers, list_parts
 from serve_eval.launchers.container import ContainerOptions
 from serve_eval.launchers.slurm import SlurmOptions
 from serve_eval.launchers.trtllm import TrtllmOptions
@@ -84,12 +83,12 @@ def files(context: LaunchContext, options: RehearsalOptions) -> Mapping[Path, st
 
 def expects(context: LaunchContext, options: RehearsalOptions) -> list[str]:
     """Return the parts of the path that the servers promise."""
-    return promises.list_expected(_deployment(_read(context, options)))
+    return deployments.list_expected(_deployment(_read(context, options)))
 
 
 def lint(context: LaunchContext, options: RehearsalOptions) -> list[str]:
     """Return warnings about options of both sides that should be equal."""
-    return promises.list_disagreements(_deployment(_read(context, options)), context.model)
+    return deployments.list_disagreements(_deployment(_read(context, options)), context.model)
 
 
 @asynccontextmanager

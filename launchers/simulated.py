@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 from serve_eval.errors import LaunchError, PlanError
-from serve_eval.launchers._process.own_server import check_installed, own_server
+from serve_eval.launchers._process.server_process import check_installed, own_server
+from serve_eval.launchers._simulated.answer_file import of_prompt
 from serve_eval.launchers._simulated.config import SimulatedBehaviour
-from serve_eval.launchers._simulated.words import of_prompt
 from serve_eval.plugins.setting import Setting
 from serve_eval.processes.child_process import build_command
 from serve_eval.schema import Endpoint, LaunchContext, Prompt, ServerInfo

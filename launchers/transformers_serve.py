@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 from serve_eval.errors import PlanError
-from serve_eval.launchers._fleet import other_engine
+from serve_eval.launchers._fleet import session
 from serve_eval.launchers._options import EngineOptions, ReadyTimeout
 from serve_eval.launchers._trtllm.command_line import Server, words
 from serve_eval.plugins.setting import Setting
@@ -59,8 +59,8 @@ def job_size(context: LaunchContext, options: TransformersOptions) -> JobSize:
 
     Raises PlanError as `commands` does.
     """
-    _server(context, replace(options, gpus=other_engine.gpus_of_a_job(options)))
-    return other_engine.job_size(options)
+    _server(context, replace(options, gpus=session.gpus_of_a_job(options)))
+    return session.job_size(options)
 
 
 @asynccontextmanager
@@ -72,7 +72,7 @@ async def launch(context: LaunchContext, options: TransformersOptions) -> AsyncI
     """
     build = partial(_server, context)
     name = _model(context, options.model)
-    async with other_engine.launch_engine(
+    async with session.launch_engine(
         build, context, options, launcher=NAME, model=name
     ) as endpoint:
         yield endpoint
@@ -81,7 +81,7 @@ async def launch(context: LaunchContext, options: TransformersOptions) -> AsyncI
 def _server(
     context: LaunchContext, options: TransformersOptions, ports: Sequence[int] | None = None
 ) -> Server:
-    where, threads = other_engine.place(options, ports), options.threads
+    where, threads = session.place(options, ports), options.threads
     if threads is not None and threads < 1:
         raise PlanError(f"launcher.threads: {threads} is less than 1")
     command = [*words(options.command), "serve", _model(context, options.model)]
@@ -93,11 +93,11 @@ def _server(
         "--continuous-batching": options.continuous_batching,
     }
     env = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
-    return other_engine.server(NAME, command, flags, options, where, env=env)
+    return session.server(NAME, command, flags, options, where, env=env)
 
 
 def _model(context: LaunchContext, model: str | None) -> str:
     """Return a folder as an absolute path, any other name unchanged."""
-    found = other_engine.choose_model(context, model, "a folder, or a model of the hub")
+    found = session.choose_model(context, model, "a folder, or a model of the hub")
     folder = Path(found).expanduser()
     return str(folder.absolute()) if folder.is_dir() else found

@@ -13,22 +13,23 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from serve_eval.launchers._fleet import free_gpus, places
+from serve_eval.launchers._fleet import places
+from serve_eval.launchers._fleet import places as free_gpus
 from serve_eval.launchers._fleet.fleet import free_ports
 from serve_eval.launchers._fleet.session import session
 from serve_eval.launchers._options import FrontDoor, GpuChoice, TimeLimits
-from serve_eval.launchers._trtllm import kv_transfer, promises
+from serve_eval.launchers._trtllm import deployments, server_variables
 from serve_eval.launchers._trtllm.command_line import Server
 from serve_eval.launchers._trtllm.deployments import Disaggregated
 from serve_eval.launchers._trtllm.flavour import adapt_shown
-from serve_eval.launchers._trtllm.kv_transfer import Ways
-from serve_eval.launchers._trtllm.parts import (
+from serve_eval.launchers._trtllm.server_variables import Ways
+from serve_eval.launchers._trtllm.servers import (
+    build_servers,
     gpus_of_a_job,
     list_parts,
     size_on_one_node,
     summarise_transfer,
 )
-from serve_eval.launchers._trtllm.servers import build_servers
 from serve_eval.schema import Endpoint, JobSize, LaunchContext
 
 
@@ -63,12 +64,12 @@ def job_size(context: LaunchContext, options: DisaggregatedOptions) -> JobSize:
 
 def expects(context: LaunchContext, options: DisaggregatedOptions) -> list[str]:
     """Return the parts of the path that the servers promise."""
-    return promises.list_expected(options)
+    return deployments.list_expected(options)
 
 
 def lint(context: LaunchContext, options: DisaggregatedOptions) -> list[str]:
     """Return warnings about options of both sides that should be equal."""
-    return promises.list_disagreements(options, context.model)
+    return deployments.list_disagreements(options, context.model)
 
 
 @asynccontextmanager
@@ -83,7 +84,7 @@ async def launch(context: LaunchContext, options: DisaggregatedOptions) -> Async
     """
     planned = _servers(context, options)  # report wrong options before looking for GPUs
     count = sum(side.num_instances for side in options.sides.values())
-    ways = replace(_ways(options), nvlink=await asyncio.to_thread(kv_transfer.nvlink))
+    ways = replace(_ways(options), nvlink=await asyncio.to_thread(server_variables.nvlink))
     ports, tag = free_ports(options.host, options.port, count), uuid.uuid4().hex[:12]
     async with (
         free_gpus.reserve(options.gpus, planned, context.notify) as reserved,
@@ -102,7 +103,7 @@ async def launch(context: LaunchContext, options: DisaggregatedOptions) -> Async
 
 
 def _ways(options: DisaggregatedOptions) -> Ways:
-    return Ways(own=kv_transfer.list_inherited(options.pass_env))
+    return Ways(own=server_variables.list_inherited(options.pass_env))
 
 
 def _servers(

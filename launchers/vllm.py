@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from serve_eval.launchers._fleet import other_engine
+from serve_eval.launchers._fleet import session
 from serve_eval.launchers._options import EngineOptions, ReadyTimeout
 from serve_eval.launchers._trtllm.command_line import Server
-from serve_eval.launchers._vllm import command_line, promises
+from serve_eval.launchers._vllm import command_line, deployment
 from serve_eval.launchers._vllm.command_line import COMMAND, Command, Model, VllmServerOptions
 from serve_eval.schema import Endpoint, JobSize, LaunchContext
 
@@ -40,13 +40,13 @@ def job_size(context: LaunchContext, options: VllmOptions) -> JobSize:
     Raises PlanError as `commands` does.
     """
     width = options.tp or 1
-    _server(context, replace(options, gpus=other_engine.gpus_of_a_job(options, width)))
-    return other_engine.job_size(options, width)
+    _server(context, replace(options, gpus=session.gpus_of_a_job(options, width)))
+    return session.job_size(options, width)
 
 
 def expects(context: LaunchContext, options: VllmOptions) -> list[str]:
     """Return the parts of the path that the servers promise."""
-    return promises.list_expected(options)
+    return deployment.list_expected(options)
 
 
 @asynccontextmanager
@@ -58,7 +58,7 @@ async def launch(context: LaunchContext, options: VllmOptions) -> AsyncIterator[
     """
     name = command_line.choose_name(context, command_line.find_model(context, options.model))
     build = partial(_server, context)
-    async with other_engine.launch_engine(
+    async with session.launch_engine(
         build, context, options, launcher=NAME, model=name
     ) as endpoint:
         yield endpoint
@@ -68,9 +68,9 @@ def _server(
     context: LaunchContext, options: VllmOptions, ports: Sequence[int] | None = None
 ) -> Server:
     flags = command_line.build_flags(options, "launcher")
-    where = other_engine.place(options, ports, width=options.tp or 1)
+    where = session.place(options, ports, width=options.tp or 1)
     model = command_line.find_model(context, options.model)
     command, ours = command_line.begin(options.command, model, context, where.host, where.port)
     flags = {**ours, **flags}
     command_line.check_extra(options.extra_args, {"--model": None, **flags}, "launcher")
-    return other_engine.server(NAME, command, flags, options, where, env=command_line.ENV)
+    return session.server(NAME, command, flags, options, where, env=command_line.ENV)

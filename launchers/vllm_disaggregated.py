@@ -12,14 +12,15 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.launchers._fleet import free_gpus, places
+from serve_eval.launchers._fleet import places
+from serve_eval.launchers._fleet import places as free_gpus
 from serve_eval.launchers._fleet.fleet import free_ports
 from serve_eval.launchers._fleet.session import serve_commands
-from serve_eval.launchers._process.own_server import check_installed
-from serve_eval.launchers._trtllm import kv_transfer
+from serve_eval.launchers._process.server_process import check_installed
+from serve_eval.launchers._trtllm import server_variables
 from serve_eval.launchers._trtllm.command_line import Server
-from serve_eval.launchers._trtllm.parts import gpus_of_a_job, size_on_one_node
-from serve_eval.launchers._vllm import command_line, promises, transfer
+from serve_eval.launchers._trtllm.servers import gpus_of_a_job, size_on_one_node
+from serve_eval.launchers._vllm import command_line, deployment
 from serve_eval.launchers._vllm.deployment import (
     VllmDisaggregatedOptions,
     build_servers,
@@ -50,12 +51,12 @@ def job_size(context: LaunchContext, options: VllmDisaggregatedOptions) -> JobSi
 
 def expects(context: LaunchContext, options: VllmDisaggregatedOptions) -> list[str]:
     """Return the parts of the path that the servers promise."""
-    return promises.list_expected(options)
+    return deployment.list_expected(options)
 
 
 def lint(context: LaunchContext, options: VllmDisaggregatedOptions) -> list[str]:
     """Return warnings about options of both sides that should be equal."""
-    return promises.list_disagreements(options)
+    return deployment.list_disagreements(options)
 
 
 @asynccontextmanager
@@ -74,7 +75,7 @@ async def launch(
     planned = _servers(context, options)  # report wrong options before looking for GPUs
     workers = len(planned) - 1
     ports = free_ports(options.host, options.port, 2 * workers)
-    told = transfer.summarise(
+    told = deployment.summarise(
         options.connector,
         {kind: {**options.env, **side.env} for kind, side in options.sides.items()},
     )
@@ -82,7 +83,7 @@ async def launch(
     tag = f"{SHOWN_TAG}-{uuid.uuid4().hex[:12]}"
     model = command_line.find_model(context, options.model)
     async with free_gpus.reserve(options.gpus, planned, context.notify) as reserved:
-        context.notify(kv_transfer.describe_transfer(told))
+        context.notify(server_variables.describe_transfer(told))
         try:
             async with serve_commands(
                 _servers(context, replace(options, gpus=reserved.gpus), ports, tag),

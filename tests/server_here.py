@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from serve_eval.launchers._process import own_server
+from serve_eval.launchers._process import server_process
 from serve_eval.launchers._simulated.__main__ import parse
 from serve_eval.launchers._simulated.simulator import serve
 
@@ -22,7 +22,7 @@ async def server_here(
     The simulator of a command line runs in the event loop of the caller.
     """
     if "--crash-after" in command:  # this option ends the process
-        async with own_server.own_server(
+        async with server_process.own_server(
             command, ready_file=ready_file, log_file=log_file
         ) as found:
             yield found

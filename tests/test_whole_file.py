@@ -37,7 +37,7 @@ IN_PLACE = {
     "serve_eval/workflows/servers/held_servers.py": {"os.open": 1},
     # A file that must be new, or that gets its name, or that of its folder, when it is whole.
     "launchers/_fleet/fleet.py": {"os.open": 1},
-    "launchers/_trtllm/known_flags.py": {"NamedTemporaryFile": 1},
+    "launchers/_trtllm/version.py": {"NamedTemporaryFile": 1},
     "serve_eval/datasets/media.py": {"write_bytes": 1},
     "serve_eval/datasets/vault.py": {"open(wb)": 1},
     "serve_eval/storage/ownership.py": {"os.open": 1},
@@ -49,8 +49,7 @@ IN_PLACE = {
     "launchers/_standin/serving.py": {"open(a)": 1, "write_text": 1},
     # No file of a disk.
     "serve_eval/cli/runs_export.py": {"write_text": 1},  # returns the text of a table
-    "serve_eval/cli/_progress.py": {"os.open": 1},
-    "serve_eval/cli/_progress_line.py": {"truncate": 1},
+    "serve_eval/cli/_progress.py": {"os.open": 1, "truncate": 1},
     "serve_eval/report/document/listing.py": {"truncate": 1},  # cuts a line of text
     "serve_eval/report/document/terminal.py": {"truncate": 2},  # the same
     "serve_eval/cli/_streams.py": {"os.open": 4},

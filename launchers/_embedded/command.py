@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import get_args
 
 from serve_eval.launchers._embedded.damage import CacheFault, Damage
-from serve_eval.launchers._embedded.prefix_cache import PrefixCaching
+from serve_eval.launchers._embedded.engine import PrefixCaching
+from serve_eval.launchers._embedded.generation import FIELDS
 from serve_eval.launchers._embedded.server import create_app
-from serve_eval.launchers._embedded.shaping import FIELDS
-from serve_eval.launchers._http.errors import RefusedRequest
+from serve_eval.launchers._http.requests import RefusedRequest
 from serve_eval.launchers._http.server import serve_app
-from serve_eval.launchers._process.own_server import serve_until_ended
+from serve_eval.launchers._process.server_process import serve_until_ended
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

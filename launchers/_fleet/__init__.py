@@ -2,10 +2,7 @@
 
 __all__ = [
     "fleet",
-    "free_gpus",
     "loading",
-    "log_watch",
-    "other_engine",
     "places",
     "readiness",
     "running",

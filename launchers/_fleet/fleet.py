@@ -19,10 +19,10 @@ from pathlib import Path
 
 from serve_eval.errors import LaunchError, NoProgramError
 from serve_eval.launchers._fleet.running import Running, first_end
-from serve_eval.launchers._machine import hosts, local_gpus, lock_files, neighbours
-from serve_eval.launchers._machine.local_gpus import Gpu
+from serve_eval.launchers._machine import hosts, local_gpus, lock_files
+from serve_eval.launchers._machine import local_gpus as neighbours
+from serve_eval.launchers._machine.local_gpus import BACK_S, PAUSE_S, Gpu
 from serve_eval.launchers._machine.memory_kills import kills
-from serve_eval.launchers._machine.neighbours import BACK_S, PAUSE_S
 from serve_eval.launchers._options import LOOPBACK
 from serve_eval.launchers._process import environment
 from serve_eval.launchers._process.server_process import server_process, while_alive

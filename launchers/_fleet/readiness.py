@@ -9,14 +9,13 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from serve_eval.errors import LaunchError
-from serve_eval.launchers._fleet import bounded_reply, loading
-from serve_eval.launchers._fleet.log_watch import Watching
-from serve_eval.launchers._fleet.running import Running, first_end
-from serve_eval.launchers._logs.causes import find_known
-from serve_eval.launchers._logs.refusals import SAME, Refusals
+from serve_eval.launchers._fleet import loading
+from serve_eval.launchers._fleet import loading as bounded_reply
+from serve_eval.launchers._fleet.running import Running, Watching, first_end
+from serve_eval.launchers._logs.causes import SAME, Refusals, find_known
 from serve_eval.launchers._process.server_process import WATCH_S
 from serve_eval.launchers._trtllm.command_line import Server
-from serve_eval.launchers._trtllm.parts import ORCHESTRATOR
+from serve_eval.launchers._trtllm.servers import ORCHESTRATOR
 
 POLL_S, FIRST_POLL_S = 0.5, 0.05
 """Seconds between two checks of the servers, in the end and at first: some are ready immediately,

@@ -1,22 +1,28 @@
-"""Run servers for the length of a block, adapted to their version, ready and watched."""
+"""Run the servers of any engine for the length of a block, ready and watched."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TypeVar
 
-from serve_eval.errors import LaunchError
-from serve_eval.launchers._fleet.fatal_watch import FatalWatch
-from serve_eval.launchers._fleet.fleet import fleet
-from serve_eval.launchers._fleet.log_watch import Watching
+from serve_eval.errors import LaunchError, PlanError
+from serve_eval.launchers._fleet import places
+from serve_eval.launchers._fleet import places as free_gpus
+from serve_eval.launchers._fleet.fleet import fleet, free_ports
 from serve_eval.launchers._fleet.readiness import ready
+from serve_eval.launchers._fleet.running import FatalWatch, Watching
 from serve_eval.launchers._logs.causes import UNKNOWN_OPTION
-from serve_eval.launchers._options import TimeLimits
+from serve_eval.launchers._machine import hosts, local_gpus
+from serve_eval.launchers._options import EngineOptions, TimeLimits
+from serve_eval.launchers._process import environment
 from serve_eval.launchers._process.server_process import while_alive
-from serve_eval.launchers._trtllm import kv_transfer, mpi, shared_key
-from serve_eval.launchers._trtllm.command_line import Server
+from serve_eval.launchers._trtllm import server_variables, shared_key
+from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.launchers._trtllm.flavour import adapt_to_machine, forget
-from serve_eval.schema import Endpoint, KvTransfer, LaunchContext, ServerInfo
+from serve_eval.schema import Endpoint, JobSize, KvTransfer, LaunchContext, ServerInfo
 
 
 @asynccontextmanager
@@ -38,12 +44,12 @@ async def session(
     cache. Some versions share a key between servers; no message contains it. Raises PlanError for
     an option that this version does not know, LaunchError if a server does not start or ends.
     """
-    for line in mpi.describe_ranks(servers):
+    for line in server_variables.describe_ranks(servers):
         context.notify(line)
     key = shared_key.draw_key()
     adapted = await adapt_to_machine(servers, key)
     if transfer is not None:
-        context.notify(kv_transfer.describe_transfer(transfer))
+        context.notify(server_variables.describe_transfer(transfer))
     try:
         with shared_key.secret(adapted, context, key) as (context, started):
             async with serve_commands(
@@ -109,3 +115,122 @@ async def serve_commands(
         )
         async with while_alive(FatalWatch(running).look):
             yield Endpoint(base_url=f"{front.url}/v1", model=model, info=info)
+
+
+Options = TypeVar("Options", bound=EngineOptions)
+MODEL_HINT = "Set launcher.model, or name the model with --model."
+
+
+@asynccontextmanager
+async def launch_engine(
+    build: Callable[[Options, Sequence[int] | None], Server],
+    context: LaunchContext,
+    options: Options,
+    *,
+    launcher: str,
+    model: str,
+) -> AsyncIterator[Endpoint]:
+    """Run the server that `build` makes from options and ports, for the length of the block.
+
+    `options` are those of the launcher; `model` is the name in requests. Raises LaunchError, and
+    PlanError before looking for GPUs.
+    """
+    shown = build(options, None)
+    async with (
+        free_gpus.reserve(options.gpus, [shown], context.notify) as reserved,
+        serve_commands(
+            [build(replace(options, gpus=reserved.gpus), free_ports(options.host, options.port))],
+            context,
+            launcher=launcher,
+            model=model,
+            limits=options,
+            held=reserved.locks,
+        ) as endpoint,
+    ):
+        yield endpoint
+
+
+def gpus_of_a_job(options: EngineOptions, width: int = 1) -> local_gpus.Named:
+    """Return the GPUs that the server has in a job to come, whatever this machine shows.
+
+    `width` is the number of GPUs that auto means.
+    """
+    return list(range(width)) if options.gpus == local_gpus.AUTO else options.gpus
+
+
+def job_size(options: EngineOptions, width: int = 1) -> JobSize:
+    """Return the size of a job of one node for the server: with the GPUs that the options name."""
+    if options.gpus is None:
+        return JobSize(notes=("The plan names no GPUs (launcher.gpus), so the job has none.",))
+    count = width if options.gpus == local_gpus.AUTO else len(options.gpus)
+    return JobSize(gpus_per_node=count, whole_nodes=True)
+
+
+def choose_model(context: LaunchContext, model: str | None, what: str) -> str:
+    """Return the model to load: `model`, else that of the plan. Raise PlanError without one."""
+    if (found := model or context.model) is None:
+        raise PlanError(f"launcher.model: name {what}", hint=MODEL_HINT)
+    return found
+
+
+def place(options: EngineOptions, ports: Sequence[int] | None = None, *, width: int = 1) -> Place:
+    """Return the address and the GPUs of the server.
+
+    It has no GPUs of its own if none are named, and `width` for auto. `ports` are those that a
+    launch takes (None: those that a dry run shows). Raises PlanError, also for fewer than `width`.
+    """
+    port = places.check_shown_port(options.port)
+    named = options.gpus or []
+    auto = named == local_gpus.AUTO
+    count, environ = (width, os.environ) if auto else (max(width, len(named)) if named else 0, {})
+    [gpus] = local_gpus.blocks([("the server", count)], named, environ)
+    return Place(host=hosts.check(options.host), port=ports[0] if ports else port, gpus=gpus)
+
+
+def list_words(flags: Mapping[str, object]) -> Iterator[str]:
+    """Yield the words of flags: those that are None or False have none, True has no value."""
+    for flag, value in flags.items():
+        if value is None or value is False:
+            continue
+        yield flag
+        if value is not True:
+            yield str(value)
+
+
+def server(
+    name: str,
+    command: Sequence[str],
+    flags: Mapping[str, object],
+    options: EngineOptions,
+    where: Place,
+    *,
+    env: Mapping[str, str] | None = None,
+    health: str = "/health",
+) -> Server:
+    """Return the server with its command line.
+
+    The command line is `command`, then the flags that are not None, then `extra_args`. Variables of
+    the options override `env`. Raises PlanError for a secret, and for an extra argument that is a
+    flag of the launcher.
+    """
+    extra = options.extra_args
+    environment.check(options.env, "launcher.env")
+    environment.check_names(options.pass_env, "launcher.pass_env")
+    environment.check_words([*command, *extra], "launcher.command or launcher.extra_args")
+    for word in extra:
+        if (flag := word.partition("=")[0]) in flags:
+            raise PlanError(
+                f"launcher.extra_args: {flag} is set by the launcher: use the"
+                " launcher's option for it"
+            )
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(where.gpus)} if where.gpus else {}
+    return Server(
+        name=name,
+        argv=(*command, *list_words(flags), *extra),
+        probe=(),
+        place=where,
+        env={**visible, **(env or {}), **options.env},
+        pass_env=tuple(options.pass_env),
+        health=health,
+        engine=name,
+    )

@@ -1,3 +1,7 @@
 """Serve the OpenAI API over HTTP: the layer that the simulated and the embedded server share."""
 
-__all__ = ["answers", "arrival", "errors", "requests", "server"]
+__all__ = [
+    "answers",
+    "requests",
+    "server",
+]

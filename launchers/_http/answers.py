@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from serve_eval.launchers._http.errors import encode
-from serve_eval.launchers._http.requests import Ask
+from serve_eval.launchers._http.requests import Ask, encode
 
 
 class ToldAnswer(NamedTuple):

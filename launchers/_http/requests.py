@@ -1,6 +1,8 @@
-"""Read a request to one of our servers, and refuse invalid fields.
+"""Read a request to one of our servers, and refuse it as OpenAI-compatible servers do.
 
 Refusals have the form of trtllm-serve. Only the server knows how many tokens a prompt has.
+
+Errors have the form of trtllm-serve, and that of OpenAI for an unknown model.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from typing import Annotated, Any
 
 import msgspec
 
-from serve_eval.launchers._http.errors import RefusedRequest, bad_request, openai_error
 from serve_eval.schema import Message, Prompt
 
 DEFAULT_MAX_TOKENS = 16
@@ -220,3 +221,27 @@ def _few(name: str, count: int | None) -> int | None:
     if count is not None and not 0 <= count <= MOST_LOGPROBS:
         raise bad_request(f"`{name}` ({count}) must be between 0 and {MOST_LOGPROBS}")
     return count
+
+
+encode = msgspec.json.Encoder().encode
+
+
+class RefusedRequest(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, status: int, body: object) -> None:
+        self.status, self.body = status, body
+
+
+def trtllm_error(message: str, kind: str, status: int) -> dict[str, object]:
+    return {"object": "error", "message": message, "type": kind, "param": None, "code": status}
+
+
+def openai_error(message: str, code: str, param: str | None = None) -> dict[str, object]:
+    return {
+        "error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}
+    }
+
+
+def bad_request(message: str) -> RefusedRequest:
+    return RefusedRequest(400, trtllm_error(message, "BadRequestError", 400))

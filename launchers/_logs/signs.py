@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
-from serve_eval.launchers._logs import levels
+from serve_eval.launchers._logs import lines
 from serve_eval.launchers._logs.causes import AT_ONCE, ENDS_ITSELF, Cause, find_known
-from serve_eval.launchers._logs.growing_log import Line
-from serve_eval.launchers._logs.levels import FINAL, GOES_ON, LAST_WORDS, Kind
+from serve_eval.launchers._logs.lines import FINAL, GOES_ON, LAST_WORDS, Kind, Line
 
 MOST_STREAMS = 4096
 """Maximum number of ranks that are read separately."""
@@ -87,14 +86,14 @@ class Signs:
         `later` means that the line was not written together with the strongest sign.
         """
         text, stream = line.text, self._stream(line.stream)
-        match levels.kind(text, in_traceback=stream.in_traceback):
+        match lines.kind(text, in_traceback=stream.in_traceback):
             case Kind.NOISE:
                 return False
             case Kind.QUIET:
                 self._read_quiet(line, stream)
             case Kind.ERROR:
                 stream.record = _Record.ERROR
-                stream.in_traceback, stream.in_thread = levels.begins_traceback(text), False
+                stream.in_traceback, stream.in_thread = lines.begins_traceback(text), False
                 self._keep(self._sign(line, stream, raised=False))
             case Kind.THREAD:
                 self._read_thread(line, stream)
@@ -116,9 +115,9 @@ class Signs:
 
     def _read_quiet(self, line: Line, stream: _Stream) -> None:
         """Read a record at level warning or below; a caught exception may follow it."""
-        caught = levels.may_tell_of_caught(line.text)
+        caught = lines.may_tell_of_caught(line.text)
         stream.record = _Record.CAUGHT if caught else _Record.NONE
-        stream.in_traceback = stream.in_thread = caught and levels.begins_traceback(line.text)
+        stream.in_traceback = stream.in_thread = caught and lines.begins_traceback(line.text)
         self._weaken(line)
 
     def _read_thread(self, line: Line, stream: _Stream) -> None:

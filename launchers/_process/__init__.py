@@ -1,3 +1,8 @@
 """Start servers as separate processes: their environment, supervisor and reports."""
 
-__all__ = ["activity", "environment", "own_server", "reported", "server_process", "supervisor"]
+__all__ = [
+    "environment",
+    "reported",
+    "server_process",
+    "supervisor",
+]

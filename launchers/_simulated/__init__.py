@@ -2,13 +2,8 @@
 
 __all__ = [
     "answer_file",
-    "asked",
     "config",
-    "failed_replies",
-    "faults",
     "guided",
     "prompt_logprobs",
     "simulator",
-    "tools",
-    "words",
 ]

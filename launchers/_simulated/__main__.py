@@ -15,7 +15,7 @@ from typing import get_type_hints
 
 import msgspec
 
-from serve_eval.launchers._process.own_server import serve_until_ended
+from serve_eval.launchers._process.server_process import serve_until_ended
 from serve_eval.launchers._simulated.config import SimulatorConfig
 from serve_eval.launchers._simulated.simulator import serve
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from serve_eval.launchers._http.errors import RefusedRequest, bad_request
+from serve_eval.launchers._http.requests import RefusedRequest, bad_request
 from serve_eval.launchers._simulated.config import SimulatorConfig
 from serve_eval.schema import MediaFile, MediaForm, MediaPart, Message, Prompt, SentPart, TextPart
 from serve_eval.schema.media import (

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server without a model, which looks answers up in a file.
+"""Serve an OpenAI-compatible endpoint without a model, which looks answers up in a file.
 
 `python -m serve_eval.launchers._simulated` runs it as a process. `answer_file` describes how chance
 decides the answer to a prompt. The jitter of the latency depends on the seed and the request's
@@ -12,29 +12,32 @@ import os
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 from aiohttp import web
 
 from serve_eval.launchers._http.answers import Generated
-from serve_eval.launchers._http.errors import RefusedRequest, bad_request, encode, openai_error
 from serve_eval.launchers._http.requests import (
     DEFAULT_MAX_TOKENS,
+    RefusedRequest,
+    bad_request,
+    encode,
+    openai_error,
     refuse_too_few,
     refuse_too_long,
     refuse_unknown_fields,
+    trtllm_error,
     understand,
 )
 from serve_eval.launchers._http.server import json_response, send_stream, serve_app
-from serve_eval.launchers._simulated import failed_replies, prompt_logprobs, tools, words
-from serve_eval.launchers._simulated.answer_file import AnswerFile
-from serve_eval.launchers._simulated.asked import Asked, events, whole
-from serve_eval.launchers._simulated.config import SimulatorConfig
+from serve_eval.launchers._simulated import answer_file, guided, prompt_logprobs
+from serve_eval.launchers._simulated.answer_file import AnswerFile, Asked, events, whole
+from serve_eval.launchers._simulated.config import BadAnswer, Fault, Refusal, SimulatorConfig
 from serve_eval.launchers._simulated.media import accept_media
 from serve_eval.schema import Prompt
 from serve_eval.schema.media import prompt_sha256, uniform
@@ -154,9 +157,7 @@ class _Simulator:
             await self._wait(number)
             generated = self._generate(asked)
             if self._fails(asked):
-                return await failed_replies.reply(
-                    self.config.failure_kind, request, asked, number, generated
-                )
+                return await reply(self.config.failure_kind, request, asked, number, generated)
             if asked.ask.stream:
                 return await send_stream(request, events(asked, number, generated))
             return json_response(200, whole(asked, number, generated))
@@ -192,7 +193,7 @@ class _Simulator:
 
     def _length(self, prompt: Prompt, truncate: int | None) -> int:
         marks, rest = self._beginning.rest(prompt) if isinstance(prompt, str) else ([], prompt)
-        length = len(marks) + words.of_prompt(rest, None)
+        length = len(marks) + answer_file.of_prompt(rest, None)
         return length if truncate is None else min(length, truncate)
 
     def _look_closely(self, raw: bytes, headers: Mapping[str, str], chat: bool) -> None:
@@ -231,7 +232,7 @@ class _Simulator:
         steps, found = self.config.tokens_per_step, []
         told = prompt_logprobs.gives_logprobs(asked.ask, self.config.prompt_logprobs)
         for key, prompt in zip(asked.hashes, asked.prompts, strict=True):
-            one = words.limit(
+            one = answer_file.limit(
                 self.answers.answer(key, asked.ask), 1 if told else asked.max_tokens, asked.ask.stop
             )
             if isinstance(prompt, str):
@@ -241,7 +242,7 @@ class _Simulator:
                     one = prompt_logprobs.with_prompt(
                         one, asked.ask.truncate, form, self._beginning
                     )
-            one = tools.split_calls(one, asked.ask)
+            one = guided.split_calls(one, asked.ask)
             found.append(one if steps is None else one._replace(tokens_per_step=steps))
         return found
 
@@ -256,3 +257,62 @@ async def _health(request: web.Request) -> web.Response:
 
 async def _version(request: web.Request) -> web.Response:
     return json_response(200, b'{"version":"simulator"}')
+
+
+async def reply(
+    kind: Fault, request: web.Request, asked: Asked, number: int, sound: Sequence[Generated]
+) -> web.StreamResponse:
+    """Fail in the given way. `sound` is the answer that the request would have got."""
+    match kind:
+        case "disconnect":
+            if request.transport is not None:
+                request.transport.abort()
+            return web.Response()
+        case "hang":
+            await asyncio.Event().wait()
+            return web.Response()
+        case "stream_without_finish":
+            return await send_stream(request, events(asked, number, sound, finish=False))
+        case "empty_choices" | "null_content" | "bad_json":
+            return json_response(200, bad_answer(kind, asked, number, sound))
+        case "500" | "429" | "503" | "html" | "wrapped_400":
+            return refusal(kind, request.path)
+        case _:
+            assert_never(kind)
+
+
+def refusal(kind: Refusal, path: str) -> web.Response:
+    """Refuse a request to `path` in the form of trtllm-serve, its orchestrator or a gateway."""
+    match kind:
+        case "500":
+            return json_response(500, encode({"detail": "Internal server error simulated failure"}))
+        case "429":
+            body = trtllm_error("Simulated overload", "TooManyRequests", 429)
+            return json_response(429, encode(body), {"Retry-After": "0"})
+        case "503":
+            text = "LLM is unavailable. Please check the server logs for more details."
+            return web.Response(status=503, text=text)
+        case "html":
+            text = "<!DOCTYPE html><html><body><h1>Simulated gateway</h1></body></html>"
+            return web.Response(text=text, content_type="text/html")
+        case "wrapped_400":
+            detail = (
+                f"Internal server error 400, message='Bad Request', url='http://localhost:1{path}'"
+            )
+            return json_response(500, encode({"detail": detail}))
+        case _:
+            assert_never(kind)
+
+
+def bad_answer(kind: BadAnswer, asked: Asked, number: int, sound: Sequence[Generated]) -> bytes:
+    """Return a body that comes with status 200 and contains no text."""
+    match kind:
+        case "empty_choices":
+            return whole(asked, number, [])
+        case "null_content":
+            return whole(asked, number, [Generated(None, None) for _ in sound])
+        case "bad_json":
+            body = whole(asked, number, sound)
+            return body[: len(body) // 2]
+        case _:
+            assert_never(kind)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from serve_eval.errors import PlanError
 from serve_eval.launchers._trtllm.command_line import Place, Server
-from serve_eval.launchers._trtllm.parts import Part
+from serve_eval.launchers._trtllm.servers import Part
 
 FIRST_PORT = 8000
 """Port of the endpoint in a dry run, where a launch draws one; the servers use the next ones."""

@@ -1,20 +1,23 @@
-"""Run servers as steps of a SLURM allocation: srun lines. Pure."""
+"""Write the srun lines that run servers as steps of a SLURM allocation.
+
+TensorRT-LLM's wrapper connects the ranks.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 from serve_eval.errors import PlanError
 from serve_eval.launchers._process import environment
-from serve_eval.launchers._slurm import rank_tasks, step_container
+from serve_eval.launchers._slurm import step_container
 from serve_eval.launchers._slurm.job_script import check_one_part
 from serve_eval.launchers._slurm.step_container import OURS, SlurmContainer
 from serve_eval.launchers._trtllm.command_line import Server
-from serve_eval.launchers._trtllm.parts import ORCHESTRATOR
+from serve_eval.launchers._trtllm.servers import ORCHESTRATOR
 from serve_eval.plugins.setting import Setting
 
 STRAGGLERS_S = 30
@@ -92,13 +95,13 @@ def step(
     orchestrator = server.name == ORCHESTRATOR
     contained = step_container.by_engine(steps.container)
     alone = orchestrator or contained
-    wrapper = "" if alone else rank_tasks.wrapper_of(steps.wrapper, len(nodes))
+    wrapper = "" if alone else wrapper_of(steps.wrapper, len(nodes))
     _check(server, wrapper, ranks, len(nodes), steps)
     tasks = max(ranks, 1) if wrapper else 1
     name = server.name if tag is None else f"{server.name}-{tag}"
     spawns = not wrapper and not alone
     if wrapper:
-        starting = rank_tasks.words(wrapper, held, log_dir)
+        starting = words(wrapper, held, log_dir)
     else:
         starting = _above_the_server() if spawns else _alone(contained)
     within = (*_variables(server.env), *starting)
@@ -126,7 +129,7 @@ def step(
         probe=(*asked, *server.probe),
         options_at=len(before) + len(server.argv) - len(server.options),
         env={},
-        files={**server.files, **(rank_tasks.files(held, log_dir) if wrapper else {})},
+        files={**server.files, **(files(held, log_dir) if wrapper else {})},
         here=False,
         to_stop=_build_ending(job, name, ASKS if spawns else "TERM", stop_timeout_s),
         at_end=_build_ending(job, name, "TERM", 0, removal if server.at_end else ()),
@@ -161,7 +164,7 @@ def _check(server: Server, wrapper: str, ranks: int, nodes: int, steps: SlurmSte
         raise PlanError(
             f"launcher.wrapper: {server.name} has {ranks} ranks on {nodes} nodes, which only a"
             " wrapper can start",
-            hint=f"Leave wrapper out to use {rank_tasks.WRAPPER}.",
+            hint=f"Leave wrapper out to use {WRAPPER}.",
         )
 
 
@@ -222,3 +225,94 @@ def _build_ending(
     return (
         (sys.executable, "-I", str(ENDER), job, name, signal, f"{grace_s:g}", *then) if job else ()
     )
+
+
+WRAPPER = "trtllm-llmapi-launch"
+"""Command that starts the ranks of a server on several nodes, unless a plan names another."""
+SCRIPT = "ranks.sh"
+HOLDER = "held_ports.py"
+PORTS_EACH = 16
+"""Number of ports between those from which two servers of one node search a free one."""
+TEXT = """\
+#!/bin/bash
+# ranks.sh WRAPPER SERVER...: run one task of a step. srun ends with the server and its exit code.
+wrapper=$1
+shift
+set -m # The wrapper gets a process group.
+ended() {
+  disown -a
+  kill -KILL -- "-$1" 2> /dev/null
+  # This task may be asked to end later than others.
+  [ "$asked" ] || [ "$2" != 143 ] || { sleep 3 & wait $!; kill $!; } 2> /dev/null
+  exit $((asked ? 0 : $2)) # If all are asked to end, this task has not failed.
+}
+if [ "$SLURM_PROCID" != 0 ]; then
+  trap asked=1 TERM
+  "$wrapper" "$@" &
+  set +m
+  wait $! 2> /dev/null
+  ended $! $?
+fi
+at=$(mktemp -d /tmp/serve-eval-ranks-XXXXXX) || exit
+trap 'rm -rf "$at"' EXIT
+export TLLM_SPAWN_PROXY_PROCESS_IPC_ADDR=ipc://$at/leader # Older wrappers overwrite it.
+# Wrappers split their command at blanks. Older ones do not pass its exit code on, and do not end.
+{
+  printf '%q ' "$@"
+  printf '\\ncode=$?\\necho $code > %s\\nexit $code\\n' "$at/code"
+} > "$at/server"
+"$wrapper" bash "$at/server" &
+set +m
+lives=$!
+trap 'asked=1 lives=-$!' TERM # A server may take longer to end than its wrapper.
+{
+  while [ ! -s "$at/code" ] && kill -0 -- "$lives"; do sleep 0.5; done
+  if [ -s "$at/code" ]; then code=$(< "$at/code"); else wait $!; code=$?; fi
+} 2> /dev/null
+ended $! "$code"
+"""
+
+
+HELD = """\
+# held_ports.py COUNT COMMAND...: run the command with ports held that its wrapper must not find.
+import os, socket, sys
+
+# Older wrappers search a free port from 10012 on, and bind it on 127.0.0.1 much later. A port that
+# is held on another address is no longer found, but the wrapper that found it before can bind it.
+for port in range(10012, 10012 + int(sys.argv[1])):
+    try:
+        one = socket.socket()
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # Others may hold it as well.
+        one.bind(("127.100.12.1", port))
+        os.set_inheritable(one.detach(), True)
+    except OSError:
+        pass
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+def wrapper_of(given: str | None, nodes: int) -> str:
+    """Return the wrapper of a server: the given one, else none for a server of one node."""
+    return given if given is not None else WRAPPER if nodes > 1 else ""
+
+
+def words(wrapper: str, held: int, log_dir: Path) -> tuple[str, ...]:
+    """Return the words before the server's command line in each of its tasks."""
+    holder = ("python3", "-I", str(log_dir / HOLDER), str(held)) if held else ()
+    return (*holder, "bash", str(log_dir / SCRIPT), wrapper)
+
+
+def files(held: int, log_dir: Path) -> dict[Path, str]:
+    """Return the scripts that these words name."""
+    return {log_dir / SCRIPT: TEXT, **({log_dir / HOLDER: HELD} if held else {})}
+
+
+def count_held_ports(first_nodes: Sequence[int], wrapped: Sequence[bool]) -> Iterator[int]:
+    """Yield for every server the number of ports to hold.
+
+    They belong to the wrapped servers before it on its first node.
+    """
+    before: dict[int, int] = {}
+    for node, one in zip(first_nodes, wrapped, strict=True):
+        yield PORTS_EACH * before.get(node, 0)
+        before[node] = before.get(node, 0) + one

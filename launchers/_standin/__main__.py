@@ -37,7 +37,7 @@ def main() -> None:
 
     def run(command: str, params: dict[str, Any], given: frozenset[str]) -> None:
         # Slow imports come after the command line is parsed.
-        from serve_eval.launchers._standin.starting import Ended
+        from serve_eval.launchers._standin.serving import Ended
 
         try:
             if command == "serve":

@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.launchers._simulated.tools import generate_call
-from serve_eval.launchers._standin.generation import Output, split_calls, split_thoughts
-from serve_eval.launchers._standin.thoughts import CLOSE
+from serve_eval.launchers._simulated.guided import generate_call
+from serve_eval.launchers._standin.generation import CLOSE, Output, split_calls, split_thoughts
 
 PIECE = 5
 """Characters of the arguments in a piece of a stream."""

@@ -1,4 +1,7 @@
-"""Requests of an orchestrator to its workers: sent, repeated, relayed."""
+"""Send the requests of an orchestrator to its workers, and relay their answers.
+
+The status stays, the message is unwrapped, and the URL is left out.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,14 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from serve_eval.launchers._http.errors import encode
-from serve_eval.launchers._standin import auth
-from serve_eval.launchers._standin.bodies import Answer, ChatAnswer, TextAnswer
+from serve_eval.launchers._http.requests import encode
+from serve_eval.launchers._standin import config as auth
+from serve_eval.launchers._standin.cluster import Router
 from serve_eval.launchers._standin.config import Orchestrator
 from serve_eval.launchers._standin.fields import CompletionRequest, Request
 from serve_eval.launchers._standin.metrics import RETURN, Stripped, Told
 from serve_eval.launchers._standin.options import Flavour
-from serve_eval.launchers._standin.relay import WorkerRefused
-from serve_eval.launchers._standin.routers import Router
+from serve_eval.launchers._standin.replies import Answer, ChatAnswer, TextAnswer
 
 RETRY_S = 1.0
 LOST_RETRIES = 5
@@ -141,3 +143,22 @@ class Legs:
                 headers=response.headers,
             )
         response.raise_for_status()
+
+
+class WorkerRefused(Exception):
+    """A worker answered with a status of 400 to 499. `told` is the message within its body."""
+
+    def __init__(self, status: int, body: str) -> None:
+        self.status, self.told = status, _message(body)
+        super().__init__(f"{status}: {self.told}")
+
+
+def _message(body: str) -> str:
+    try:
+        found = msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return body
+    if not isinstance(found, dict):
+        return body
+    told = found.get("message", found.get("error", found.get("detail", body)))
+    return told if isinstance(told, str) else body

@@ -1,4 +1,4 @@
-"""The stand-in's model: a lossless tokenizer, and answers that depend only on token ids.
+"""Answer as a model would, by token ids and sampling fields alone.
 
 A token is a piece of a word with the white space before it, at most 7 bytes of UTF-8. Its id is the
 number that those bytes spell after a leading 1. So every process has the same vocabulary without a
@@ -12,15 +12,15 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from serve_eval.launchers._simulated.tools import generate_call
-from serve_eval.launchers._standin import skills
+from serve_eval.launchers._simulated.guided import generate_call
+from serve_eval.launchers._standin.fields import ChatCompletionRequest, Request
 from serve_eval.schema import Message, Prompt
 from serve_eval.schema.media import prompt_sha256, uniform
 
@@ -137,7 +137,7 @@ class MadeUpModel:
 
     `seed`, `run` and `varied` choose among right and wrong answers as in the simulated endpoint;
     with `varied`, a repeated prompt is decided again. With `skilled`, prompts known to
-    `serve_eval.launchers._standin.skills` are answered. `defaults` are the sampling fields of
+    `serve_eval.launchers._standin.model` are answered. `defaults` are the sampling fields of
     requests that lack them.
     """
 
@@ -186,10 +186,128 @@ class MadeUpModel:
             return [*encode(entry.right if right else entry.wrong), EOS]
         if not wrong and (tools := tools_of(ids)):
             return [*encode(generate_call(tools)), EOS]
-        if self._skilled and not wrong and (told := skills.answer(prompt)) is not None:
+        if self._skilled and not wrong and (told := answer(prompt)) is not None:
             return [*encode(told), EOS]
         drawn = ("" if sampled is None else f":{sampled}") + marks
         digest = hashlib.sha256(
             f"{list(ids)}:{index}:{'wrong' if wrong else ''}{drawn}".encode()
         ).digest()
         return [*encode("".join(" " + _WORDS[byte % len(_WORDS)] for byte in digest[:12])), EOS]
+
+
+_MOST_COUNTED = 2000
+_KEY = re.compile(r"The pass key is (\d+)")
+
+
+def _count(begin: str, end: str) -> str:
+    return ", ".join(map(str, range(int(begin), min(int(end), _MOST_COUNTED) + 1)))
+
+
+_KINDS: Mapping[str, Callable[..., str]] = {
+    r"What is (\d+) \+ (\d+)\?": lambda a, b: str(int(a) + int(b)),
+    r"Repeat exactly: (.+)": str,
+    r"Count from (\d+) to (\d+)": _count,
+}
+
+
+def answer(prompt: Prompt) -> str | None:
+    """Return an instructed model's answer to the last question of a prompt.
+
+    Returns None for a question of another kind.
+    """
+    text = prompt if isinstance(prompt, str) else prompt[-1].text
+    if "What is the pass key?" in text and (key := _KEY.search(text)):
+        return f" {key[1]}"
+    found = [(match, say) for kind, say in _KINDS.items() for match in re.finditer(kind, text)]
+    if not found:
+        return None
+    match, say = max(found, key=lambda one: one[0].start())
+    return f" {say(*match.groups())}"
+
+
+_NEUTRAL: Mapping[str, float] = {
+    "repetition_penalty": 1.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+}
+_PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
+_LEAST_P = 0.01
+
+
+class Shaped(NamedTuple):
+    """The seed of an answer (None: it is greedy), and the values that are not neutral."""
+
+    seed: int | None
+    marks: str
+
+
+def shape(request: Request, defaults: Mapping[str, float]) -> Shaped:
+    """Return what of a request chooses an answer; a field that it lacks has the default.
+
+    Without a temperature it is 1. Penalties change greedy answers too. A distribution with one
+    token left is greedy.
+    """
+    told = {
+        name: value
+        for name in _NEUTRAL
+        if name in request.model_fields_set and (value := getattr(request, name)) is not None
+    }
+    found = {**defaults, **told}
+    one_left = (
+        found.get("top_k") == 1
+        or found.get("top_p", 1.0) < _LEAST_P
+        or found.get("min_p", 0.0) >= 1.0
+    )
+    greedy = found.get("temperature", 1.0) == 0 or one_left
+    names = _PENALTIES if greedy else _NEUTRAL
+    marks = [f"{name}={found[name]:g}" for name in names if found.get(name) not in _plain(name)]
+    return Shaped(None if greedy else request.seed or 0, ",".join(marks))
+
+
+def _plain(name: str) -> tuple[float | None, ...]:
+    return None, _NEUTRAL[name]
+
+
+def read_defaults(model: str, generation_config: object, told: str | None) -> dict[str, float]:
+    """Return the sampling defaults of a server.
+
+    They come from a model's generation_config.json if the server was started with
+    --generation-config auto, or from a JSON object `told`. Raises ValueError for another text.
+    """
+    if told:
+        given = json.loads(told)
+    else:
+        file = Path(model) / "generation_config.json"
+        if generation_config != "auto" or not file.is_file():
+            return {}
+        given = json.loads(file.read_text())
+    return {name: float(given[name]) for name in _NEUTRAL if given.get(name) is not None}
+
+
+Thinks = Literal["never", "as_asked", "always"]
+"""The thinking of a server: it has none, heeds the fields of a request, or ignores them."""
+WORDS = {"none": 0, "no_think": 0, "low": 8, "medium": 32, "high": 128, "xhigh": 256, "max": 256}
+"""Words of thought by effort."""
+USUAL = "medium"
+
+
+def think(request: Request, thinks: Thinks) -> list[int]:
+    """Return the token ids of the thoughts before an answer, with their tags; none if there are."""
+    if thinks == "never" or not isinstance(request, ChatCompletionRequest):
+        return []
+    count = WORDS[USUAL] if thinks == "always" else _count_words(request)
+    return encode(f"<think>{' so' * count} </think>\n") if count else []
+
+
+def _count_words(request: ChatCompletionRequest) -> int:
+    variables = request.chat_template_kwargs or {}
+    if not variables.get("enable_thinking", variables.get("thinking", True)):
+        return 0
+    if (budget := variables.get("thinking_budget", -1)) >= 0:
+        return int(budget)
+    given = request.reasoning_effort if "reasoning_effort" in request.model_fields_set else None
+    return WORDS.get(variables.get("reasoning_effort") or given or USUAL, WORDS[USUAL])

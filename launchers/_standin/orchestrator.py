@@ -17,18 +17,16 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from serve_eval.launchers._http.errors import RefusedRequest, encode
+from serve_eval.launchers._http.requests import RefusedRequest, encode
 from serve_eval.launchers._http.server import json_response
-from serve_eval.launchers._standin.bodies import Answer, write
 from serve_eval.launchers._standin.cluster import Workers
 from serve_eval.launchers._standin.config import Orchestrator
-from serve_eval.launchers._standin.counted import Counted
 from serve_eval.launchers._standin.faults import Faults
 from serve_eval.launchers._standin.fields import (
     CompletionRequest,
     Request,
 )
-from serve_eval.launchers._standin.legs import Legs
+from serve_eval.launchers._standin.legs import Legs, WorkerRefused
 from serve_eval.launchers._standin.metrics import (
     TRACE_VARIABLE,
     MetricsFile,
@@ -39,7 +37,8 @@ from serve_eval.launchers._standin.metrics import (
 )
 from serve_eval.launchers._standin.options import Flavour, version_of
 from serve_eval.launchers._standin.parsing import Invalid, is_object, parse, set_fields
-from serve_eval.launchers._standin.relay import WorkerRefused
+from serve_eval.launchers._standin.perf import Counted
+from serve_eval.launchers._standin.replies import Answer, write
 from serve_eval.launchers._standin.serving import application, log
 
 ONE_PROMPT = (

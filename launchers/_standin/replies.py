@@ -1,23 +1,17 @@
-"""Write the answers of a worker: whole bodies, and the events of a stream."""
+"""Write the answers of a worker as strict models: whole bodies, and events of a stream."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakSet
 
-from serve_eval.launchers._http.errors import encode
-from serve_eval.launchers._standin.bodies import (
-    Answer,
-    AnswerUsage,
-    ChatAnswer,
-    ChatChoice,
-    ChatMessage,
-    PromptDetails,
-    TextAnswer,
-    TextChoice,
-)
+from pydantic import Field
+
+from serve_eval.launchers._http.requests import encode
 from serve_eval.launchers._standin.calls import (
     Parsed,
     ToolFaults,
@@ -25,8 +19,16 @@ from serve_eval.launchers._standin.calls import (
     list_deltas,
     parse_answer,
 )
-from serve_eval.launchers._standin.fields import ChatCompletionRequest, CompletionRequest, Request
+from serve_eval.launchers._standin.fields import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    DisaggregatedParams,
+    MainDisaggregatedParams,
+    Request,
+    Strict,
+)
 from serve_eval.launchers._standin.generation import (
+    OPEN,
     Output,
     chat_logprobs,
     split_thoughts,
@@ -34,7 +36,6 @@ from serve_eval.launchers._standin.generation import (
 )
 from serve_eval.launchers._standin.model import decode
 from serve_eval.launchers._standin.options import Flavour
-from serve_eval.launchers._standin.thoughts import OPEN
 from serve_eval.launchers._standin.worker_config import WorkerConfig
 
 
@@ -259,3 +260,84 @@ def _usage(prompt_tokens: int, outputs: list[Output], generated: int | None = No
         completion_tokens=generated,
         prompt_tokens_details=PromptDetails(cached_tokens=0),
     )
+
+
+def _id(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+def _now() -> int:
+    return int(time.time())
+
+
+class PromptDetails(Strict):
+    cached_tokens: int = 0
+
+
+class AnswerUsage(Strict):
+    prompt_tokens: int = 0
+    total_tokens: int = 0
+    completion_tokens: int | None = 0
+    prompt_tokens_details: PromptDetails | None = None
+
+
+class TextChoice(Strict):
+    index: int
+    text: str
+    token_ids: list[int] | None = None
+    logprobs: dict[str, Any] | None = None
+    context_logits: list[Any] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    disaggregated_params: DisaggregatedParams | MainDisaggregatedParams | None = None
+    avg_decoded_tokens_per_iter: float | None = None
+
+
+class TextAnswer(Strict):
+    id: str = Field(default_factory=lambda: _id("cmpl"))
+    object: Literal["text_completion"] = "text_completion"
+    created: int = Field(default_factory=_now)
+    model: str
+    choices: list[TextChoice]
+    usage: AnswerUsage
+    prompt_token_ids: list[int] | list[list[int]] | None = None
+
+
+class ChatMessage(Strict):
+    role: str
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class ChatChoice(Strict):
+    index: int
+    message: ChatMessage
+    logprobs: dict[str, Any] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    mm_embedding_handle: dict[str, Any] | None = None
+    disaggregated_params: DisaggregatedParams | MainDisaggregatedParams | None = None
+    avg_decoded_tokens_per_iter: float | None = None
+
+
+class ChatAnswer(Strict):
+    id: str = Field(default_factory=lambda: _id("chatcmpl"))
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int = Field(default_factory=_now)
+    model: str
+    choices: list[ChatChoice]
+    usage: AnswerUsage
+    prompt_token_ids: list[int] | None = None
+    prompt_token_ids_b64: str | None = None
+
+
+Answer = TextAnswer | ChatAnswer
+
+
+def write(answer: Answer, flavour: Flavour) -> bytes:
+    """Return the body of an answer; the 1.2 line does not know prompt_token_ids_b64."""
+    if flavour == "main" or not isinstance(answer, ChatAnswer):
+        return answer.model_dump_json().encode()
+    return answer.model_dump_json(exclude={"prompt_token_ids_b64"}).encode()

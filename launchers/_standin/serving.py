@@ -1,4 +1,7 @@
-"""A server process like uvicorn's: it binds early, listens late, and ends by a signal."""
+"""Run a server process like uvicorn's, which may listen while it loads its model.
+
+An open change does this (PR 17787); the merged versions refuse connections until they have loaded.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,9 @@ from pathlib import Path
 
 from aiohttp import web
 
-from serve_eval.launchers._http.errors import encode
+from serve_eval.launchers._http.requests import encode
 from serve_eval.launchers._http.server import json_response
 from serve_eval.launchers._standin.options import Flavour
-from serve_eval.launchers._standin.starting import Loading
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 _FOR_EVER = 1e9
@@ -188,3 +190,50 @@ def _write_address(report: Path, host: str, port: int) -> None:
     partial = report.with_name(report.name + ".partial")
     partial.write_text(f"{name}:{port}\n")
     partial.replace(report)
+
+
+HEADERS = {"x-trtllm-server-state": "starting", "Retry-After": "1"}
+ERROR = {
+    "message": "The engine is not initialized yet; /health answers 200 once it is.",
+    "type": "ServiceUnavailableError",
+    "code": "starting",
+}
+
+
+def answers_while_loading(flavour: Flavour) -> bool:
+    """Return True for a version of main with the open change, which a variable asks for."""
+    return flavour == "main" and os.environ.get("STANDIN_STARTING") == "1"
+
+
+class Ended(Exception):
+    """Ends the process with this exit code after a failed start."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+class Loading:
+    """Answers instead of an application until `load`, which blocks, has ended in a thread."""
+
+    def __init__(self, load: Callable[[], None]) -> None:
+        self._load, self.done = load, False
+
+    async def run(self) -> None:
+        """Run `load`. Raise its errors, and Ended if it exits."""
+        try:
+            await asyncio.to_thread(self._load)
+        except SystemExit as end:
+            raise Ended(int(end.code or 0)) from None
+        self.done = True
+
+    def before(self, app: web.Application) -> None:
+        """Put the middleware before every route of an application, including missing ones."""
+        app.middlewares.insert(0, self._middleware)
+
+    @web.middleware
+    async def _middleware(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if self.done:
+            return await handler(request)
+        return json_response(503, encode({"error": ERROR}), HEADERS)

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from serve_eval.launchers._http.errors import RefusedRequest, bad_request, encode, trtllm_error
+from serve_eval.launchers._http.requests import RefusedRequest, bad_request, encode, trtllm_error
 from serve_eval.launchers._http.server import json_response
-from serve_eval.launchers._standin import auth, metrics, model
-from serve_eval.launchers._standin.bodies import Answer, write
+from serve_eval.launchers._standin import config as auth
+from serve_eval.launchers._standin import metrics, model
 from serve_eval.launchers._standin.faults import Faults, is_at
 from serve_eval.launchers._standin.fields import (
     CompletionRequest,
@@ -29,19 +29,16 @@ from serve_eval.launchers._standin.generation import (
     fits,
     generate,
     opaque_state,
+    shape_thoughts,
     state_of,
 )
+from serve_eval.launchers._standin.model import shape, think
 from serve_eval.launchers._standin.options import Flavour
-from serve_eval.launchers._standin.parsing import Invalid, is_object, parse
+from serve_eval.launchers._standin.parsing import Invalid, Reading, is_object, parse
 from serve_eval.launchers._standin.perf import Performed
-from serve_eval.launchers._standin.plain_routes import PlainRoutes, route_metrics
-from serve_eval.launchers._standin.prompts import Reading
-from serve_eval.launchers._standin.replies import Replies
+from serve_eval.launchers._standin.replies import Answer, Replies, write
 from serve_eval.launchers._standin.serving import application, log
-from serve_eval.launchers._standin.shaped import shape
-from serve_eval.launchers._standin.thinking import think
-from serve_eval.launchers._standin.thoughts import shape_thoughts
-from serve_eval.launchers._standin.worker_config import WorkerConfig
+from serve_eval.launchers._standin.worker_config import PlainRoutes, WorkerConfig, route_metrics
 
 EVENTS = {"Content-Type": "text/event-stream; charset=utf-8"}
 FATAL = (

@@ -1,21 +1,25 @@
-"""The command line and the configuration file of a worker.
+"""Read the configuration of a worker, and answer the routes that depend on it alone.
 
 Refusals are the plain Python errors of the real software, which end its process with exit code 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from aiohttp import web
 from pydantic import BaseModel, ConfigDict, create_model
 
-from serve_eval.launchers._standin.auth import KEY
-from serve_eval.launchers._standin.config import ROLE_NUMBERS, ClusterSection
-from serve_eval.launchers._standin.options import Flavour
+from serve_eval.launchers._http.requests import encode
+from serve_eval.launchers._http.server import json_response
+from serve_eval.launchers._standin import model
+from serve_eval.launchers._standin.config import KEY, ROLE_NUMBERS, ClusterSection
+from serve_eval.launchers._standin.options import Flavour, version_of
 
 
 class _Open(BaseModel):
@@ -213,3 +217,61 @@ def _override(args: dict[str, Any], path: str, value: str) -> None:
     for name in parents:
         place = place.setdefault(name, {})
     place[last] = yaml.safe_load(value)
+
+
+class PlainRoutes:
+    """Answer by the configuration: version, models, tokens."""
+
+    def __init__(self, config: WorkerConfig, flavour: Flavour) -> None:
+        self.config, self.flavour = config, flavour
+
+    async def version(self, request: web.Request) -> web.Response:
+        return json_response(200, encode({"version": version_of(self.flavour)}))
+
+    async def models(self, request: web.Request) -> web.Response:
+        path = Path(self.config.model)
+        name = self.config.served_model_name or (
+            path.absolute().name if path.is_dir() else self.config.model
+        )
+        one = {
+            "id": name,
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": "tensorrt_llm",
+        }
+        return json_response(200, encode({"object": "list", "data": [one]}))
+
+    async def nothing(self, request: web.Request) -> web.Response:
+        return json_response(200, b"[]")
+
+    async def info(self, request: web.Request) -> web.Response:
+        return json_response(200, encode({"disaggregated_params": {}}))
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        ids = [model.BOS, *model.encode((await request.json())["prompt"])]
+        return json_response(200, encode({"count": len(ids), "tokens": ids}))
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        """Return the paths of the application, as FastAPI describes them."""
+        found: dict[str, dict[str, Any]] = {}
+        for route in request.app.router.routes():
+            if route.resource is not None and route.method in ("GET", "POST"):
+                said = {"responses": {"200": {"description": "Successful Response"}}}
+                found.setdefault(route.resource.canonical, {})[route.method.lower()] = said
+        info = {"title": "FastAPI", "version": "0.1.0"}
+        return json_response(200, encode({"openapi": "3.1.0", "info": info, "paths": found}))
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def route_metrics(handler: Handler) -> Iterator[tuple[str, Handler]]:
+    """Yield the routes of the metrics: a mounted application, whose path ends in a slash."""
+    path = "/prometheus/metrics"
+
+    async def redirect(request: web.Request) -> web.StreamResponse:
+        where = f"http://{request.host}{path}/"
+        return web.Response(status=307, headers={"Location": where})
+
+    yield path, redirect
+    yield f"{path}/", handler

@@ -1,4 +1,7 @@
-"""The process of a worker: its port, its loading, and its end."""
+"""Run the process of a worker: its port, its loading, and its end.
+
+Like the real one, it waits for that process without a limit.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,10 +21,16 @@ from typing import TYPE_CHECKING, Any
 
 from serve_eval.launchers._standin.config import check_storage
 from serve_eval.launchers._standin.faults import Faults, find_faults
-from serve_eval.launchers._standin.leader import wait_for_leader
 from serve_eval.launchers._standin.options import Flavour
-from serve_eval.launchers._standin.serving import bind, log, note, serve
-from serve_eval.launchers._standin.starting import Ended, Loading, answers_while_loading
+from serve_eval.launchers._standin.serving import (
+    Ended,
+    Loading,
+    answers_while_loading,
+    bind,
+    log,
+    note,
+    serve,
+)
 from serve_eval.launchers._standin.worker_config import WorkerConfig, check_llm_args, worker
 
 if TYPE_CHECKING:
@@ -41,7 +51,7 @@ def run_worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) 
     if loading is None:
         load()
     # Imported while the port is bound, like everything slow.
-    from serve_eval.launchers._standin.shaped import read_defaults
+    from serve_eval.launchers._standin.model import read_defaults
     from serve_eval.launchers._standin.worker import create
 
     defaults = read_defaults(
@@ -53,7 +63,7 @@ def run_worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) 
     meanwhile = None
     ranks = _mpi_ranks(config.args)
     if config.cluster and config.role:
-        from serve_eval.launchers._standin.discovery import stay_registered
+        from serve_eval.launchers._standin.cluster import stay_registered
 
         port = listener.getsockname()[1]
         meanwhile = stay_registered(
@@ -161,3 +171,26 @@ def _rank() -> int:
     assert rank.stdout is not None
     rank.stdout.readline()
     return rank.pid
+
+
+POLL_S = 0.1
+
+
+def wait_for_leader() -> int | None:
+    """Return the number of ranks of the leader; None for a server that starts its own."""
+    if os.environ.get("TLLM_SPAWN_PROXY_PROCESS") != "1":
+        return None
+    kind, _, address = os.environ["TLLM_SPAWN_PROXY_PROCESS_IPC_ADDR"].partition("://")
+    host, _, port = address.rpartition(":")
+    while True:
+        with socket.socket(socket.AF_UNIX if kind == "ipc" else socket.AF_INET) as leader:
+            try:
+                leader.connect(address if kind == "ipc" else (host, int(port)))
+                leader.sendall(
+                    f"join {os.environ['TLLM_SPAWN_PROXY_PROCESS_IPC_HMAC_KEY']}\n".encode()
+                )
+                if answer := leader.recv(20):
+                    return int(answer)
+            except OSError:
+                pass
+        time.sleep(POLL_S)

@@ -14,7 +14,16 @@ from serve_eval.launchers._logs.causes import TRTLLM
 from serve_eval.launchers._logs.last_error import cause
 from serve_eval.launchers._process import environment
 from serve_eval.launchers._process.server_process import supervise
-from serve_eval.launchers._trtllm import known_flags, router_types, shared_key, version
+from serve_eval.launchers._trtllm import (
+    shared_key,
+    version,
+)
+from serve_eval.launchers._trtllm import (
+    version as known_flags,
+)
+from serve_eval.launchers._trtllm import (
+    version as router_types,
+)
 from serve_eval.launchers._trtllm.command_line import Server
 
 HELP_S = 300.0

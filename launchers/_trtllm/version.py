@@ -1,17 +1,30 @@
-"""Adapt servers to their version of trtllm-serve, by the options that its --help lists. Pure.
+"""Fit servers to the options that their version of trtllm-serve lists in --help.
 
 The newest option indicates all that came to main before it: `--report_addr` is of August 2026, two
 weeks after the key between servers and three months after the limit of service discovery over HTTP.
 No option came together with either.
+
+The user's cache folder has one JSON file per probe. A file with an error counts as missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+from serve_eval.errors import PlanError
 from serve_eval.launchers._trtllm import shared_key
 from serve_eval.launchers._trtllm.command_line import FRONT_ENDS, Server
+from serve_eval.plugins.registry import find_closest
 
 CONFIG, OLD_CONFIG = "--config", "--extra_llm_api_options"
 """Options that name the config file: all versions know the second, those from November 2025 on
@@ -75,3 +88,124 @@ def _may_report(server: Server, options: Sequence[str]) -> bool:
     return (server.front_ends or 1) == 1 and not {word.partition("=")[0] for word in options} & {
         *NO_REPORT
     }
+
+
+TYPES = (
+    "round_robin",
+    "load_balancing",
+    "kv_cache_aware",
+    "conversation",
+    "centralized_kv_cache_aware",
+    "remote_http",
+)
+"""Types of all versions together: all versions that were read have the first three, those of 2026
+also `conversation`, and one of main all. An orchestrator that does not know a type ends immediately
+and names those that it has."""
+SINCE_MAIN = frozenset({"--schedule_style", "--telemetry", "--no-telemetry"})
+"""Options of `trtllm-serve disaggregated` that the 1.2 line does not have."""
+
+
+def section(side: str, router: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return `router` for the orchestrator's file. Raise PlanError without a known type."""
+    found = dict(router) if isinstance(router, Mapping) else {"type": router}
+    if "type" not in found:
+        raise PlanError(
+            f"launcher.{side}.router: a type is required, such as round_robin or load_balancing"
+        )
+    if str(found["type"]).lower() not in TYPES:
+        raise PlanError(
+            f"launcher.{side}.router: unknown type {found['type']!r}.{_nearest(str(found['type']))}"
+        )
+    return found
+
+
+def _nearest(name: str) -> str:
+    close = find_closest(name.lower(), TYPES)
+    return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(TYPES)}."
+
+
+def problems(server: Server, flags: Collection[str]) -> list[str]:
+    """Return problems with the routers of an orchestrator whose version has these options."""
+    import yaml
+
+    if server.probe[-1] != "disaggregated" or SINCE_MAIN & set(flags):
+        return []
+    found = []
+    for text in server.files.values():
+        content = yaml.safe_load(text)
+        for side in ("context_servers", "generation_servers"):
+            router = (content.get(side) or {}).get("router") or {}
+            if str(router.get("type", "")).lower() == "load_balancing" and router.get("use_tokens"):
+                found.append(
+                    f"launcher.{side}.router: with use_tokens: true this version answers 500 to"
+                    " every request: leave use_tokens out"
+                )
+    return found
+
+
+KEPT_S = 24 * 3600.0
+"""Seconds for which an entry is valid. The package behind an executable may change, and a tag of an
+image may move; only an image named by its digest never changes."""
+
+
+def key(probe: Sequence[str], environ: Mapping[str, str], image: str | None) -> list[str | int]:
+    """Return the cache key of `probe --help`.
+
+    It is the words, with the executable's file, time and size, or with the container image, which
+    is among the words.
+    """
+    if image is not None:
+        return ["image", image, *probe]
+    executable = shutil.which(probe[0], path=environ.get("PATH", os.defpath))
+    if executable is None:
+        return ["none", *probe]
+    state = Path(executable).stat()
+    place = os.path.realpath(executable)
+    return ["file", place, state.st_mtime_ns, state.st_size, environ.get("PYTHONPATH", ""), *probe]
+
+
+def read_remembered(key: Sequence[str | int]) -> frozenset[str] | None:
+    """Return the cached options for the key; None if there are none or they are too old."""
+    try:
+        content = json.loads(_file(key).read_bytes())
+        age_s = time.time() - content["asked"]
+        fresh = 0 <= age_s < KEPT_S or (key[0] == "image" and "@sha256:" in str(key[1]))
+        flags = content["flags"]
+        if (
+            content["key"] == list(key)
+            and fresh
+            and flags
+            and all(isinstance(flag, str) for flag in flags)
+        ):
+            return frozenset(flags)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, RecursionError):
+        pass
+    return None
+
+
+def remember(key: Sequence[str | int], flags: frozenset[str]) -> None:
+    """Cache the options, if the folder can be written."""
+    with suppress(OSError, RuntimeError):
+        file = _file(key)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        content = {"key": list(key), "asked": time.time(), "flags": sorted(flags)}
+        with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".tmp", delete=False) as new:
+            new.write(json.dumps(content).encode())
+        Path(new.name).replace(file)
+
+
+def forget(key: Sequence[str | int]) -> None:
+    """Remove the options from the cache."""
+    with suppress(OSError, RuntimeError):
+        _file(key).unlink(missing_ok=True)
+
+
+def _file(key: Sequence[str | int]) -> Path:
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    folder = base if base.is_absolute() else Path.home() / ".cache"
+    return (
+        folder
+        / "serve-eval"
+        / "flags"
+        / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()}.json"
+    )

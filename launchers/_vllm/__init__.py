@@ -1,3 +1,7 @@
 """vLLM: command lines, prefill and decode servers, and the orchestrator that hands prompts over."""
 
-__all__ = ["command_line", "deployment", "handover", "orchestrator", "transfer"]
+__all__ = [
+    "command_line",
+    "deployment",
+    "orchestrator",
+]

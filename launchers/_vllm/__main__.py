@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 
 from serve_eval.launchers._http.server import serve_app
-from serve_eval.launchers._process.own_server import serve_until_ended
+from serve_eval.launchers._process.server_process import serve_until_ended
 from serve_eval.launchers._vllm.orchestrator import VllmServer, create_app
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from serve_eval.errors import PlanError
-from serve_eval.launchers._fleet import other_engine
+from serve_eval.launchers._fleet import session
 from serve_eval.launchers._trtllm.command_line import words
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import LaunchContext
@@ -111,7 +111,7 @@ def find_model(context: LaunchContext, model: str | None) -> str:
 
     Servers that hand a KV cache over must be given the same name.
     """
-    found = other_engine.choose_model(context, model, "a folder, or a model of the hub")
+    found = session.choose_model(context, model, "a folder, or a model of the hub")
     folder = Path(found).expanduser()
     return str(folder.absolute()) if folder.is_dir() else found
 

@@ -1,24 +1,94 @@
-"""Context and generation servers of vLLM with an orchestrator: options and servers. Pure."""
+"""Build context and generation servers of vLLM with an orchestrator, from their options.
+
+By NIXL, the context server returns with its answer where the blocks of the prompt are, and the
+generation server fetches them. By a folder, the context server writes a file for each layer, and
+the generation server looks for files of the same prompt; the answers do not mention it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from serve_eval.errors import PlanError
-from serve_eval.launchers._fleet import other_engine
+from serve_eval.launchers._fleet import session
 from serve_eval.launchers._logs.causes import VLLM
-from serve_eval.launchers._options import Env, FrontDoor, GpuChoice, TimeLimits, Variables
+from serve_eval.launchers._options import (
+    LOOPBACK,
+    Env,
+    FrontDoor,
+    GpuChoice,
+    SharedOption,
+    TimeLimits,
+    Variables,
+    describe_speculation,
+    list_differences,
+    warn_of_chunks,
+)
 from serve_eval.launchers._process import environment
-from serve_eval.launchers._trtllm.command_line import Place, Server, words
-from serve_eval.launchers._trtllm.parts import ORCHESTRATOR, Part
-from serve_eval.launchers._vllm import command_line, transfer
+from serve_eval.launchers._trtllm.command_line import Place, Server, value_of, words
+from serve_eval.launchers._trtllm.servers import ORCHESTRATOR, Part
+from serve_eval.launchers._vllm import command_line
 from serve_eval.launchers._vllm.command_line import COMMAND, Command, Model, VllmServerOptions
 from serve_eval.plugins.setting import Setting
 from serve_eval.processes.child_process import build_command
-from serve_eval.schema import LaunchContext
+from serve_eval.schema import KvTransfer, LaunchContext
+
+Connector = Literal["nixl", "folder"]
+NIXL: Connector = "nixl"
+NAMES: Mapping[Connector, str] = {"nixl": "NixlConnector", "folder": "ExampleConnector"}
+"""vLLM's own names for the connectors."""
+ROLES = {"context_servers": "kv_producer", "generation_servers": "kv_consumer"}
+OURS = ("kv_connector", "kv_role", "kv_connector_extra_config.shared_storage_path")
+TLS = "UCX_TLS"
+
+
+def build_config(connector: Connector, kind: str, folder: Path, more: Mapping[str, Any]) -> str:
+    """Return the value of --kv-transfer-config for a kind of server.
+
+    `more` are further keys of the plan. Raises PlanError for keys that the launcher sets.
+    """
+    extra = more.get("kv_connector_extra_config", {})
+    if not isinstance(extra, Mapping):
+        raise PlanError("launcher.connector_config.kv_connector_extra_config: must be a mapping")
+    given = {*more, *(f"kv_connector_extra_config.{key}" for key in extra)}
+    for name in OURS:
+        if name in given:
+            raise PlanError(
+                f"launcher.connector_config: {name} is set by the launcher",
+                hint="Set launcher.connector, or launcher.kv_folder.",
+            )
+    config: dict[str, Any] = {"kv_connector": NAMES[connector], "kv_role": ROLES[kind], **more}
+    if connector != NIXL:
+        config["kv_connector_extra_config"] = {**extra, "shared_storage_path": str(folder)}
+    return json.dumps(config)
+
+
+def list_variables(connector: Connector, side_port: int) -> dict[str, str]:
+    """Return the variables of a server. `side_port` is where NIXL servers meet each other."""
+    if connector != NIXL:
+        return {}
+    return {
+        "VLLM_NIXL_SIDE_CHANNEL_HOST": LOOPBACK,
+        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_port),
+    }
+
+
+def summarise(connector: Connector, env: Mapping[str, Mapping[str, str | None]]) -> KvTransfer:
+    """Return the facts for the report. `env` are the plan's variables for each kind of server."""
+    found = {kind: given.get(TLS) for kind, given in env.items()}
+    tls = [value for value in dict.fromkeys(found.values()) if value is not None]
+    if len(set(found.values())) > 1:
+        tls = [
+            f"{kind.removesuffix('_servers')} {value or 'not set'}" for kind, value in found.items()
+        ]
+    return KvTransfer(
+        backend=NAMES[connector], nvlink=None, ucx_tls=", ".join(tls) if tls else None
+    )
+
 
 EQUAL = ("block_size", "kv_cache_dtype", "dtype", "max_model_len")
 """Options in which both sides must agree. vLLM itself does not notice a different block size, and
@@ -57,9 +127,9 @@ class VllmDisaggregatedOptions(VllmServerOptions, Variables, GpuChoice, FrontDoo
         default_factory=VllmSide
     )
     connector: Annotated[
-        transfer.Connector,
+        Connector,
         Setting("How the KV cache moves: by NIXL, or by files in a folder that both sides share."),
-    ] = transfer.NIXL
+    ] = NIXL
     connector_config: Annotated[
         dict[str, Any], Setting("Further keys of --kv-transfer-config for both sides.")
     ] = field(default_factory=dict)
@@ -141,7 +211,7 @@ def _worker(
     side, where = options.sides[part.kind], f"launcher.{part.kind}"
     model = command_line.find_model(context, options.model)
     argv, ours = command_line.begin(options.command, model, context, place.host, place.port)
-    config = transfer.build_config(options.connector, part.kind, folder, options.connector_config)
+    config = build_config(options.connector, part.kind, folder, options.connector_config)
     flags = {
         **ours,
         **command_line.build_flags(merge_side(options, side), where),
@@ -156,18 +226,18 @@ def _worker(
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(place.gpus)} if place.gpus else {}
     return Server(
         name=part.name,
-        argv=(*argv, *other_engine.list_words(flags), *options.extra_args, *side.extra_args),
+        argv=(*argv, *session.list_words(flags), *options.extra_args, *side.extra_args),
         probe=(),
         place=place,
         env={
             **visible,
             **command_line.ENV,
-            **transfer.list_variables(options.connector, side_port),
+            **list_variables(options.connector, side_port),
             **options.env,
             **side.env,
         },
         pass_env=tuple(options.pass_env),
-        folders=() if options.connector == transfer.NIXL else (folder,),
+        folders=() if options.connector == NIXL else (folder,),
         engine=VLLM,
     )
 
@@ -183,7 +253,7 @@ def _orchestrator(
     )
     for worker, (part, _) in zip(workers, placed, strict=True):
         argv += [f"--{part.kind.removesuffix('_servers')}", f"{worker.name}={worker.url}"]
-    argv += [] if options.connector == transfer.NIXL else ["--no-params"]
+    argv += [] if options.connector == NIXL else ["--no-params"]
     return Server(name=ORCHESTRATOR, argv=tuple(argv), probe=(), place=place, engine=VLLM)
 
 
@@ -203,3 +273,59 @@ def _check_agreement(options: VllmDisaggregatedOptions) -> None:
                 " servers; a KV cache can only move between equal ones",
                 hint=f"Set launcher.{name} for both.",
             )
+
+
+FLAGS: Mapping[str, str] = {
+    "--chat-template": "the same messages become other tokens, so that their KV caches differ",
+    "--tokenizer": "the same text becomes other tokens, so that its KV cache differs",
+    "--hf-overrides": "the sides compute another model",
+    "--revision": "the sides load another model",
+}
+"""Flags among further words that should be equal, each with the reason."""
+QUANTIZATION = "the sides compute with another precision"
+
+
+def list_expected(options: VllmServerOptions) -> list[str]:
+    """Return what the servers promise: a transfer of the KV cache, and speculation."""
+    if not isinstance(options, VllmDisaggregatedOptions):
+        return ["speculation"] if options.speculative else []
+    generation = merge_side(options, options.generation_servers)
+    return ["kv_transfer", *(["speculation"] if generation.speculative else [])]
+
+
+def list_disagreements(options: VllmDisaggregatedOptions) -> list[str]:
+    """Return warnings about options of both sides that should be equal."""
+    context, generation = (merge_side(options, side) for side in options.sides.values())
+    shared = [
+        SharedOption(flag, _flag(options, context, flag), _flag(options, generation, flag), why)
+        for flag, why in FLAGS.items()
+    ]
+    shared += [
+        SharedOption("quantization", context.quantization, generation.quantization, QUANTIZATION),
+        describe_speculation(context.speculative, generation.speculative, "method"),
+    ]
+    limit = _flag(options, context, "--max-num-batched-tokens")
+    words = {_spell(word) for word in (*options.extra_args, *context.extra_args)}
+    return [
+        *list_differences(shared),
+        *warn_of_chunks(
+            int(limit) if limit is not None and limit.isdecimal() else None,
+            False if "--no-enable-chunked-prefill" in words else None,
+            generation.max_model_len,
+        ),
+    ]
+
+
+def _flag(options: VllmDisaggregatedOptions, side: VllmSide, flag: str) -> str | None:
+    """Return the value of a flag among the further words of a server; the last one counts."""
+    words = [
+        word if not word.startswith("--") else _spell(word)
+        for word in (*options.extra_args, *side.extra_args)
+    ]
+    return value_of(flag, words)
+
+
+def _spell(word: str) -> str:
+    """Return a flag in vLLM's own spelling, which has hyphens."""
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-") + equals + value

@@ -36,7 +36,7 @@ def main() -> None:
 
             interrupts.armed = True
             if os.environ.get("_SERVE_EVAL_COMPLETE"):
-                from serve_eval.cli._completion import print_completions
+                from serve_eval.cli.setup_completion import print_completions
 
                 return print_completions()
             app.main(interrupted=lambda: interrupts.came)

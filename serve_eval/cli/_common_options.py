@@ -1,4 +1,4 @@
-"""Declare the options that several commands share and that are not part of a plan."""
+"""Declare the options that several commands share, apart from those of a plan."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-from serve_eval.cli._include import TRUST_HELP
+from serve_eval.cli._run_folder import TRUST_HELP
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.rerun import Rerun
+
 
 TrustPlan = Annotated[bool, Setting(TRUST_HELP, variable="never")]
 Reuse = Annotated[bool, Setting("Use servers that already run with the same options.")]
@@ -105,3 +106,20 @@ def rerun_of(text: str) -> Rerun:
     if chosen is None:
         raise PlanError(f"--rerun: {text!r} is not one of {', '.join(get_args(Rerun))}")
     return chosen
+
+
+def parse_loads(text: str) -> tuple[int, ...]:
+    """Return the numbers of a list such as 1,4,16, in ascending order. Raises PlanError."""
+    from serve_eval.errors import PlanError
+    from serve_eval.workflows.load.story import HIGHEST
+
+    try:
+        found = tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        found = ()
+    if not found or found[0] < 1 or found[-1] > HIGHEST:
+        raise PlanError(
+            f"--concurrency {text}: expected numbers from 1 to {HIGHEST}",
+            hint="Such as --concurrency 64, or --concurrency 1,4,16.",
+        )
+    return found

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from serve_eval.cli._launch_preview import describe_size, preview
-from serve_eval.cli._launch_preview import lines as launch_lines
-from serve_eval.cli._planned_pairs import plan_pairs, takes_pairs
 from serve_eval.cli._streams import emit, path_of, say
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.endpoint.launch import list_disagreements
+from serve_eval.evaluation.endpoint.launch import job_size, list_disagreements
+from serve_eval.evaluation.endpoint.meaningless_settings import check_inherited
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.plan.applicable_reference import write_taking
 from serve_eval.plan.command_line import HOW_TO_TAKE
 from serve_eval.plan.plan_file import to_file
 from serve_eval.plan.prepared_task import PreparedTask
-from serve_eval.plugins.values import load_verdict_rule
+from serve_eval.plugins.values import load_launcher, load_verdict_rule
 from serve_eval.report.lines import describe_preset
+from serve_eval.report.summary.figures import count
 from serve_eval.report.text import clean
-from serve_eval.schema import HOLDOUT, Plan, Prompt
+from serve_eval.schema import HOLDOUT, MEAN, LaunchContext, Plan, Prompt
+from serve_eval.shell_words import join_words, quote_path
 from serve_eval.stats.classic import classic_test
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS
 from serve_eval.storage.file_names import LOGS
@@ -218,7 +219,7 @@ def _text(
     lines += describe_preset(plan)
     if plan.preset is not None and not plan.preset.taken:
         lines.append(NOT_TAKEN)
-    lines += launch_lines(commands, files)
+    lines += list_commands(commands, files)
     for facts in tasks:
         lines.append(f"task {facts['task']}: {count(facts['requests'], 'request')}")
         shown = {
@@ -271,3 +272,124 @@ def _ends(text: str) -> str:
 
 def _indent(text: str, prefix: str = "  ") -> list[str]:
     return [prefix + line for line in text.rstrip("\n").split("\n")]
+
+
+POWER = 0.8
+"""Probability with which the least drop is proven, as in `serve-eval references power`."""
+
+
+def takes_pairs(prepared: PreparedTask) -> bool:
+    """Return True if a rule that compares pairs judges a task by a reference with scores."""
+    reference, rule = prepared.reference, load_verdict_rule(prepared.rule.name)
+    return reference is not None and reference.runs is not None and rule.early_stop == "pairs"
+
+
+def plan_pairs(plan: Plan, prepared: PreparedTask, tests: int) -> dict[str, str]:
+    """Return what groups and the flip rate of the reference leave of a task's prompts.
+
+    `tests` is the number of paired tests of the run, which share alpha (Holm): the drop is that of
+    the worst rank. Nothing is said of a drop without a flip rate, which one run does not show.
+    """
+    from serve_eval.stats.planning import find_least_drop
+    from serve_eval.verdicts.reference_noise import measure_noise
+
+    found = prepared.reference
+    if found is None or not takes_pairs(prepared) or prepared.task.aggregation is not MEAN:
+        return {}
+    if (noise := measure_noise(prepared.dataset, found)) is None:
+        return {}
+    alone = max(1, round(noise.prompts / noise.effect))
+    said = {}
+    if noise.groups is not None:
+        said["groups"] = (
+            f"{noise.prompts} prompts in {noise.groups} groups tell a paired rule as much as"
+            f" {alone} independent ones (design effect {noise.effect:.3g}, {noise.source})"
+        )
+    if noise.flip_rate is None:
+        return said
+    looks = SPENT_ON_LOOKS if plan.early_stop is not None else 0.0
+    alpha = (1.0 - looks) * prepared.hypothesis.alpha / max(1, tests)
+    flips = max(noise.flip_rate, 1.0 / noise.prompts)
+    both = flips * (1.0 / noise.runs + 1.0 / plan.times(prepared.task.name)) / 2.0
+    drop = find_least_drop(alone, both, alpha, 1.0 - POWER)
+    of = f"at a flip rate of {flips:.3g}, that of the reference's {noise.runs} runs"
+    said["proven_drop"] = (
+        f"none with a probability of {POWER:g}, {of}"
+        if drop is None
+        else f"{100 * drop:.2f} points with a probability of {POWER:g}, {of}"
+    )
+    return said
+
+
+PER_NODE = "gpus_per_node"
+MOST_ON_A_MACHINE = 8
+"""GPUs of the machines that people have, with few exceptions."""
+
+
+def preview(plan: Plan, log_dir: Path) -> tuple[list[list[str]], dict[str, str]]:
+    """Return the launcher's command lines, and the text of its files by path.
+
+    Raises PlanError for invalid launcher options.
+    """
+    check_inherited(plan)
+    launcher = load_launcher(plan.launcher.name)
+    options = launcher.check_options(plan.launcher.options, "launcher")
+    context = LaunchContext(
+        model=plan.model,
+        log_dir=log_dir,
+        patience_s=plan.limits.sample_timeout_s,
+        plan_file=msgspec.to_builtins(to_file(plan)),
+    )
+    files = {} if launcher.files is None else launcher.files(context, **options)
+    return launcher.commands(context, **options), {str(path): text for path, text in files.items()}
+
+
+def describe_size(plan: Plan, planned_nodes: int | None = None) -> str:
+    """Return the nodes or GPUs that the servers need; "" if a machine with 8 GPUs is enough.
+
+    `planned_nodes` are those that a recipe has for them. Raises PlanError for options that cannot
+    be launched.
+    """
+    if plan.launcher.name == "slurm":
+        return _describe_nodes(plan, planned_nodes)
+    size = job_size(plan)
+    if size.gpus_per_node <= MOST_ON_A_MACHINE:
+        return ""
+    return (
+        f"the servers need {size.gpus_per_node} GPUs of one machine: the launcher slurm places"
+        " servers and their ranks on several nodes"
+    )
+
+
+def _describe_nodes(plan: Plan, planned_nodes: int | None) -> str:
+    launcher, told = plan.launcher, ""
+    if launcher.options.get(PER_NODE) is None:  # The cluster is not asked.
+        options = {**launcher.options, PER_NODE: MOST_ON_A_MACHINE}
+        plan = replace(plan, launcher=replace(launcher, options=options))
+        told = f" (of another number: launcher.{PER_NODE})"
+    size = job_size(plan)
+    other = planned_nodes not in (None, size.nodes)
+    told += f"; the recipe has {planned_nodes}" if other else ""
+    each = " each" if size.nodes > 1 else ""
+    nodes = count(size.nodes, "node")
+    need = f"the servers need {nodes} with {count(size.gpus_per_node, 'GPU')}{each}{told}"
+    return need if size.nodes > 1 or other else ""
+
+
+def list_commands(commands: Sequence[Sequence[str]], files: Mapping[str, str]) -> list[str]:
+    """Return files and commands as text.
+
+    Files are here-documents. Several commands run in the background, so that they run together.
+    """
+    found = []
+    if files:
+        found += [
+            "files:",
+            f"mkdir -p {join_words(sorted({str(Path(path).parent) for path in files}))}",
+        ]
+    for path, text in files.items():
+        found += [f"cat > {quote_path(path)} <<'END'", text.rstrip("\n"), "END"]
+    if commands:
+        together = " &" if len(commands) > 1 else ""
+        found += ["commands:", *(f"  {join_words(command)}{together}" for command in commands)]
+    return found

@@ -1,17 +1,29 @@
-"""End a command: show its result on every face, say what is kept, and return the exit code."""
+"""End a command: show its result on every face, and return the exit code.
+
+Before a page is begun, the result is printed and every other file is complete.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from serve_eval.schema import FailureKind, Progress
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from serve_eval.cli._common_options import FaceOptions, ListOptions, ScreenOptions
     from serve_eval.report.document import Document
     from serve_eval.report.document.listing import Listing
+    from serve_eval.report.page.content import PageContent
+    from serve_eval.schema import Comparison, Report
+    from serve_eval.workflows.diagnose.causes import Leads
+
 
 T = TypeVar("T")
 
@@ -22,8 +34,7 @@ def ask_in_folder(story: Coroutine[Any, Any, T], folder: Path, plan_file: str) -
     If it is interrupted, or the endpoint is lost, the command says whether answers are kept, and
     how to go on. Raises typer.Exit with 130 after an interruption, and errors as they are.
     """
-    from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._kept import end_early
+    from serve_eval.cli._async import Interrupted, end_early, run_async
     from serve_eval.errors import ServeEvalError
 
     try:
@@ -112,7 +123,115 @@ def print_list(listing: Listing, shown: ListOptions) -> None:
 
 def save_document_page(document: Document, file: Path) -> None:
     """Write the page of a document, and tell where it is."""
-    from serve_eval.cli._page import save_story_page
     from serve_eval.report.document import make_page
 
     save_story_page(lambda: make_page(document), file)
+
+
+class RedResult:
+    """Explains a result if it is red. The answers in its folder are read once, if at all."""
+
+    def __init__(self, out_dir: Path, exit_code: int, include_path: Sequence[str] = ()) -> None:
+        from serve_eval.verdicts.exit_code import FAIL
+
+        self._folder, self._include_path = out_dir, include_path
+        self._red = exit_code == FAIL
+
+    @cached_property
+    def leads(self) -> Leads:
+        """The causes and slices to print; none if the result is not red or cannot be read."""
+        from serve_eval.workflows.diagnose.causes import Leads
+
+        if not self._red:
+            return Leads()
+
+        from serve_eval.errors import RunFolderError
+        from serve_eval.workflows.diagnose.causes import find_leads
+        from serve_eval.workflows.diagnose.judged import read_folder
+
+        try:
+            return find_leads(read_folder(self._folder, self._include_path))
+        except RunFolderError:
+            return Leads()
+
+
+def fail_undecided(
+    result: Report | Comparison, code: int, *, strict: bool, most: float | None = None
+) -> int:
+    """Return the exit code: under `strict`, 1 for a PASS that decides nothing, after its reason."""
+    from serve_eval.verdicts.exit_code import FAIL, PASS
+
+    if not strict or code != PASS:
+        return code
+
+    from serve_eval.cli._streams import say
+    from serve_eval.report.task_line import describe_undecided
+
+    if not (reason := describe_undecided(result, most)):
+        return code
+    say(f"--strict: {reason}")
+    return FAIL
+
+
+class HalfWay:
+    """Pass progress on, and call `act` once: when half of what is asked is done, or a task ends.
+
+    So nothing delays the first request, and no process waits for hours during a long run.
+    """
+
+    def __init__(self, shown: Progress, act: Callable[[], object]) -> None:
+        self._shown, self._act, self._acted = shown, act, False
+        self._planned = self._before = 0
+        self._done: dict[str, int] = {}
+
+    def begin(self, task: str, planned: int, completed: int) -> None:
+        self._shown.begin(task, planned, completed)
+        self._planned, self._before = self._planned + planned, self._before + completed
+        self._done[task] = completed
+
+    def update(
+        self, task: str, done: int, failed: Mapping[FailureKind, int], value: float | None
+    ) -> None:
+        self._shown.update(task, done, failed, value)
+        if not self._acted:
+            self._done[task] = done + sum(failed.values())
+            asked = self._planned - self._before
+            if 2 * (sum(self._done.values()) - self._before) >= asked > 0:
+                self._act_once()
+
+    def end(self, task: str) -> None:
+        self._shown.end(task)
+        self._act_once()
+
+    def _act_once(self) -> None:
+        if not self._acted:
+            self._acted = True
+            self._act()
+
+
+def save_story_page(make: Callable[[], PageContent], path: Path) -> None:
+    """Write the page of another story, and tell where it is."""
+    from serve_eval.cli._streams import say
+
+    def write() -> None:
+        from serve_eval.report.page.writer import save_page
+
+        save_page(make(), path, say)
+        say(f"page: {path}")
+
+    save(write)
+
+
+def save(write: Callable[[], object]) -> None:
+    """Write a page; if that fails, warn and go on, since the result is known."""
+    from serve_eval.cli._streams import say
+    from serve_eval.errors import ServeEvalError
+
+    try:
+        write()
+    except KeyboardInterrupt:
+        say("warning: the page was not written: interrupted")
+    except ServeEvalError as error:
+        say(f"warning: the page could not be written: {error}")
+    except Exception as error:  # a page is made from texts of models, in any form
+        say(f"warning: the page could not be written: {type(error).__name__}: {error}")

@@ -1,15 +1,16 @@
-"""Show the progress of a run: a line per task on a terminal, elsewhere a line every half minute."""
+"""Show the progress of a run in a line per task, on a terminal or in a log."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.text import Text
 
-from serve_eval.cli._progress_line import TaskState, format_drawn, format_logged
 from serve_eval.cli._streams import is_quiet
 from serve_eval.schema import FailureKind
 
@@ -123,3 +124,135 @@ def progress(console: Console) -> DrawnProgress | LoggedProgress:
     """Return the form of progress that fits the console; that of a quiet command is not shown."""
     console.quiet = console.quiet or is_quiet()
     return DrawnProgress(console) if console.is_terminal else LoggedProgress(console)
+
+
+NAME_COLUMNS, NARROW_NAME_COLUMNS = 16, 10
+"""Columns of a task's name, and those on a terminal without room for a bar."""
+BAR_COLUMNS = 6
+LEFT_COLUMNS = 11
+"""Columns of the time left, such as "12 min left"."""
+LEAST_WIDTH_OF_BAR = 70
+CALM, GOOD, BAD = "cyan", "green", "red"
+"""Colours: nothing is red before its task has ended."""
+WORDS = {
+    FailureKind.HTTP_ERROR: "HTTP error",
+    FailureKind.TIMEOUT: "timed out",
+    FailureKind.DISCONNECTED: "disconnected",
+    FailureKind.INVALID_RESPONSE: "unreadable",
+    FailureKind.JUDGE_ERROR: "not judged",
+    FailureKind.SCORER_ERROR: "not scored",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskState:
+    """A task in progress: its state at the beginning, and its latest figures."""
+
+    name: str
+    planned: int
+    completed: int
+    began_s: float
+    done: int = 0
+    failed: Mapping[FailureKind, int] = field(default_factory=dict)
+    value: float | None = None
+    ended_s: float | None = None
+
+    @property
+    def finished(self) -> int:
+        """The samples with an answer or a failure."""
+        return self.done + sum(self.failed.values())
+
+    def compute_rate(self, now_s: float) -> float:
+        """Return the answers per second of this session."""
+        spent_s = (now_s if self.ended_s is None else self.ended_s) - self.began_s
+        return (self.done - self.completed) / max(spent_s, 1e-9)
+
+
+def format_drawn(state: TaskState, now_s: float, width: int) -> Text:
+    """Return a line for a terminal. Its columns are the same as long as the task runs."""
+    wide = width >= LEAST_WIDTH_OF_BAR
+    digits = len(str(state.planned))
+    line = Text(_shorten(state.name, NAME_COLUMNS if wide else NARROW_NAME_COLUMNS), no_wrap=True)
+    if wide:
+        line.append(" ").append_text(_draw_bar(state))
+    line.append(f" {state.finished:>{digits}}/{state.planned}")
+    line.append(f" {format_left([state], now_s):>{LEFT_COLUMNS}}")
+    line.append_text(_format_rest(state, now_s, width - line.cell_len - 2))
+    line.truncate(width)
+    return line
+
+
+def format_logged(states: Iterable[TaskState], now_s: float) -> str:
+    """Return a line for a log, about one task or about all that run."""
+    states = list(states)
+    counts = ", ".join(f"{one.name}: {one.done}/{one.planned}" for one in states)
+    failed: dict[FailureKind, int] = {}
+    for state in states:
+        for kind, count in state.failed.items():
+            failed[kind] = failed.get(kind, 0) + count
+    parts = [f"{counts} done", format_failures(failed) or "0 failed"]
+    if len(states) == 1 and states[0].value is not None:
+        parts.append(f"value {format_value(states[0].value)}")
+    parts.append(f"{sum(state.compute_rate(now_s) for state in states):.0f}/s")
+    if any(state.ended_s is None for state in states) and (left := format_left(states, now_s)):
+        parts.append(left)
+    return ", ".join(parts)
+
+
+def format_left(states: Iterable[TaskState], now_s: float) -> str:
+    """Return the time left of tasks that share an endpoint; for one that ended, the time taken."""
+    states = list(states)
+    if len(states) == 1 and (ended_s := states[0].ended_s) is not None:
+        return f"in {_format_time(ended_s - states[0].began_s)}"
+    rate = sum(state.compute_rate(now_s) for state in states)
+    missing = sum(state.planned - state.finished for state in states)
+    return f"{_format_time(max(0, missing) / rate)} left" if rate > 0 else ""
+
+
+def format_failures(failed: Mapping[FailureKind, int]) -> str:
+    """Return failures in words, the most frequent first, or "" if there are none."""
+    ordered = sorted((-count, WORDS[kind]) for kind, count in failed.items() if count)
+    told = [f"{-n} {word}{'s' if n < -1 and 'error' in word else ''}" for n, word in ordered]
+    return f"{sum(failed.values())} failed: {', '.join(told)}" if told else ""
+
+
+def format_value(value: float | None) -> str:
+    """Return the running value in points."""
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _format_rest(state: TaskState, now_s: float, room: int) -> Text:
+    """Return what has room at the end of a line: the failures, else the value and the rate."""
+    told = format_failures(state.failed)
+    if told:
+        style = "" if state.ended_s is None else BAD
+        kinds = told.split(", ")
+        fewer = [", ".join([*kinds[:n], "…"]) for n in range(len(kinds) - 1, 0, -1)]
+        texts = (told, *fewer, told.partition(":")[0])
+        fitting = [text for text in texts if len(text) <= room]
+        return Text(f"  {fitting[0]}", style) if fitting else Text()
+    value, rate = format_value(state.value), f"{state.compute_rate(now_s):.0f}/s"
+    fitting = [text for text in (f"{value:>6} {rate:>8}", f"{value:>6}") if len(text) <= room]
+    return Text(f"  {fitting[0]}" if fitting else "")
+
+
+def _draw_bar(state: TaskState) -> Text:
+    full = BAR_COLUMNS * min(state.finished, state.planned) // max(state.planned, 1)
+    good = state.ended_s is not None and not any(state.failed.values())
+    bar = Text("━" * full, GOOD if good else CALM)
+    return bar.append("━" * (BAR_COLUMNS - full), "dim")
+
+
+def _shorten(name: str, columns: int) -> str:
+    """Return a name in exactly this number of columns."""
+    return name.ljust(columns) if len(name) <= columns else f"{name[: columns - 1]}…"
+
+
+def _format_time(seconds: float) -> str:
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    if minutes < 99.5:
+        return f"{minutes:.0f} min"
+    hours = minutes / 60
+    return f"{hours:.1f} h" if hours < 99.95 else f"{min(hours / 24, 999):.0f} d"

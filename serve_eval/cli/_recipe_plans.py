@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from serve_eval.cli._launch_preview import describe_size
+from serve_eval.cli._dry_run import describe_size
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.endpoint.launch import check_launcher
 from serve_eval.plan.resolve import resolve

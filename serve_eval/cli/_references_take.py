@@ -230,7 +230,7 @@ def _find_plan(
 
 def _continue(plan: Plan, taken: TakenOptions) -> Path | None:
     """Return the folder of an unfinished command of the same plan, and say so."""
-    from serve_eval.cli._kept import find_continued
+    from serve_eval.cli._async import find_continued
     from serve_eval.workflows.references.take import find_unfinished_take
 
     return None if taken.new else find_continued(find_unfinished_take(plan, taken.runs))

@@ -1,12 +1,18 @@
-"""Declare the argument that names a run folder: by default the last one of outputs/, `latest`."""
+"""Read the folders that a command line names: of a run, or of the user's own code.
+
+Commands that may need the user's tasks, scorers, launchers or verdict rules have this option.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+
+from serve_eval.cli._options import lines_of
+from serve_eval.plan.shared_options import INCLUDE_HELP, absolute_all
 
 LATEST = Path("latest")
 
@@ -79,3 +85,21 @@ def find_run(folder: Path | None) -> Path | None:
     from serve_eval.storage.command_folder import find_latest
 
     return find_latest()
+
+
+TRUST_HELP = (
+    "Follow the plan of a folder that is not yours: run its commands and send keys to its"
+    " endpoints."
+)
+TrustPlan = Annotated[bool, typer.Option("--trust-plan", help=TRUST_HELP)]
+IncludePath = Annotated[
+    list[str] | None, typer.Option("--include-path", metavar="DIR", help=INCLUDE_HELP)
+]
+
+
+def folders_of(given: Sequence[str] | None) -> list[str]:
+    """Return the absolute paths given by the flags or by SERVE_EVAL_INCLUDE_PATH.
+
+    The variable holds one path per line, and counts only if no flag is given.
+    """
+    return absolute_all(given or lines_of("SERVE_EVAL_INCLUDE_PATH"))

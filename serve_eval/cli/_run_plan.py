@@ -148,7 +148,7 @@ def name_model(plan: Plan) -> Plan:
 
 def continue_unfinished(plan: Plan) -> Path | None:
     """Return the folder of an unfinished run of the same plan, and say that it is continued."""
-    from serve_eval.cli._kept import find_continued
+    from serve_eval.cli._async import find_continued
     from serve_eval.evaluation.earlier_run import find_unfinished_run
 
     return find_continued(find_unfinished_run(plan, os.environ))

@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from serve_eval.cli._dry_run import facts
-from serve_eval.cli._launch_preview import lines as launch_lines
-from serve_eval.cli._launch_preview import preview
+from serve_eval.cli._dry_run import facts, list_commands, preview
 from serve_eval.cli._streams import emit, say
 from serve_eval.errors import PlanError
 from serve_eval.report.text import clean
@@ -146,7 +144,7 @@ def _lines(suite: Suite, servers: list[dict[str, Any]], refused: Sequence[Refuse
     lines = [f"suite {suite.name}"]
     for server in servers:
         lines.append(f"{server['endpoint']}, model {server['model']}:")
-        lines += launch_lines(server["commands"], server["files"])
+        lines += list_commands(server["commands"], server["files"])
         missing = find_missing(server["commands"])
         lines += [f"note: {program} is not on PATH here" for program in missing]
         for run in server["runs"]:

@@ -200,11 +200,9 @@ def execute(
     """Run a suite, with progress on stderr and its verdict on stdout. Return the exit code."""
     from functools import partial
 
-    from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._ending import end
-    from serve_eval.cli._kept import explain_kept
+    from serve_eval.cli._async import Interrupted, explain_kept, run_async
+    from serve_eval.cli._ending import RedResult, end
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._red_results import RedResult
     from serve_eval.cli._streams import say
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.storage.file_names import SUITE_RUNS

@@ -199,8 +199,8 @@ def _write(
     import msgspec
 
     from serve_eval.errors import PlanError
+    from serve_eval.launchers._slurm.allocation import list_gpus, try_out
     from serve_eval.launchers._slurm.job_script import job_script
-    from serve_eval.launchers._slurm.sbatch import list_gpus, try_out
     from serve_eval.storage.json_files import write_private
     from serve_eval.yaml_source import dump
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from serve_eval.cli._ci_files import check_asked
-from serve_eval.cli._common_options import FaceOptions
-from serve_eval.cli._loads import parse_loads
+from serve_eval.cli._common_options import FaceOptions, parse_loads
 from serve_eval.cli._options import command
 from serve_eval.cli._sides import (
     PacingOptions,

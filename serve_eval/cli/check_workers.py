@@ -10,9 +10,8 @@ import typer
 
 from serve_eval.cli._ci_files import check_asked
 from serve_eval.cli._common_options import PageFaceOptions
-from serve_eval.cli._include import IncludePath, TrustPlan, folders_of
 from serve_eval.cli._options import command
-from serve_eval.cli._run_folder import LATEST, name_run
+from serve_eval.cli._run_folder import LATEST, IncludePath, TrustPlan, folders_of, name_run
 from serve_eval.plugins.setting import Setting
 
 

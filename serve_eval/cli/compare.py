@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from serve_eval.cli._common_options import FaceOptions, Strict, TrustPlan
-from serve_eval.cli._compared_loads import compare_loads
-from serve_eval.cli._loads import parse_loads
+from serve_eval.cli._common_options import FaceOptions, Strict, TrustPlan, parse_loads
 from serve_eval.cli._options import command
 from serve_eval.cli._sides import (
     PacingOptions,
@@ -28,6 +27,7 @@ from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
     from serve_eval.workflows.compare.compare import CompareRules, CompareSide
+
 
 _SIDE = "A running endpoint (host:port or URL), a plan file, or the folder of a finished run."
 _INVARIANTS = "serve-eval check invariants"
@@ -323,9 +323,8 @@ def _execute(
     faces: FaceOptions,
 ) -> int:
     """Compare, with progress on stderr and the result on stdout. Return the exit code."""
-    from serve_eval.cli._ending import ask_in_folder, end
+    from serve_eval.cli._ending import RedResult, ask_in_folder, end, fail_undecided
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._red_results import RedResult, fail_undecided
     from serve_eval.cli._streams import say
     from serve_eval.storage.story_files import COMPARE
     from serve_eval.workflows.compare.compare import SHOW_FLIPS
@@ -356,3 +355,37 @@ def _execute(
     )
     code = end(document, faces, folder=out_dir)
     return fail_undecided(comparison, code, strict=result.strict)
+
+
+def compare_loads(
+    sides: tuple[CompareSide, CompareSide],
+    rules: CompareRules,
+    out_dir: Path,
+    loads: Sequence[int],
+    *,
+    show_flips: int,
+    one_after_the_other: bool,
+    strict: bool,
+    faces: FaceOptions,
+) -> int:
+    """Compare at each load, with progress on stderr. Return the exit code."""
+    from serve_eval.cli._ending import ask_in_folder, end
+    from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._streams import say
+    from serve_eval.storage.story_files import COMPARE
+    from serve_eval.workflows.compare.at_loads import compare_at_loads, make_load_document
+
+    say(f"serve-eval compare: folder {out_dir}")
+    story = compare_at_loads(
+        *sides,
+        rules,
+        out_dir,
+        loads,
+        show_flips=show_flips,
+        one_after_the_other=one_after_the_other,
+        strict=strict,
+        progress=progress(PatientConsole(stderr=True, highlight=False, emoji=False)),
+        notify=say,
+    )
+    found = ask_in_folder(story, out_dir, f"*/{COMPARE.plan}")
+    return end(make_load_document(found, out_dir), faces, folder=out_dir)

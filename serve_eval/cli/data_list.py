@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from serve_eval.cli._common_options import ListOptions
-from serve_eval.cli._include import IncludePath, folders_of
 from serve_eval.cli._options import command
-from serve_eval.cli._presets import PRESETS, describe_preset, list_presets
+from serve_eval.cli._run_folder import IncludePath, folders_of
 
 if TYPE_CHECKING:
+    from serve_eval.protocol.presets import Effort, PresetRow
     from serve_eval.report.document.listing import ListEntry, Listing
 
 
@@ -126,8 +127,7 @@ def _list_kind(title: str, package: str) -> Listing:
 
 def _one(package: str | None, kind: str, name: str) -> list[str]:
     """Return the lines about one plugin. Raises PlanError for an unknown name."""
-    from serve_eval.cli._described import describe_plugin
-    from serve_eval.cli._described_task import describe_task
+    from serve_eval.cli._described import describe_plugin, describe_task
     from serve_eval.errors import PlanError
     from serve_eval.plugins import registry
     from serve_eval.protocol.shared import TASKS
@@ -164,3 +164,60 @@ def _make_entry(package: str, name: str) -> ListEntry:
         return ListEntry(name=name, text=f"error: {error}. {error.hint}".rstrip(" ."), wrong=True)
     places = [f"from {one.place}" for one in extensions.find(package, name)]
     return ListEntry(name=shown, text=text, more=places, keep=bool(places))
+
+
+PRESETS = "presets"
+
+
+def list_presets() -> Listing:
+    """Return all presets: names, values, efforts and sources."""
+    from serve_eval.protocol.presets import EFFORTS, describe_options, read_presets
+    from serve_eval.report.document.listing import ListEntry, Listing
+
+    table = read_presets()
+    entries = []
+    for row in table.presets:
+        values = describe_options(row.options) or "no sampling stated"
+        efforts = ", ".join(one for one in EFFORTS if one in row.effort)
+        more = f"; effort {efforts}" if efforts else ""
+        entries.append(ListEntry(name=row.name, text=f"{values}{more}", more=[row.source]))
+    return Listing(
+        title=f"{len(entries)} {PRESETS} of models, for --preset; table of {table.version}",
+        entries=entries,
+        next=f"one with the fields of its efforts: serve-eval data list {PRESETS} NAME",
+    )
+
+
+def describe_preset(name: str) -> list[str]:
+    """Return all that the table says of a preset. Raises PlanError for an unknown name."""
+    from serve_eval.protocol.presets import read_presets
+
+    return list(_describe(read_presets().find(name)))
+
+
+def _describe(row: PresetRow) -> Iterator[str]:
+    from serve_eval.cli._described import wrap
+    from serve_eval.protocol.presets import EFFORTS, describe_options
+
+    yield f"{row.name}: a preset of {row.family}"
+    if row.models:
+        yield from wrap(f"auto takes it for: {', '.join(row.models)}", "", "    ")
+    yield from wrap(f"sets: {describe_options(row.options) or 'nothing'}", "", "    ")
+    known = dict(row.effort)
+    for effort in EFFORTS:
+        if effort in row.effort:
+            told = f"effort {effort}: {_describe_effort(known[effort])}"  # type: ignore[index]
+            yield from wrap(told, "", "    ")
+    yield f"source: {row.source}"
+    if row.switch_source:
+        yield f"source of the switch: {row.switch_source}"
+    yield f"read: {row.read}"
+
+
+def _describe_effort(effort: Effort) -> str:
+    from serve_eval.protocol.presets import describe_options
+
+    named = {"thinking": effort.thinking, "system_prompt": effort.system_prompt}
+    sent = {name: value for name, value in named.items() if value is not None}
+    told = describe_options({**sent, **effort.body}) or "nothing is sent"
+    return told if effort.row is None else f"{told}; sampling of {effort.row}"

@@ -12,9 +12,9 @@ import typer
 
 from serve_eval.cli._ci_files import check_asked
 from serve_eval.cli._common_options import FaceOptions, PageFaceOptions
-from serve_eval.cli._include import IncludePath, folders_of
 from serve_eval.cli._options import command
 from serve_eval.cli._references_take import OWN
+from serve_eval.cli._run_folder import IncludePath, folders_of
 from serve_eval.plan import shared_options as shared
 from serve_eval.plugins.setting import Setting
 from serve_eval.shell_words import quote_path

@@ -355,10 +355,9 @@ def execute(
 ) -> int:
     """Run a plan, with progress on stderr and verdicts on stdout. Return the exit code."""
 
-    from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._async import Interrupted, can_resume, explain_kept, run_async
     from serve_eval.cli._ci_files import check_asked
-    from serve_eval.cli._half_way import HalfWay
-    from serve_eval.cli._kept import can_resume, explain_kept
+    from serve_eval.cli._ending import HalfWay
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import say
     from serve_eval.errors import ServeEvalError
@@ -410,8 +409,11 @@ def execute(
             if isinstance(ending, ServeEvalError):
                 raise
             return INTERRUPTED
-        from serve_eval.cli._ending import end  # these are needed after what is timed
-        from serve_eval.cli._red_results import RedResult, fail_undecided
+        from serve_eval.cli._ending import (
+            RedResult,
+            end,  # these are needed after what is timed
+            fail_undecided,
+        )
         from serve_eval.report.run.document import make_run_document
 
         red = RedResult(out_dir, report.exit_code, plan.include_path)

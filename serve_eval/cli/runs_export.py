@@ -11,9 +11,8 @@ import typer
 
 from serve_eval.cli._ci_files import check_asked
 from serve_eval.cli._common_options import FaceOptions
-from serve_eval.cli._include import IncludePath, folders_of
 from serve_eval.cli._options import command
-from serve_eval.cli._run_folder import LATEST, name_runs
+from serve_eval.cli._run_folder import LATEST, IncludePath, folders_of, name_runs
 from serve_eval.cli.judge import JudgedAgainOptions
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Annotated, ClassVar
 import typer
 
 from serve_eval.cli._common_options import FaceOptions, Strict
-from serve_eval.cli._include import folders_of
 from serve_eval.cli._options import command, settings_of
+from serve_eval.cli._run_folder import folders_of
 from serve_eval.plan.shared_options import (
     AllowCodeExecution,
     DatasetRoot,
@@ -78,8 +78,7 @@ def runs_merge(
     Exit codes: the same as for `serve-eval run`.
     """
     from serve_eval.cli._ci_files import check_asked
-    from serve_eval.cli._ending import end
-    from serve_eval.cli._red_results import RedResult, fail_undecided
+    from serve_eval.cli._ending import RedResult, end, fail_undecided
     from serve_eval.cli._run_plan import new_folder
     from serve_eval.cli._streams import say
     from serve_eval.evaluation.trust import adopt_code

@@ -1,9 +1,10 @@
-"""Run `serve-eval serve`: start the servers of a launcher and keep them for other clients."""
+"""Run `serve-eval serve`: start the servers of a launcher, for other clients to use."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -14,12 +15,13 @@ from serve_eval.cli._common_options import ScreenOptions
 from serve_eval.cli._options import command, lines_of
 from serve_eval.plan.shared_options import IncludePath, Rehearse, absolute_all
 from serve_eval.plugins.setting import Setting
+from serve_eval.schema import Plan
 from serve_eval.shell_words import join_words
 
 if TYPE_CHECKING:
     from serve_eval.errors import ServeEvalError
-    from serve_eval.schema import Plan
     from serve_eval.workflows.servers.held_servers import Held
+
 
 EXAMPLES = (
     ("Show the command lines, and start nothing:", "serve-eval serve PLAN.yaml --dry-run"),
@@ -118,15 +120,13 @@ def serve(
 
         plan = rehearse_plan(plan)
     if asked.dry_run:
-        from serve_eval.cli._launch_preview import lines, preview
+        from serve_eval.cli._dry_run import list_commands, preview
         from serve_eval.storage.file_names import LOGS
 
-        told = [*lines(*preview(plan, Path(LOGS))), "nothing was started"]
+        told = [*list_commands(*preview(plan, Path(LOGS))), "nothing was started"]
         emit(clean("".join(f"{line}\n" for line in told)))
         return
     if asked.rehearse:
-        from serve_eval.cli._rehearsed_gpus import check_rehearsed_gpus
-
         check_rehearsed_gpus(plan, asked.output_dir)
     raise typer.Exit(_hold(plan, what, asked.output_dir, shown, detach=asked.detach))
 
@@ -287,3 +287,46 @@ def _stop(wanted: str, shown: ScreenOptions) -> int:
         return INTERRUPTED
     _show(chosen, shown, stopped=True)
     return PASS
+
+
+def check_rehearsed_gpus(plan: Plan, output_dir: Path | None) -> None:
+    """Raise PlanError if rehearsed servers with a folder next to this one name the same GPUs.
+
+    Real servers of both plans would not start together, and stand-ins need no GPU.
+    """
+    from serve_eval.errors import PlanError
+
+    own = _list_gpus(plan.launcher.options)
+    if output_dir is None or not own:
+        return
+    for folder, other in _list_others(output_dir.absolute()):
+        if shared := own & _list_gpus(other):
+            numbers = ", ".join(map(str, sorted(shared)))
+            raise PlanError(
+                f"launcher.gpus: the servers in {folder}, which are up, have the same GPUs:"
+                f" {numbers}",
+                hint="Give each of two plans that run together GPUs of its own.",
+            )
+
+
+def _list_others(own: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Yield the folders of rehearsals next to this one that are up, with their options."""
+    from serve_eval import yaml_source
+    from serve_eval.errors import PlanError
+    from serve_eval.schema import REHEARSAL
+    from serve_eval.workflows.servers import held_servers
+
+    for entry in held_servers.entries(held_servers.registry()):
+        folder = Path(entry.log_dir).parent
+        elsewhere = folder == own or folder.parent != own.parent
+        if entry.launcher != REHEARSAL or entry.state == "ended" or elsewhere:
+            continue
+        with suppress(PlanError, OSError):
+            found = yaml_source.read(folder / "plan.yaml", PlanError).value
+            yield folder, found["launcher"]
+
+
+def _list_gpus(launcher: Mapping[str, Any]) -> set[Any]:
+    """Return the GPUs that the options of a rehearsal name, or none if they leave the choice."""
+    gpus = launcher.get("options", {}).get("gpus")
+    return set(gpus) if isinstance(gpus, list) else set()

@@ -1,7 +1,8 @@
-"""Run `serve-eval show`: print samples of a run folder."""
+"""Run `serve-eval show`: print samples of a run folder, or write capsules that replay them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -9,9 +10,15 @@ from typing import Annotated, ClassVar
 import typer
 
 from serve_eval.cli._common_options import ScreenOptions
-from serve_eval.cli._include import IncludePath, folders_of
 from serve_eval.cli._options import command
-from serve_eval.cli._run_folder import LATEST, find_run, find_told, name_run
+from serve_eval.cli._run_folder import (
+    LATEST,
+    IncludePath,
+    find_run,
+    find_told,
+    folders_of,
+    name_run,
+)
 from serve_eval.errors import RunFolderError
 from serve_eval.plugins.setting import Setting
 
@@ -117,8 +124,6 @@ def show(
 
     run, ids = _take_word(run, ids or [])
     if packed.capsule:
-        from serve_eval.cli._capsule import write_capsules
-
         write_capsules(
             run,
             ids,
@@ -148,3 +153,38 @@ def show(
     found = read_shown(run, selection, against=find_run(chosen.against), include_path=folders)
     figures = escape_json(pretty_json(found).decode()).encode() if faces.as_json else b""
     print_result(make_document(found, folders), faces, figures)
+
+
+def write_capsules(
+    run: Path,
+    ids: Sequence[str],
+    faces: ScreenOptions,
+    *,
+    output_dir: Path | None,
+    task: str | None,
+    include_path: Sequence[str],
+    allow_holdout: bool,
+) -> None:
+    """Write a capsule of each sample, and print where they are.
+
+    Raises PlanError without an id, and errors of a folder or data that cannot be used.
+    """
+    from serve_eval.cli._ending import print_result
+    from serve_eval.errors import PlanError
+    from serve_eval.storage.file_names import CAPSULES
+    from serve_eval.workflows.capsule.capsule import capsules, make_document
+
+    if not ids:
+        raise PlanError(
+            "--capsule: name a sample, as in serve-eval show RUN ID --capsule",
+            hint="serve-eval show RUN lists the ids of its samples.",
+        )
+    folders = capsules(
+        run,
+        ids,
+        output_dir or run / CAPSULES,
+        task=task,
+        include_path=include_path,
+        allow_holdout=allow_holdout,
+    )
+    print_result(make_document(run, folders), faces)

@@ -6,23 +6,27 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
 from serve_eval.cli._address import ADDRESS_HELP, SetOptions, address_of
 from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command
-from serve_eval.cli._smoke_options import CheckOptions, SmokeResultOptions
+from serve_eval.plan import shared_options as shared
 from serve_eval.plan.options import ConnectionOptions
 from serve_eval.plan.shared_options import names_of
+from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
     from serve_eval.checks.row import CheckRow
     from serve_eval.checks.session import Check
     from serve_eval.schema import Plan
     from serve_eval.workflows.smoke.known import KnownFailures
+    from serve_eval.workflows.smoke.smoke import Smoke
+
 
 EXAMPLES = (
     ("Check a new deployment:", "serve-eval smoke host:8000"),
@@ -170,9 +174,7 @@ def _run(
     from datetime import UTC, datetime
 
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._ending import end
-    from serve_eval.cli._page import save_story_page
-    from serve_eval.cli._smoke_result import encode_result, explain_death, save_known, save_result
+    from serve_eval.cli._ending import end, save_story_page
     from serve_eval.cli._streams import say
     from serve_eval.report.document import make_page
     from serve_eval.verdicts.exit_code import INTERRUPTED, worst
@@ -230,3 +232,158 @@ def _show_progress(checks: int) -> Iterator[Callable[[CheckRow], None]]:
     finally:
         if drawn:
             shown("", True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """Choose the checks."""
+
+    title: ClassVar[str] = "Checks"
+    command: ClassVar[str] = "smoke"
+    model: shared.Model = None
+    level: Annotated[
+        str,
+        Setting(
+            "quick or full; full adds requests that crashed earlier server versions.",
+            metavar="LEVEL",
+        ),
+    ] = "quick"
+    require: Annotated[
+        list[str] | None,
+        Setting(
+            "Checks that must not be UNSUPPORTED: chat,json_schema,... Repeatable.",
+            metavar="NAMES",
+        ),
+    ] = None
+    known: Annotated[
+        Path | None,
+        Setting(
+            "File of known failures: a check that fails as before is KNOWN, not FAIL.",
+            metavar="FILE",
+        ),
+    ] = None
+    passkey: Annotated[
+        int | None,
+        Setting(
+            "Also hide a key in a prompt of this length, and ask for it.",
+            metavar="TOKENS",
+            flag=False,
+        ),
+    ] = None
+    tokenizer: Annotated[
+        Path | None,
+        Setting(
+            "Also compare the tokens of prompts with the tokenizer and template of this folder.",
+            metavar="DIR",
+            flag=False,
+        ),
+    ] = None
+    context_tokens: Annotated[
+        int | None,
+        Setting(
+            "Context length, if the endpoint does not report it.",
+            metavar="N",
+            flag=False,
+        ),
+    ] = None
+    timeout: Annotated[
+        float,
+        Setting(
+            "Time limit of a request (default 60).",
+            metavar="SECONDS",
+            flag=False,
+        ),
+    ] = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmokeResultOptions:
+    """Choose the folder and other files."""
+
+    title: ClassVar[str] = "Output"
+    command: ClassVar[str] = "smoke"
+    output_dir: Annotated[
+        Path | None,
+        Setting(
+            "Folder for junit.xml, summary.md and report.html (default: none is written).",
+            flags=("--output-dir", "-o"),
+            metavar="DIR",
+        ),
+    ] = None
+    page: Annotated[
+        Path | None,
+        Setting(
+            "Write the table as a page.",
+            metavar="FILE",
+            flag=False,
+        ),
+    ] = None
+    write_known: Annotated[
+        Path | None,
+        Setting(
+            "Write what fails now as a file for --known. The exit code stays: 1 if a check fails.",
+            metavar="FILE",
+        ),
+    ] = None
+    dry_run: Annotated[bool, Setting("Show the checks and their cost; send nothing.")] = False
+
+
+def explain_death(done: Smoke, base_url: str) -> Smoke:
+    """Return the result with how the server ended, if it died and `serve-eval serve` held it."""
+    from dataclasses import replace
+    from urllib.parse import urlsplit
+
+    from serve_eval.errors import EndpointError
+    from serve_eval.workflows.servers.reuse import explain_lost
+
+    if not done.died:
+        return done
+    place = urlsplit(base_url).netloc
+    told = explain_lost(EndpointError(f"no server listens at {place} any more"))
+    return replace(done, stopped=f"{done.stopped}: {told}")
+
+
+def encode_result(done: Smoke, base_url: str, started_at: str) -> bytes:
+    """Return all figures as JSON, in the form that `serve-eval runs view` reads in a folder."""
+    from serve_eval.storage.json_files import pretty_json
+
+    found = {
+        "started_at": started_at,
+        "base_url": base_url,
+        "model": "" if done.deployment is None else done.deployment.model,
+        **{name: getattr(done, name) for name in (*done.__slots__, "counts")},
+    }
+    return pretty_json(found)
+
+
+def save_result(figures: bytes, folder: Path) -> None:
+    """Write all figures into the folder; if that fails, warn and go on to tell the result."""
+    from serve_eval.cli._streams import say
+    from serve_eval.storage.json_files import write_private
+    from serve_eval.storage.story_files import SMOKE
+
+    try:
+        write_private(folder / SMOKE.result, figures)
+    except OSError as error:
+        say(f"warning: {folder / SMOKE.result} could not be written: {error.strerror}")
+
+
+def save_known(done: Smoke, file: Path | None) -> int:
+    """Write the file of known failures, if one is wanted. Return the exit code."""
+    from serve_eval.cli._streams import path_of, say
+    from serve_eval.verdicts.exit_code import INFRASTRUCTURE, worst
+    from serve_eval.workflows.smoke.known import write_known
+
+    if file is None:
+        return done.exit_code
+    if done.stopped or done.deployment is None:
+        say(f"error: --write-known: {file} was not written, because not all checks ran")
+        return worst([done.exit_code, INFRASTRUCTURE])
+    try:
+        here = done.deployment
+        write_known(path_of(file), list(done.rows), model=here.model, server=here.server)
+    except OSError as error:
+        say(f"error: --write-known: {file} cannot be written: {error.strerror}")
+        return worst([done.exit_code, INFRASTRUCTURE])
+    say(f"known failures: {file}; next time: --known {file}")
+    return done.exit_code

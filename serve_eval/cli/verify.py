@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,16 +20,14 @@ from serve_eval.cli._sides import (
     settings_with,
 )
 from serve_eval.cli._verify_options import (
+    FurtherServerOptions,
+    GivenServer,
     PartOptions,
     ProbeOptions,
     ReferenceOptions,
     VerifyOutputOptions,
-    choose_route,
-)
-from serve_eval.cli._verify_servers import (
-    FurtherServerOptions,
-    GivenServer,
     check_pods,
+    choose_route,
     open_given,
     plan_siblings,
     read_servers,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from serve_eval.evidence.prompt_audit.reading import PromptSide
     from serve_eval.schema import Verification, VerificationReference
     from serve_eval.workflows.verify.servers import VerifyRules
+
 
 USUAL = (
     "sibling",
@@ -202,7 +202,6 @@ def _execute(asked: _Asked, faces: FaceOptions) -> int:
     """Register or verify, with remarks on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._async import run_async
     from serve_eval.cli._ending import end
-    from serve_eval.cli._verified import write_result
     from serve_eval.storage.reports.story_results import read_reference, write_reference
     from serve_eval.workflows.verify.document import make_document, make_registered
 
@@ -284,3 +283,27 @@ async def _verify(
             **telling,
         )
         return found, used, addresses
+
+
+def write_result(
+    found: Verification,
+    used: VerificationReference | None,
+    out_dir: Path,
+    addresses: Mapping[str, str],
+) -> dict[str, str]:
+    """Write the result, and the reference that it made, into the folder.
+
+    Return `addresses`, those with which a further command reaches the servers, by name: of servers
+    that a night stops, the plan is what starts them again.
+    """
+    from serve_eval.storage.file_names import VERIFICATION_REFERENCE
+    from serve_eval.storage.reports.folder_results import find_served_plans, shorten_url
+    from serve_eval.storage.reports.story_results import write_reference
+    from serve_eval.storage.story_files import VERIFY
+    from serve_eval.workflows.verify.result import lacks_floor
+
+    VERIFY.write(out_dir, found)
+    if used is not None:
+        write_reference(out_dir / VERIFICATION_REFERENCE, used)
+    plans = find_served_plans(out_dir) if lacks_floor(found) else {}
+    return {name: plans.get(shorten_url(place), place) for name, place in addresses.items()}

@@ -73,8 +73,7 @@ class Evaluator:
         """
         __tracebackhide__ = True
         from serve_eval.plugins.scope import scope
-        from serve_eval.pytest_plugin.foreign import PASSED_ON
-        from serve_eval.pytest_plugin.results import describe_run, shorten_path
+        from serve_eval.pytest_plugin.results import PASSED_ON, describe_run, shorten_path
         from serve_eval.report.run.document import TellingReport
 
         folder = self._workbench.name_folder(self._item.nodeid)
@@ -117,7 +116,7 @@ class Evaluator:
         __tracebackhide__ = True
         from serve_eval.plugins.scope import scope
         from serve_eval.pytest_plugin.compared import build_sides, describe_compared
-        from serve_eval.pytest_plugin.foreign import PASSED_ON
+        from serve_eval.pytest_plugin.results import PASSED_ON
         from serve_eval.workflows.compare.document import TellingComparison
 
         folder = self._workbench.name_folder(self._item.nodeid)
@@ -166,9 +165,8 @@ class Evaluator:
     def _describe_end(self, error: BaseException, folder: Path) -> AccuracyNotMeasured:
         """Return the error of a test that measured nothing, and keep its line."""
         from serve_eval.errors import ServeEvalError
-        from serve_eval.pytest_plugin.foreign import describe_foreign
         from serve_eval.pytest_plugin.lines_of_tests import note_error
-        from serve_eval.pytest_plugin.results import describe_error
+        from serve_eval.pytest_plugin.results import describe_error, describe_foreign
 
         message = (
             describe_error(error, folder, kept=self._keeps)

@@ -59,7 +59,7 @@ def skip_without_room(plan: Plan) -> None:
 @cache
 def has_gpu(kind: str) -> bool:
     """Return True if a GPU here is of this kind: a part of its name, or sm90."""
-    from serve_eval.launchers._machine import smi
+    from serve_eval.launchers._machine import local_gpus as smi
 
     lines = smi.ask("--query-gpu=name,compute_cap", "--format=csv,noheader") or []
     for line in lines:

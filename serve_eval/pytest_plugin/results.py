@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from serve_eval.pytest_plugin.endings import (
+    AccuracyEnding,
     AccuracyNotMeasured,
     AccuracyRegression,
     AccuracyUndecided,
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from serve_eval.report.one_line import OneLine
     from serve_eval.schema import Report, Verdict
     from serve_eval.workflows.diagnose.causes import Leads
+
 
 COLUMNS = 80
 NOT_KEPT = (
@@ -75,7 +78,6 @@ def describe_run(
     that `judges_itself` asked for no reference. A run that detects only drops above `max_detects`
     points decides nothing.
     """
-    from serve_eval.pytest_plugin.deciding import pass_unjudged
     from serve_eval.report.ci import CiState, withhold_cases
     from serve_eval.report.document import print_document
     from serve_eval.report.run.document import make_run_document
@@ -146,7 +148,6 @@ def conclude(
 def describe_error(error: ServeEvalError, folder: Path | None = None, *, kept: bool = True) -> str:
     """Return the text of an error that stopped a run, with the folder of its answers if any."""
     from serve_eval.errors import EndpointError, NotComparableError, PlanError
-    from serve_eval.pytest_plugin.answered import list_counts
     from serve_eval.pytest_plugin.keywords import say_for_tests
 
     # Other errors quote the logs and the commands of servers, which have such flags too.
@@ -285,3 +286,87 @@ def list_properties(
     yield "run_folder", str(folder)
     if commands:
         yield "next", commands[0]
+
+
+_PARTS = ("", "a", "b")
+"""Folders with answers: a run, or the sides of a comparison."""
+
+
+def list_counts(folder: Path) -> list[str]:
+    """Return what was answered of each task of a run, or of the sides of a comparison."""
+    return [line for name in _PARTS for line in _count_in_run(folder / name, name)]
+
+
+def _count_in_run(folder: Path, side: str) -> Iterator[str]:
+    """Yield what was answered of each task of a run, or of a side of a comparison."""
+    from serve_eval.errors import RunFolderError
+    from serve_eval.series.read_runs import count_answers
+
+    try:
+        counts = count_answers(folder)
+    except (OSError, RunFolderError):
+        return
+    by = f" by {side.upper()}" if side else ""
+    for task, answered, planned in counts:
+        yield f"answered so far{by}: {answered} of {planned} of {task}"
+
+
+def pass_unjudged(report: Report, cases: list[CiCase]) -> list[CiCase]:
+    """Return the cases of a run that its test judges itself, since it asked for no reference.
+
+    They pass, unless too many answers are missing: those are errors, as under a verdict.
+    """
+    return [*_list_unjudged(report, cases), *cases[len(report.tasks) :]]
+
+
+def _list_unjudged(report: Report, cases: list[CiCase]) -> Iterator[CiCase]:
+    from serve_eval.report.ci import CiState
+    from serve_eval.schema import VerdictOutcome
+    from serve_eval.verdicts.validity import objections
+
+    for task, case in zip(report.tasks, cases, strict=False):
+        if task.verdict.outcome is not VerdictOutcome.NO_REFERENCE or case.line is None:
+            yield case
+        elif why := objections(task.result):
+            line = replace(case.line, outcome="ERROR", cause=why[0], sure=True)
+            yield replace(case, state=CiState.ERROR, line=line)
+        else:
+            yield replace(case, state=CiState.PASSED)
+
+
+PASSED_ON = (
+    KeyboardInterrupt,
+    SystemExit,
+    GeneratorExit,
+    pytest.exit.Exception,
+    pytest.skip.Exception,
+    AccuracyEnding,
+)
+"""Exceptions that end the session, or a test by intent."""
+_LIMITS = (
+    "The test ended while it waited for the server, so nothing was judged. sample_timeout_s= and"
+    " stall_timeout_s= of evaluate() end the wait for a server that hangs, before the time limit"
+    " of the test."
+)
+
+
+def describe_foreign(error: BaseException, folder: Path) -> str:
+    """Return the text of an exception from outside, with what was answered until then.
+
+    A traceback follows if the exception is not an outcome of pytest.
+    """
+    said = str(error).strip() or "no message"
+    lines = [f"{type(error).__name__}: {said.splitlines()[0]}", _LIMITS, *_list_answered(folder)]
+    if not isinstance(error, pytest.fail.Exception):
+        lines += ["", *"".join(traceback.format_exception(error)).splitlines()]
+    return "\n".join(lines)
+
+
+def _list_answered(folder: Path) -> Iterator[str]:
+    """Yield what was answered of each task, and the folder that holds it."""
+
+    if not folder.is_dir():
+        yield "nothing was asked yet"
+        return
+    yield from list_counts(folder) or ["nothing was asked yet"]
+    yield f"run folder: {shorten_path(folder)}"

@@ -15,7 +15,7 @@ from typing import Literal
 
 from serve_eval import __version__
 from serve_eval.errors import SandboxError, install_command
-from serve_eval.launchers._machine import smi
+from serve_eval.launchers._machine import local_gpus
 from serve_eval.report.ci import CiCase, CiState, CiSuite
 from serve_eval.report.document import (
     Block,
@@ -88,7 +88,7 @@ def examine(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     yield _look_at_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield _look_at_key(environ)
     yield _look_at_isolation()
-    yield _look_at_gpus(smi.ask("--query-gpu=name", "--format=csv,noheader"))
+    yield _look_at_gpus(local_gpus.ask("--query-gpu=name", "--format=csv,noheader"))
     yield from (_look_for_program(name, purpose) for name, purpose in PROGRAMS.items())
     yield from _look_for_extras(metadata.requires("serve-eval") or [])
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.cli._commands import COMMANDS
-from serve_eval.cli._completion import complete
-from serve_eval.cli.setup_completion import SCRIPTS
+from serve_eval.cli.setup_completion import SCRIPTS, complete
 from tests.cli.command import environment, serve_eval
 
 

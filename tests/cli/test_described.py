@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.cli._described import WIDTH, describe_plugin
-from serve_eval.cli._described_task import describe_task
+from serve_eval.cli._described import WIDTH, describe_plugin, describe_task
 from serve_eval.datasets.known import KNOWN
 from serve_eval.datasets.local import find_sources
 from serve_eval.errors import DatasetError

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from serve_eval.cli._half_way import HalfWay
+from serve_eval.cli._ending import HalfWay
 from serve_eval.schema import FailureKind
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.cli._kept import explain_kept
+from serve_eval.cli._async import explain_kept
 from tests.cli.command import serve_eval
 
 RECORDS = {

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from serve_eval.launchers._standin.faults import Faults
-from serve_eval.launchers._standin.model import MadeUpModel
+from serve_eval.launchers._standin.model import MadeUpModel, Thinks
 from serve_eval.launchers._standin.options import Flavour
-from serve_eval.launchers._standin.thinking import Thinks
 from serve_eval.launchers._standin.worker import create
 from serve_eval.launchers._standin.worker_config import WorkerConfig
 from serve_eval.protocol.presets import read_presets

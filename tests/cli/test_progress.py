@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from serve_eval.cli._progress import DrawnProgress, LoggedProgress, progress
-from serve_eval.cli._progress_line import (
+from serve_eval.cli._progress import (
     WORDS,
+    DrawnProgress,
+    LoggedProgress,
     TaskState,
     format_drawn,
     format_failures,
     format_logged,
+    progress,
 )
 from serve_eval.schema import FailureKind
 from tests.cli.command import serve_eval

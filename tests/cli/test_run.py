@@ -16,7 +16,7 @@ import pytest
 
 from serve_eval.cli import _dry_run
 from serve_eval.launchers import simulated
-from serve_eval.launchers._process.own_server import own_server
+from serve_eval.launchers._process.server_process import own_server
 from serve_eval.schema import Plan, Spec
 from tests.cli.command import environment, in_a_process, serve_eval
 

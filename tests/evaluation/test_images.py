@@ -10,8 +10,8 @@ from serve_eval.client.client import Client
 from serve_eval.client.wire_format import wire
 from serve_eval.datasets.small_media import shape
 from serve_eval.evaluation.engine.lane import arrange
+from serve_eval.launchers._simulated.answer_file import MEDIA_TOKENS
 from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
-from serve_eval.launchers._simulated.words import MEDIA_TOKENS
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import (
     Endpoint,

@@ -16,6 +16,7 @@ from serve_eval.client.client import Client
 from serve_eval.datasets import small_media
 from serve_eval.datasets.media import audio_part, image_part, video_part
 from serve_eval.errors import DatasetError
+from serve_eval.launchers._simulated.answer_file import MEDIA_TOKENS
 from serve_eval.launchers._simulated.simulator import (
     STATS,
     SimulatorConfig,
@@ -23,7 +24,6 @@ from serve_eval.launchers._simulated.simulator import (
     create_app,
     serve,
 )
-from serve_eval.launchers._simulated.words import MEDIA_TOKENS
 from serve_eval.schema import (
     Endpoint,
     Failure,

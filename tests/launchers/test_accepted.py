@@ -35,8 +35,7 @@ from serve_eval.launchers._trtllm.deployments import (
     ServerSide,
 )
 from serve_eval.launchers._trtllm.flavour import FLAG, adapt
-from serve_eval.launchers._trtllm.parts import list_parts
-from serve_eval.launchers._trtllm.servers import build_servers
+from serve_eval.launchers._trtllm.servers import build_servers, list_parts
 from serve_eval.schema import LaunchContext
 
 FLAVOURS: tuple[Flavour, ...] = ("v12", "main")

@@ -10,7 +10,8 @@ import pytest
 from aiohttp import web
 
 from serve_eval.launchers._embedded.server import create_app as embedded
-from serve_eval.launchers._http import arrival, server
+from serve_eval.launchers._http import server
+from serve_eval.launchers._http import server as arrival
 from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers._simulated.simulator import SimulatorConfig
 from serve_eval.launchers._simulated.simulator import create_app as simulated

@@ -12,8 +12,7 @@ import pytest
 from serve_eval.errors import LaunchError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.launchers import trtllm
-from serve_eval.launchers._fleet import log_watch
-from serve_eval.launchers._process import activity
+from serve_eval.launchers._fleet import running
 from serve_eval.launchers._standin.options import Flavour
 from serve_eval.schema import LaunchContext, Plan, Report
 from tests.launchers.dead_servers import DEAD, FRAMES, WARNINGS, Dead, measured
@@ -47,8 +46,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
         "STILL_S": 1.0,
         "UNSEEN_S": 2.0,
     }.items():
-        monkeypatch.setattr(log_watch, name, seconds)
-    monkeypatch.setattr(activity, "SAMPLE_S", 0.1)
+        monkeypatch.setattr(running, name, seconds)
+    monkeypatch.setattr(running, "SAMPLE_S", 0.1)
 
 
 # Dead
@@ -176,7 +175,7 @@ def test_a_healthy_server_that_prints_all_of_them_as_warnings_goes_on(
     launcher: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
 ) -> None:
     """Timestamps are as users have them, and the silence exceeds the limit for a known cause."""
-    standin(faults={"says": WARNINGS, "says_s": log_watch.CAUGHT_S + 3})
+    standin(faults={"says": WARNINGS, "says_s": running.CAUGHT_S + 3})
     assert run(plan_of(launcher), tmp_path / "run").tasks[0].result.scored == 20
 
 
@@ -202,7 +201,7 @@ def test_a_server_that_works_on_after_a_traceback_goes_on(
 def test_a_server_that_writes_on_after_a_traceback_goes_on(
     standin: Standin, plan_of: PlanOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_watch, "STILL_S", 0.8)
+    monkeypatch.setattr(running, "STILL_S", 0.8)
     standin(faults={"says": MEMORY.warning + "\n" + UNKNOWN}, STANDIN_LOAD_S="2")
     assert run(plan_of("trtllm"), tmp_path / "run").tasks[0].result.scored == 20
 

@@ -14,8 +14,8 @@ import pytest
 
 from serve_eval.errors import EndpointError, LaunchError, PlanError, ServeEvalError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.launchers._fleet import fatal_watch, readiness
-from serve_eval.launchers._logs import levels
+from serve_eval.launchers._fleet import readiness, running
+from serve_eval.launchers._logs import lines
 from serve_eval.schema import Plan, Report
 
 slow = pytest.mark.slow
@@ -289,7 +289,7 @@ def test_an_engine_that_fails_for_good_ends_the_run_before_requests_fail(
 def test_only_an_error_after_which_an_engine_computes_nothing_is_fatal(
     line: str, fatal: bool
 ) -> None:
-    found = levels.level(line) in ("E", "C", "F") and fatal_watch.FATAL.search(line) is not None
+    found = lines.level(line) in ("E", "C", "F") and running.FATAL.search(line) is not None
     assert found is fatal
 
 

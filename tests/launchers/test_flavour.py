@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.launchers._trtllm import known_flags
+from serve_eval.launchers._trtllm import version
 from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.launchers._trtllm.flavour import adapt_to_machine
 
@@ -141,12 +141,12 @@ def test_a_damaged_record_is_as_none(
 def test_how_long_it_holds(
     image: str | None, age_s: float, holds: bool, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = known_flags.key(("sh", "serve"), os.environ, image)
-    known_flags.remember(key, frozenset({"--port"}))
+    key = version.key(("sh", "serve"), os.environ, image)
+    version.remember(key, frozenset({"--port"}))
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + age_s)
-    assert known_flags.read_remembered(key) == (frozenset({"--port"}) if holds else None)
-    assert known_flags.read_remembered([*key, "more"]) is None
+    assert version.read_remembered(key) == (frozenset({"--port"}) if holds else None)
+    assert version.read_remembered([*key, "more"]) is None
 
 
 def test_without_a_folder_to_write_it_is_asked_every_time(
@@ -164,8 +164,8 @@ def test_without_a_variable_it_is_in_the_home_folder(
     monkeypatch.setenv("HOME", str(tmp_path))
     for value in ("", "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", value)
-        known_flags.remember(["image", "i", value], frozenset({"--port"}))
-        assert known_flags.read_remembered(["image", "i", value]) == frozenset({"--port"})
+        version.remember(["image", "i", value], frozenset({"--port"}))
+        assert version.read_remembered(["image", "i", value]) == frozenset({"--port"})
     assert len(list((tmp_path / ".cache/serve-eval/flags").iterdir())) == 2
 
 

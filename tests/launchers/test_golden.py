@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from serve_eval.cli._launch_preview import lines, preview
+from serve_eval.cli._dry_run import lines, preview
 from serve_eval.errors import PlanError
 from serve_eval.schema import Plan, Spec
 from serve_eval.yaml_source import parse

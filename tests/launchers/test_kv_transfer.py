@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from serve_eval.launchers import container, slurm, trtllm_disaggregated
-from serve_eval.launchers._trtllm import deployments, kv_transfer
-from serve_eval.launchers._trtllm.kv_transfer import Ways
-from serve_eval.launchers._trtllm.parts import summarise_transfer
+from serve_eval.launchers._trtllm import deployments, server_variables
+from serve_eval.launchers._trtllm.server_variables import Ways
+from serve_eval.launchers._trtllm.servers import summarise_transfer
 from serve_eval.schema import LaunchContext
 
 UUID = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n"
@@ -45,14 +45,14 @@ def test_links_are_those_that_nvidia_smi_shows(
 ) -> None:
     (smi / "said").write_text(text)
     (smi / "code").write_text(str(code))
-    assert kv_transfer.nvlink() is found
+    assert server_variables.nvlink() is found
 
 
 def test_nothing_is_assumed_without_nvidia_smi(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert kv_transfer.nvlink() is None
+    assert server_variables.nvlink() is None
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_nothing_is_assumed_without_nvidia_smi(
     ],
 )
 def test_the_ways_of_ucx(backend: str, ways: Ways | None, found: dict[str, str]) -> None:
-    assert kv_transfer.variables(backend, ways) == found
+    assert server_variables.variables(backend, ways) == found
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_what_is_told(
     deployment = deployments.Disaggregated(**options)
     summary = summarise_transfer(deployment, context, ways)
     assert summary is not None
-    assert told in kv_transfer.describe_transfer(summary)
+    assert told in server_variables.describe_transfer(summary)
     assert summarise_transfer(deployments.Aggregated(), context, ways) is None
 
 
@@ -145,4 +145,4 @@ def test_what_a_user_hands_on_is_not_set_anew(
 def test_the_ways_of_a_cluster_are_kept_only_where_they_are_named(
     names: list[str], environ: dict[str, str], kept: set[str]
 ) -> None:
-    assert kv_transfer.list_inherited(names, environ) == kept
+    assert server_variables.list_inherited(names, environ) == kept

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.launchers._logs import growing_log
-from serve_eval.launchers._logs.growing_log import Line, LogLines, clean
+from serve_eval.launchers._logs import lines as growing_log
+from serve_eval.launchers._logs.lines import Line, LogLines, clean
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serve_eval.launchers._logs.causes import find_known
-from serve_eval.launchers._logs.growing_log import clean
+from serve_eval.launchers._logs.lines import clean
 from serve_eval.launchers._logs.signs import Sign, Signs, Strength
 from tests.launchers.dead_servers import DEAD, FRAMES, MPI_LOGS, WARNINGS, Dead
 

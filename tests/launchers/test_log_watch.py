@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import LaunchError
-from serve_eval.launchers._fleet import log_watch
-from serve_eval.launchers._fleet.log_watch import LogWatch, ends
-from serve_eval.launchers._logs.growing_log import LogLines
+from serve_eval.launchers._fleet import running as log_watch
+from serve_eval.launchers._fleet import running as process_activity
+from serve_eval.launchers._fleet.running import Activity, LogWatch, Used, busy, ends, measure_use
+from serve_eval.launchers._logs.lines import LogLines
 from serve_eval.launchers._logs.signs import Strength
-from serve_eval.launchers._process import activity as process_activity
-from serve_eval.launchers._process.activity import Activity, Used, busy, measure_use
 from tests.launchers.dead_servers import FRAMES
 
 OOM = f"{FRAMES}torch.OutOfMemoryError: CUDA out of memory.\n"

@@ -6,8 +6,12 @@ import re
 
 import pytest
 
-from serve_eval.launchers._logs.causes import find_known, read_causes
-from serve_eval.launchers._logs.words import WordIndex, find_required_words
+from serve_eval.launchers._logs.causes import (
+    WordIndex,
+    find_known,
+    find_required_words,
+    read_causes,
+)
 from tests.launchers.failure_logs import every, sound
 
 

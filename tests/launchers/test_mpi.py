@@ -18,7 +18,7 @@ from serve_eval.launchers import container, llama_cpp, slurm, trtllm, trtllm_dis
 from serve_eval.launchers._logs.last_error import cause
 from serve_eval.launchers._process import environment
 from serve_eval.launchers._slurm.step_container import SlurmContainer
-from serve_eval.launchers._trtllm import mpi
+from serve_eval.launchers._trtllm import server_variables
 from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.launchers._trtllm.deployments import Disaggregated
 from serve_eval.plugins import registry
@@ -56,7 +56,7 @@ SETTINGS = {
 
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mpi, "we_are_root", lambda: True)
+    monkeypatch.setattr(server_variables, "we_are_root", lambda: True)
 
 
 @pytest.mark.parametrize(
@@ -191,22 +191,26 @@ def test_what_is_not_passed_on_is_told_with_the_reason() -> None:
     environ = {"UCX_TLS": "rc", "OMPI_MCA_btl": "tcp", "PATH": "/bin", "OMPI_COMM_WORLD_RANK": "0"}
     replaced = "your UCX_TLS; the launcher or the plan sets it there"
     outside = "your OMPI_MCA_btl; to pass it into a container, name it in its pass_env"
-    assert mpi.describe_ranks([server("a")], environ) == []
+    assert server_variables.describe_ranks([server("a")], environ) == []
     three = [
         server(name, env={"UCX_TLS": value})
         for name, value in (("a", "^ib"), ("b", "^ib"), ("c", "rc"))
     ]
-    assert mpi.describe_ranks(three, environ) == [f"not passed on to a and 1 more: {replaced}"]
-    assert mpi.describe_ranks([server("a", "srun", "env", "UCX_TLS=^ib")], environ) == [
-        f"not passed on to a: {replaced}"
+    assert server_variables.describe_ranks(three, environ) == [
+        f"not passed on to a and 1 more: {replaced}"
     ]
+    assert server_variables.describe_ranks(
+        [server("a", "srun", "env", "UCX_TLS=^ib")], environ
+    ) == [f"not passed on to a: {replaced}"]
     within = server("a", "docker", "-e", "UCX_TLS=^ib", image="i")
-    assert mpi.describe_ranks([within], environ) == [
+    assert server_variables.describe_ranks([within], environ) == [
         f"not passed on to a: {outside}",
         f"not passed on to a: {replaced}",
     ]
     assert (
-        mpi.describe_ranks([server("a", image="i", pass_env=("UCX_TLS", "OMPI_MCA_btl"))], environ)
+        server_variables.describe_ranks(
+            [server("a", image="i", pass_env=("UCX_TLS", "OMPI_MCA_btl"))], environ
+        )
         == []
     )
 

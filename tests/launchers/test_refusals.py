@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_eval.launchers._logs.refusals import Refusals
+from serve_eval.launchers._logs.causes import Refusals
 
 KEY = (500, '{"detail": "Internal disaggregated authentication key is required"}')
 TRANSCEIVER = (400, "kv_cache_transceiver is disabled, please set")

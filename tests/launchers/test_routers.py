@@ -11,9 +11,9 @@ import pytest
 
 from serve_eval.errors import PlanError
 from serve_eval.launchers import trtllm_disaggregated
+from serve_eval.launchers._standin.cluster import TYPES
 from serve_eval.launchers._standin.options import ALL
-from serve_eval.launchers._standin.routers import TYPES
-from serve_eval.launchers._trtllm import router_types
+from serve_eval.launchers._trtllm import version
 from serve_eval.launchers._trtllm.command_line import Place, Server, to_yaml
 from serve_eval.launchers._trtllm.flavour import adapt
 from serve_eval.plugins import registry
@@ -68,7 +68,7 @@ def test_every_type_of_any_version_is_taken(name: str) -> None:
 
 def test_every_flavour_of_the_stand_in_has_the_first_three() -> None:
     assert set(TYPES) == set(ALL)
-    assert all(names[:3] == router_types.TYPES[:3] for names in TYPES.values())
+    assert all(names[:3] == version.TYPES[:3] for names in TYPES.values())
 
 
 def _server(router: object, *, probe: tuple[str, ...] = PROBE) -> Server:
@@ -92,7 +92,7 @@ def test_what_a_version_answers_with_500_is_refused(
     router: object, flags: frozenset[str], refused: bool
 ) -> None:
     server = _server(router)
-    assert bool(router_types.problems(server, flags)) == refused
+    assert bool(version.problems(server, flags)) == refused
     if refused:
         with pytest.raises(PlanError, match="this version answers 500 to every request"):
             adapt([server], {PROBE: flags})
@@ -101,7 +101,7 @@ def test_what_a_version_answers_with_500_is_refused(
 
 
 def test_other_servers_have_no_router() -> None:
-    assert router_types.problems(_server(TOKENS, probe=("trtllm-serve", "serve")), OLD) == []
+    assert version.problems(_server(TOKENS, probe=("trtllm-serve", "serve")), OLD) == []
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ from serve_eval.launchers._slurm.srun import SlurmSteps, step
 from serve_eval.launchers._slurm.step_container import SlurmContainer
 from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.launchers._trtllm.containers import TIED
-from serve_eval.launchers._trtllm.parts import Part
+from serve_eval.launchers._trtllm.servers import Part
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.launchers.conftest import Engine

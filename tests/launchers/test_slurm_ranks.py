@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.launchers._slurm.rank_tasks import (
+from serve_eval.launchers._slurm.srun import (
     HELD,
     HOLDER,
     PORTS_EACH,

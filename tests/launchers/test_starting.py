@@ -14,7 +14,7 @@ from serve_eval.errors import LaunchError
 from serve_eval.launchers import external, trtllm
 from serve_eval.launchers._fleet import readiness
 from serve_eval.launchers._fleet.loading import says_so
-from serve_eval.launchers._standin.starting import HEADERS
+from serve_eval.launchers._standin.serving import HEADERS
 from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
 from tests.scripted_server import EVERY_PATH, ScriptedServer, answer, fail

@@ -22,11 +22,11 @@ from serve_eval.launchers._fleet import fleet
 from serve_eval.launchers._logs.last_error import cause
 from serve_eval.launchers._standin.arguments import group
 from serve_eval.launchers._standin.options import Flavour
-from serve_eval.launchers._trtllm import disaggregated, known_flags, shared_key, version
+from serve_eval.launchers._trtllm import disaggregated, shared_key, version
+from serve_eval.launchers._trtllm import version as known_flags
 from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.launchers._trtllm.flavour import FLAG, adapt
-from serve_eval.launchers._trtllm.parts import list_parts
-from serve_eval.launchers._trtllm.servers import build_servers
+from serve_eval.launchers._trtllm.servers import build_servers, list_parts
 from serve_eval.plugins import registry
 from serve_eval.plugins.declarations import find_structure
 from serve_eval.schema import Endpoint, LaunchContext

@@ -14,7 +14,7 @@ import pytest
 
 from serve_eval.launchers import trtllm
 from serve_eval.launchers._logs.last_error import cause
-from serve_eval.launchers._trtllm.mpi import AS_ROOT
+from serve_eval.launchers._trtllm.server_variables import AS_ROOT
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.mpi.conftest import ROOT, Mpi, ranks, until
 from tests.standin.process import FOLDER as STANDIN

@@ -20,7 +20,7 @@ import gguf
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from serve_eval.launchers._embedded.damage import Damage
-from serve_eval.launchers._embedded.weights import Array, read
+from serve_eval.launchers._embedded.model import Array, read
 
 NAMES = {
     "input_layernorm": "attn_norm",

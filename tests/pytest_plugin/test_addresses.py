@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.pytest_plugin.options import NO_ADDRESS
-from serve_eval.pytest_plugin.session_line import UNUSED_ADDRESS
+from serve_eval.pytest_plugin.plugin import UNUSED_ADDRESS
 from tests.pytest_plugin.run_pytest import run_pytest
 from tests.scripted_server import ScriptedServer, answer, models
 from tests.standin.process import free_port

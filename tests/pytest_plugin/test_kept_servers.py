@@ -11,7 +11,7 @@ import pytest
 
 from serve_eval.errors import NoRoomError
 from serve_eval.plan.prepared_task import PreparedTask
-from serve_eval.pytest_plugin.kept_servers import KeptServers
+from serve_eval.pytest_plugin.workbench import KeptServers
 from serve_eval.schema import Endpoint, Limits, Plan, Spec
 
 

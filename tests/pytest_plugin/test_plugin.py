@@ -42,8 +42,8 @@ def test_nothing_is_imported_before_a_test_asks_for_an_evaluation() -> None:
         "serve_eval.pytest_plugin.endings",
         "serve_eval.pytest_plugin.options",
         "serve_eval.pytest_plugin.plugin",
-        "serve_eval.pytest_plugin.session_line",
-        "serve_eval.pytest_plugin.unrewritten",
+        "serve_eval.pytest_plugin.plugin",
+        "serve_eval.pytest_plugin.plugin",
     ]
 
 

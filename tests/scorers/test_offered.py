@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from serve_eval.launchers._http.answers import Generated
 from serve_eval.launchers._http.requests import understand
-from serve_eval.launchers._simulated import tools
+from serve_eval.launchers._simulated import guided
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import (
@@ -93,7 +93,7 @@ def called(response: Response) -> Response:
         "max_tokens": 1000,
     }
     ask = understand(msgspec.json.encode(body), chat=True, models=None)
-    told = tools.split_calls(Generated(response.text, "stop"), ask)
+    told = guided.split_calls(Generated(response.text, "stop"), ask)
     calls = tuple(ToolCall(call.name, call.arguments) for call in told.calls)
     return Response(text=told.text or "", finish_reason=told.finish_reason, tool_calls=calls)
 

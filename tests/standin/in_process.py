@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from serve_eval.launchers._http.server import serve_app
-from serve_eval.launchers._standin.auth import KEY
-from serve_eval.launchers._standin.config import orchestrator
+from serve_eval.launchers._standin.config import KEY, orchestrator
 from serve_eval.launchers._standin.faults import Faults
 from serve_eval.launchers._standin.model import MadeUpModel
 from serve_eval.launchers._standin.options import Flavour

@@ -11,8 +11,8 @@ from typing import Any
 
 from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers._standin.faults import Faults
+from serve_eval.launchers._standin.generation import ThoughtsForm
 from serve_eval.launchers._standin.model import MadeUpModel
-from serve_eval.launchers._standin.thoughts import ThoughtsForm
 from serve_eval.launchers._standin.worker import create
 from serve_eval.launchers._standin.worker_config import WorkerConfig
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.launchers._standin.thoughts import ThoughtsForm
+from serve_eval.launchers._standin.generation import ThoughtsForm
 from tests.cli.command import serve_eval
 from tests.thinking.flavours import FLAVOURS, flavour_in_thread
 from tests.thinking.trials import smoke_once, watch_once

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from serve_eval.launchers._standin.thoughts import ThoughtsForm
+from serve_eval.launchers._standin.generation import ThoughtsForm
 from tests.cli.command import serve_eval
 from tests.thinking.flavours import FLAVOURS, LONG, flavour_in_thread
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from serve_eval.launchers._embedded import weights
+from serve_eval.launchers._embedded import model
 from serve_eval.launchers.embedded import WEIGHTS
 
 GROUP = 32
@@ -28,10 +28,10 @@ def write_model(kind: str, folder: Path) -> Path:
     shutil.copytree(WEIGHTS, folder)
     linear = {
         name: tensor
-        for name, tensor in weights.read(WEIGHTS).items()
+        for name, tensor in model.read(WEIGHTS).items()
         if name.endswith("_proj.weight")
     }
-    kept = {n: t for n, t in weights.read(WEIGHTS).items() if n not in linear}
+    kept = {n: t for n, t in model.read(WEIGHTS).items() if n not in linear}
     found: dict[str, NDArray[Any]] = dict(kept)
     for name, tensor in linear.items():
         found |= _MAKE[kind](name.removesuffix(".weight"), tensor)
@@ -43,17 +43,17 @@ def write_model(kind: str, folder: Path) -> Path:
     return folder
 
 
-def _round(name: str, weight: weights.Array) -> Tensors:
-    return {f"{name}.weight": weights.round_weight(weight, 3, None)}
+def _round(name: str, weight: model.Array) -> Tensors:
+    return {f"{name}.weight": model.round_weight(weight, 3, None)}
 
 
-def _quantise_8(name: str, weight: weights.Array) -> Tensors:
+def _quantise_8(name: str, weight: model.Array) -> Tensors:
     scale = np.abs(weight).max(axis=1, keepdims=True) / np.float32(127)
     values = np.rint(weight / scale).astype(np.int8)
     return {f"{name}.weight": values, f"{name}.weight_scale": scale.astype(np.float32)}
 
 
-def _quantise_4(name: str, weight: weights.Array) -> Tensors:
+def _quantise_4(name: str, weight: model.Array) -> Tensors:
     rows, columns = weight.shape
     groups = weight.reshape(rows, columns // GROUP, GROUP)
     scale = np.abs(groups).max(axis=2, keepdims=True) / np.float32(7)
@@ -102,7 +102,7 @@ _TYPES = {"int8": "I8", "int32": "I32", "int64": "I64"}
 
 
 def _write_safetensors(path: Path, tensors: Tensors) -> None:
-    """Write a file of the format that `launchers/_embedded/weights.py` reads; floats as BF16."""
+    """Write a file of the format that `launchers/_embedded/model.py` reads; floats as BF16."""
     header: dict[str, Any] = {}
     parts: list[bytes] = []
     at = 0
@@ -120,7 +120,7 @@ def _write_safetensors(path: Path, tensors: Tensors) -> None:
     path.write_bytes(len(head).to_bytes(8, "little") + head + b"".join(parts))
 
 
-def _to_bfloat16(values: weights.Array) -> NDArray[np.uint16]:
+def _to_bfloat16(values: model.Array) -> NDArray[np.uint16]:
     """Return the upper halves of the numbers, rounded to nearest, ties to even."""
     bits = np.ascontiguousarray(values).view(np.uint32).astype(np.uint64)
     return np.asarray(((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16))

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.datasets.generated import problems
-from serve_eval.launchers._embedded.chat import Chat
 from serve_eval.launchers._embedded.model import Model
-from serve_eval.launchers._embedded.tokenizer import Tokenizer
+from serve_eval.launchers._embedded.tokenizer import Chat, Tokenizer
 from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.schema import Message
 

@@ -13,9 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_eval.launchers._embedded.engine import CHUNK, PER_TURN, ROWS, Engine
-from serve_eval.launchers._embedded.generation import Generation, Wanted
+from serve_eval.launchers._embedded.generation import (
+    Generation,
+    Shaping,
+    Wanted,
+    draw_token,
+    penalise,
+)
 from serve_eval.launchers._embedded.model import Model
-from serve_eval.launchers._embedded.shaping import Shaping, draw_token, penalise
 from serve_eval.launchers._embedded.tokenizer import Tokenizer
 from tests.launchers.embedded import tiny
 

@@ -10,10 +10,9 @@ import pytest
 
 from serve_eval.errors import LaunchError
 from serve_eval.launchers import embedded
-from serve_eval.launchers._embedded.engine import Engine
+from serve_eval.launchers._embedded.engine import BLOCK, Engine, PrefixCache, PrefixCaching
 from serve_eval.launchers._embedded.generation import Generation, Wanted
 from serve_eval.launchers._embedded.model import Model
-from serve_eval.launchers._embedded.prefix_cache import BLOCK, PrefixCache, PrefixCaching
 from serve_eval.launchers._embedded.tokenizer import Tokenizer
 from serve_eval.schema import LaunchContext
 from tests.launchers.embedded.test_engine import _greedy, _ids, _run

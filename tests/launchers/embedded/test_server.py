@@ -17,7 +17,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from serve_eval.launchers._embedded import fields
+from serve_eval.launchers._embedded import server
 from serve_eval.launchers._embedded.engine import Engine
 from serve_eval.launchers._embedded.generation import Generation, Wanted
 from serve_eval.launchers._embedded.server import create_app
@@ -467,8 +467,8 @@ HARMLESS: dict[str, object] = {
 
 def test_every_field_of_trtllm_serve_is_honoured_or_refused(tell: Tell) -> None:
     known = requests.TEXT_FIELDS | requests.CHAT_FIELDS
-    assert {name for name, _ in REFUSED} == set(fields.NEUTRAL)
-    assert known == {*HONOURED, *HARMLESS, *fields.NEUTRAL}
+    assert {name for name, _ in REFUSED} == set(server.NEUTRAL)
+    assert known == {*HONOURED, *HARMLESS, *server.NEUTRAL}
 
     async def story(peer: Peer) -> None:
         for path, own in (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from serve_eval.launchers._embedded.damage import Damage
-from serve_eval.launchers._embedded.weights import read
+from serve_eval.launchers._embedded.model import read
 from tests.launchers.embedded import tiny
 
 LINEAR = "model.layers.1.mlp.down_proj.weight"

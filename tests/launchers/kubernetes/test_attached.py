@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from serve_eval.launchers._kubernetes import logs, waiting, watch
+from serve_eval.launchers._kubernetes import logs, watch
+from serve_eval.launchers._kubernetes import watch as waiting
 from tests.cli.command import serve_eval
 from tests.launchers.kubernetes.mock_cluster import DIGEST, SERVICE, MockCluster, pod, service
 

@@ -12,7 +12,8 @@ import pytest
 
 from serve_eval.errors import LaunchError
 from serve_eval.launchers import kubernetes
-from serve_eval.launchers._kubernetes import surroundings, waiting, watch
+from serve_eval.launchers._kubernetes import surroundings, watch
+from serve_eval.launchers._kubernetes import watch as waiting
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.launchers.kubernetes.mock_cluster import (
     NAMESPACE,

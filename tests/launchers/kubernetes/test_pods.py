@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import LaunchError
-from serve_eval.launchers._kubernetes.pods import find_end, read_pod
-from serve_eval.launchers._kubernetes.records import mask_words
+from serve_eval.launchers._kubernetes.pods import find_end, mask_words, read_pod
 from serve_eval.launchers._kubernetes.services import read_service
 from tests.launchers.kubernetes.mock_cluster import NAMESPACE, container_status, pod, service
 

@@ -19,7 +19,7 @@ import pytest
 
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.launchers import vllm_disaggregated
-from serve_eval.launchers._vllm import transfer
+from serve_eval.launchers._vllm import deployment
 from serve_eval.launchers._vllm.deployment import VllmDisaggregatedOptions
 from serve_eval.launchers.vllm_disaggregated import job_size, launch
 from serve_eval.plugins import registry
@@ -95,7 +95,7 @@ def test_the_size_of_a_job(options: dict[str, Any], gpus: int) -> None:
     ],
 )
 def test_the_report_has_the_transports_of_both_sides(env: Any, tls: str | None) -> None:
-    assert transfer.summarise("nixl", env).ucx_tls == tls
+    assert deployment.summarise("nixl", env).ucx_tls == tls
 
 
 def _launched(

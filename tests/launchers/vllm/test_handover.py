@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from serve_eval.launchers._vllm.handover import (
+from serve_eval.launchers._vllm.orchestrator import (
     FIRST,
     build_first,
     build_second,

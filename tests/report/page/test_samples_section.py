@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from serve_eval.cli._page import save
+from serve_eval.cli._ending import save
 from serve_eval.errors import RunFolderError
 from serve_eval.report.page.columns import pack
 from serve_eval.report.page.sample_data import PageTask, SampleData, show_samples

@@ -19,8 +19,8 @@ from serve_eval.errors import EndpointError, NotComparableError, PlanError, RunF
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.launchers._standin.generation import ThoughtsForm
 from serve_eval.launchers._standin.options import Flavour
-from serve_eval.launchers._standin.thoughts import ThoughtsForm
 from serve_eval.processes.resources import CoreLoad
 from serve_eval.schema import Attributed, Endpoint, Limits, Plan, Progress, Spec
 from serve_eval.storage.story_files import ATTRIBUTE

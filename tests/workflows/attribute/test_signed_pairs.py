@@ -18,7 +18,7 @@ from serve_eval.errors import PlanError
 from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.launchers._standin import auth
+from serve_eval.launchers._standin import config
 from serve_eval.launchers._trtllm import shared_key
 from serve_eval.schema import Attributed, Endpoint, Limits, Plan, ServerInfo, Spec
 from serve_eval.workflows.attribute import legs
@@ -113,11 +113,11 @@ def test_a_variable_that_is_not_set_is_refused(plan: Plan, tmp_path: Path) -> No
 )
 def test_the_signature_is_the_one_that_a_worker_computes(params: dict[str, object]) -> None:
     signed = legs.sign(KEY, params)
-    auth.check(KEY, params, signed)
-    assert bool(signed) == any(params.get(name) is not None for name in auth._SIGNED)
+    config.check(KEY, params, signed)
+    assert bool(signed) == any(params.get(name) is not None for name in config._SIGNED)
     if signed:
         with pytest.raises(ValueError, match="Invalid internal"):
-            auth.check("ef" * 32, params, signed)
+            config.check("ef" * 32, params, signed)
 
 
 def test_the_signature_of_known_data_is_as_published() -> None:

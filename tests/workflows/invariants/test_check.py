@@ -22,7 +22,7 @@ from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app
-from serve_eval.launchers._standin import skills
+from serve_eval.launchers._standin import model
 from serve_eval.launchers.simulated import probability
 from serve_eval.report.document import print_document
 from serve_eval.schema import Invariants, Limits, Plan, Spec
@@ -295,7 +295,7 @@ def _passkey(prompt: str, faulty: bool) -> Reply | None:
     if "pass key" not in prompt:
         return None
     return answer(
-        " 00000" if faulty else skills.answer(prompt) or "", usage=(len(prompt.split()), 1)
+        " 00000" if faulty else model.answer(prompt) or "", usage=(len(prompt.split()), 1)
     )
 
 

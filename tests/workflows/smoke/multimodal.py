@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from serve_eval.datasets.small_media import dot, number, shape
-from serve_eval.launchers._http.errors import RefusedRequest
+from serve_eval.launchers._http.requests import RefusedRequest
 from serve_eval.launchers._simulated.media import accept_media
 from serve_eval.launchers._simulated.simulator import SimulatorConfig
 from serve_eval.schema import MediaPart, Message

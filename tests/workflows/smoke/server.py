@@ -14,7 +14,7 @@ from aiohttp import web
 
 from serve_eval.checks.kinds import answering
 from serve_eval.launchers._simulated import guided
-from serve_eval.launchers._standin import skills
+from serve_eval.launchers._standin import model
 from serve_eval.schema import Message
 from tests.scripted_server import (
     EVERY_PATH,
@@ -360,7 +360,7 @@ class _Script:
         skilled = (
             None
             if self.has("unskilled") or self.has("one_word")
-            else skills.answer((Message(role="user", content=prompt),))
+            else model.answer((Message(role="user", content=prompt),))
         )
         if skilled is not None:
             return skilled.strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from serve_eval.launchers._standin import skills
+from serve_eval.launchers._standin import model as skills
 from serve_eval.schema import Message
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models, raw
 from tests.workflows.verify.model_server import ModelServer
