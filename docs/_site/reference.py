@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import serve_eval
 from serve_eval.cli import app
 from serve_eval.cli._commands import walk
-from serve_eval.cli._described import describe_plugin
-from serve_eval.cli._described_task import describe_task
+from serve_eval.cli._described import describe_plugin, describe_task
 from serve_eval.plugins import extensions, registry
 from serve_eval.protocol.shared import TASKS
 

@@ -29,7 +29,7 @@ def main() -> None:
     interrupts = Interrupts()
     interrupts.install()
     try:
-        from serve_eval.processes.resources import OF_A_COMMAND, rare_collections
+        from serve_eval.processes.rare_collections import OF_A_COMMAND, rare_collections
 
         with rare_collections(OF_A_COMMAND):
             from serve_eval.cli import app

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from serve_eval.report.ci import CiResult
+    from serve_eval.report.ci_result import CiResult
 
 STANDARD_OUTPUT = Path("-")
 """The file of --notify-text that stands for standard output."""
@@ -38,10 +38,10 @@ def save_ci_files(
         find_place,
         is_github,
         list_annotations,
-        place_result,
         write_junit,
         write_markdown,
     )
+    from serve_eval.report.ci_result import place_result
     from serve_eval.schema import Connection
     from serve_eval.storage.file_names import JUNIT_FILE, SUMMARY_FILE
     from serve_eval.storage.json_files import write_private

@@ -131,8 +131,8 @@ def _job(
     """Return the job to watch. Raises PlanError for invalid options."""
     from serve_eval.errors import PlanError
     from serve_eval.workflows.watch import budget, pool
+    from serve_eval.workflows.watch.alarming import delivery
     from serve_eval.workflows.watch.judging import WatchRules
-    from serve_eval.workflows.watch.publishing import delivery
     from serve_eval.workflows.watch.story import LEAST_PROMPTS, WatchJob
 
     every = re.fullmatch(r"(0|\d+(?:\.\d+)?(?=[smh]))([smh]?)", asked.every)
@@ -291,7 +291,7 @@ def _run(
     with ExitStack() as stack:
         metrics = None
         if metrics_port is not None:
-            from serve_eval.workflows.watch.publishing import Metrics, serve
+            from serve_eval.workflows.watch.metrics import Metrics, serve
 
             metrics = Metrics()
             port = stack.enter_context(serve(metrics, metrics_port))

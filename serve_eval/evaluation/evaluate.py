@@ -50,7 +50,8 @@ from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
 from serve_eval.plugins.values import load_verdict_rule
-from serve_eval.processes.resources import ensure_descriptors, rare_collections
+from serve_eval.processes.rare_collections import rare_collections
+from serve_eval.processes.resources import ensure_descriptors
 from serve_eval.schema import Plan, Progress, Report
 from serve_eval.storage import order_seed, run_folder
 

@@ -164,7 +164,7 @@ def describe_compared(
     max_detects: float | None = None,
 ) -> EvaluatedTest:
     """Return the result of a comparison, with the states and properties of junit.xml."""
-    from serve_eval.report.ci import CiState
+    from serve_eval.report.ci_result import CiState
     from serve_eval.report.document import print_document
     from serve_eval.report.task_line import describe_undecided
     from serve_eval.workflows.compare.document import make_document

@@ -21,17 +21,13 @@ from serve_eval.pytest_plugin.endings import (
 from serve_eval.pytest_plugin.options import REHEARSES, asks_to_measure, read_options
 from serve_eval.pytest_plugin.results import shorten_path
 from serve_eval.report.ci import (
-    CiCase,
-    CiResult,
-    CiState,
-    CiSuite,
-    CiTable,
     add_to_job_summary,
     find_place,
     is_github,
     list_annotations,
     write_markdown,
 )
+from serve_eval.report.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
 from serve_eval.report.one_line import OneLine, write_line
 from serve_eval.report.summary.figures import count
 from serve_eval.report.summary.headline import ORDER

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from serve_eval.errors import ServeEvalError
-    from serve_eval.report.ci import CiCase, CiState
+    from serve_eval.report.ci_result import CiCase, CiState
     from serve_eval.report.one_line import OneLine
     from serve_eval.schema import Report, Verdict
     from serve_eval.workflows.diagnose.causes import Leads
@@ -78,7 +78,7 @@ def describe_run(
     that `judges_itself` asked for no reference. A run that detects only drops above `max_detects`
     points decides nothing.
     """
-    from serve_eval.report.ci import CiState, withhold_cases
+    from serve_eval.report.ci_result import CiState, withhold_cases
     from serve_eval.report.document import print_document
     from serve_eval.report.run.document import make_run_document
     from serve_eval.report.task_line import describe_undecided
@@ -121,7 +121,7 @@ def conclude(
 
     `warnings` count if all cases passed. The lines of a `rehearsal` begin with this word.
     """
-    from serve_eval.report.ci import CiState
+    from serve_eval.report.ci_result import CiState
     from serve_eval.report.one_line import write_line
     from serve_eval.schema import REHEARSED
 
@@ -168,7 +168,7 @@ def describe_error(error: ServeEvalError, folder: Path | None = None, *, kept: b
 def end_test(result: EvaluatedTest, *, strict: bool) -> None:
     """Raise what ends the test, unless it passes, or goes on to the end of its rehearsal."""
     __tracebackhide__ = True
-    from serve_eval.report.ci import CiState
+    from serve_eval.report.ci_result import CiState
 
     if result.state is CiState.FAILURE:
         raise AccuracyRegression(result.text)
@@ -320,7 +320,7 @@ def pass_unjudged(report: Report, cases: list[CiCase]) -> list[CiCase]:
 
 
 def _list_unjudged(report: Report, cases: list[CiCase]) -> Iterator[CiCase]:
-    from serve_eval.report.ci import CiState
+    from serve_eval.report.ci_result import CiState
     from serve_eval.schema import VerdictOutcome
     from serve_eval.verdicts.validity import objections
 

@@ -16,7 +16,7 @@ from typing import Literal
 from serve_eval import __version__
 from serve_eval.errors import SandboxError, install_command
 from serve_eval.launchers._machine import local_gpus
-from serve_eval.report.ci import CiCase, CiState, CiSuite
+from serve_eval.report.ci_result import CiCase, CiState, CiSuite
 from serve_eval.report.document import (
     Block,
     Conclusion,

@@ -7,7 +7,7 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any
 
-from serve_eval.report.ci import CiCase, CiState, CiSuite
+from serve_eval.report.ci_result import CiCase, CiState, CiSuite
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement, make_header
 from serve_eval.report.page.content import (
     DataCell,

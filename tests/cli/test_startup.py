@@ -89,7 +89,7 @@ def test_help_imports_no_command_and_nothing_that_only_a_run_needs() -> None:
         "serve_eval.pace",
         "serve_eval.processes",
         "serve_eval.processes.import_path",
-        "serve_eval.processes.resources",
+        "serve_eval.processes.rare_collections",
     }
 
 

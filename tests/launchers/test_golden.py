@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from serve_eval.cli._dry_run import lines, preview
+from serve_eval.cli._dry_run import list_commands, preview
 from serve_eval.errors import PlanError
 from serve_eval.schema import Plan, Spec
 from serve_eval.yaml_source import parse
@@ -34,7 +34,7 @@ def _nothing_around_us(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def shown(launcher: dict[str, Any]) -> str:
     spec = Spec(name=launcher.pop("name"), options=launcher)
     plan = Plan(model="org/model", launcher=spec, tasks=(Spec(name="gsm8k"),))
-    return "\n".join(lines(*preview(plan, Path("/runs/r/logs"))))
+    return "\n".join(list_commands(*preview(plan, Path("/runs/r/logs"))))
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in GOLDEN.glob("*.txt")))

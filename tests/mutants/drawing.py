@@ -30,8 +30,7 @@ PACKAGES = {
     "reference": ("serve_eval/verdicts/reference*.py", "serve_eval/verdicts/references/*.py"),
     "launchers/_process": ("launchers/_process/server_process.py",),
     "runner": tuple(
-        f"serve_eval/evaluation/engine/{name}.py"
-        for name in ("lane", "load_session", "runner", "upkeep")
+        f"serve_eval/evaluation/engine/{name}.py" for name in ("lane", "load_session", "runner")
     ),
     "early stop": ("serve_eval/evaluation/early_stop.py",),
     "step proofs": (
@@ -41,11 +40,11 @@ PACKAGES = {
     ),
     "suite": tuple(
         f"serve_eval/workflows/suite/{name}.py"
-        for name in ("judgement", "match", "matrix", "layers", "proven", "server_groups")
+        for name in ("judgement", "suite_form", "matrix", "rows", "checked_runs")
     ),
     "watch": tuple(
         f"serve_eval/workflows/watch/{name}.py"
-        for name in ("alarming", "bets", "budget", "judging", "numerics", "pool", "record")
+        for name in ("alarming", "bets", "budget", "judging", "probes", "pool", "record")
     ),
     "client": ("serve_eval/client/**/*.py",),
 }

@@ -7,7 +7,7 @@ import pytest
 
 CODE = """
 import resource
-from serve_eval.processes.resources import ensure_descriptors
+from serve_eval.processes.resources import (ensure_descriptors)
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 ensure_descriptors({wanted})
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

@@ -6,7 +6,7 @@ import pytest
 
 from serve_eval.pytest_plugin import AccuracyNotMeasured, AccuracyRegression, AccuracyUndecided
 from serve_eval.pytest_plugin.results import EvaluatedTest, conclude, end_test
-from serve_eval.report.ci import CiCase, CiState
+from serve_eval.report.ci_result import CiCase, CiState
 
 
 @pytest.mark.parametrize(

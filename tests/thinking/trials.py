@@ -20,8 +20,8 @@ from typing import Any
 from serve_eval.checks.row import CheckOutcome
 from serve_eval.launchers._standin.model import MadeUpModel
 from serve_eval.plan.resolve import resolve_address
+from serve_eval.workflows.watch.alarming import Delivery
 from serve_eval.workflows.watch.judging import WatchRules
-from serve_eval.workflows.watch.publishing import Delivery
 from serve_eval.workflows.watch.story import WatchJob, watch
 from tests.cli.command import serve_eval
 from tests.stats.calibrate_siblings import interval

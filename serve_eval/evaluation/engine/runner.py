@@ -10,7 +10,7 @@ from serve_eval.evaluation.engine import send
 from serve_eval.evaluation.engine.circuit_breaker import CircuitBreaker
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
-from serve_eval.processes.resources import rare_collections
+from serve_eval.processes.rare_collections import rare_collections
 from serve_eval.schema import Progress
 
 SHOWN_EVERY_S = 0.05

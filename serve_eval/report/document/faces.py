@@ -10,7 +10,7 @@ import msgspec
 
 from serve_eval import __version__
 from serve_eval.json_schema import Schema, describe_type, name_schema
-from serve_eval.report.ci import CiCase, CiResult, CiState, CiSuite, CiTable, withhold_cases
+from serve_eval.report.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable, withhold_cases
 from serve_eval.report.document.document import (
     WARNINGS,
     Conclusion,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import urlencode
 
-from serve_eval.report.ci import CiCase, CiState
+from serve_eval.report.ci_result import CiCase, CiState
 from serve_eval.report.document import Conclusion, Depth, Statement, name_state, rank_outcome
 from serve_eval.report.lines import count_lost
 from serve_eval.report.one_line import OneLine, lead

@@ -1,4 +1,4 @@
-"""Judge the answers of workers, of pairs and of the front door against each other.
+"""Judge the answers of workers, of pairs and of the orchestrator against each other.
 
 If both servers answer a prompt right alone and the pair does not, the transfer of the KV cache, or
 how the two fit together, is at fault. One context and one generation server are enough for this.

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.report.ci import CiCase, CiState, CiSuite
+from serve_eval.report.ci_result import CiCase, CiState, CiSuite
 from serve_eval.report.document import Conclusion, Document, Statement, make_header, rank_outcome
 from serve_eval.report.results_table.formats import DECIMALS
 from serve_eval.report.summary.figures import count

@@ -23,7 +23,7 @@ from serve_eval.evaluation.session_log import (
     write_warning,
 )
 from serve_eval.evidence.agreement.self_flips import NOTHING, name_loads
-from serve_eval.report.ci import CiCase, CiSuite
+from serve_eval.report.ci_result import CiCase, CiSuite
 from serve_eval.report.document import Conclusion, Depth, Document, Statement, name_state
 from serve_eval.report.one_line import describe_drop
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 from serve_eval.evaluation.session_log import describe_old_answers
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.attribution import sentences
-from serve_eval.report.ci import CiCase, CiSuite
+from serve_eval.report.ci_result import CiCase, CiSuite
 from serve_eval.report.document import Block, Conclusion, Depth, Document
 from serve_eval.report.one_line import OneLine, write_line
 from serve_eval.report.page.chosen_rows import MISSING, SIDES

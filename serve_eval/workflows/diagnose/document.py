@@ -7,7 +7,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from urllib.parse import urlencode
 
-from serve_eval.report.ci import CiCase, CiState, CiSuite
+from serve_eval.report.ci_result import CiCase, CiState, CiSuite
 from serve_eval.report.document import (
     Conclusion,
     Depth,

@@ -12,7 +12,7 @@ from serve_eval.evidence.agreement.answer_texts import (
     read_first_divergences,
 )
 from serve_eval.evidence.agreement.self_flips import NOTHING
-from serve_eval.report.ci import CiCase, CiState, CiSuite
+from serve_eval.report.ci_result import CiCase, CiState, CiSuite
 from serve_eval.report.document import (
     Block,
     Conclusion,

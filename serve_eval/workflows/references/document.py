@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval.report.ci import CiCase, CiState, CiSuite
+from serve_eval.report.ci_result import CiCase, CiState, CiSuite
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement, make_header
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
 from serve_eval.report.summary.figures import write_number

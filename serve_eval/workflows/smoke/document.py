@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from serve_eval.checks.row import CheckOutcome, CheckRow
-from serve_eval.report.ci import CiCase, CiState, CiSuite
+from serve_eval.report.ci_result import CiCase, CiState, CiSuite
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, State, TextLines
 from serve_eval.report.summary.figures import count

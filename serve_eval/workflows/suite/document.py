@@ -10,7 +10,7 @@ from pathlib import Path
 from serve_eval.evaluation.session_log import describe_old_answers, find_last_answer, write_notice
 from serve_eval.plan.applicable_reference import write_taking
 from serve_eval.plan.command_line import HOW_TO_TAKE
-from serve_eval.report.ci import CiCase, CiSuite
+from serve_eval.report.ci_result import CiCase, CiSuite
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
 from serve_eval.report.one_line import OneLine, lead
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, TextLines

@@ -1,6 +1,7 @@
 """Repeat the same questions, checks and probes, and raise an alarm if they get worse or differ."""
 
 __all__ = [
+    "alarming",
     "asking",
     "bets",
     "budget",
@@ -9,7 +10,6 @@ __all__ = [
     "judging",
     "pool",
     "probes",
-    "publishing",
     "record",
     "story",
 ]

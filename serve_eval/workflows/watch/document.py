@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
-from serve_eval.report.ci import CiCase, CiState, CiSuite
+from serve_eval.report.ci_result import CiCase, CiState, CiSuite
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
 from serve_eval.report.one_line import OneLine
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, PictureSection
@@ -18,9 +18,9 @@ from serve_eval.report.pictures import Picture, TrendBand, TrendPoint, draw_dist
 from serve_eval.schema import ResultHeader
 from serve_eval.workflows.watch import bets, judging, record
 from serve_eval.workflows.watch import bets as day
+from serve_eval.workflows.watch.alarming import BROKEN
 from serve_eval.workflows.watch.job import WatchJob
 from serve_eval.workflows.watch.judging import WatchRules
-from serve_eval.workflows.watch.publishing import BROKEN
 from serve_eval.workflows.watch.record import Seen, State, WatchAlarm
 
 MOST_ROUNDS = 500

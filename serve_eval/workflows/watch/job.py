@@ -17,14 +17,14 @@ from serve_eval.evaluation.endpoint.launch import with_model
 from serve_eval.evaluation.results.scoring import ScoringProcesses
 from serve_eval.schema import Endpoint, Plan
 from serve_eval.workflows.watch import pool, record
+from serve_eval.workflows.watch.alarming import Delivery
 from serve_eval.workflows.watch.judging import WatchRules
 from serve_eval.workflows.watch.pool import QuestionPool
 from serve_eval.workflows.watch.probes import WatchReference
-from serve_eval.workflows.watch.publishing import Delivery
 from serve_eval.workflows.watch.record import State, WatchedProbes
 
 if TYPE_CHECKING:
-    from serve_eval.workflows.watch.publishing import Metrics
+    from serve_eval.workflows.watch.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,16 +20,16 @@ from serve_eval.schema import REHEARSED, Endpoint
 from serve_eval.storage import run_folder
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.watch import bets, judging, record
+from serve_eval.workflows.watch.alarming import BROKEN, deliver, make_alarm_line
 from serve_eval.workflows.watch.asking import ask_round
 from serve_eval.workflows.watch.budget import checks_of
 from serve_eval.workflows.watch.document import line, say_gap
 from serve_eval.workflows.watch.job import LEAST_PROMPTS, WatchJob, WatchSession, begin
 from serve_eval.workflows.watch.probes import forget_probes, warn_once
-from serve_eval.workflows.watch.publishing import BROKEN, deliver, make_alarm_line
 from serve_eval.workflows.watch.record import Seen, State, WatchAlarm
 
 if TYPE_CHECKING:
-    from serve_eval.workflows.watch.publishing import Metrics
+    from serve_eval.workflows.watch.metrics import Metrics
 
 __all__ = ["LEAST_PROMPTS", "WatchJob", "watch"]
 

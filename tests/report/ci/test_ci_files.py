@@ -12,16 +12,8 @@ import yaml
 from junitparser import Error, Failure, JUnitXml, Skipped
 from markdown_it import MarkdownIt
 
-from serve_eval.report.ci import (
-    CiCase,
-    CiResult,
-    CiState,
-    CiSuite,
-    CiTable,
-    list_annotations,
-    write_junit,
-    write_markdown,
-)
+from serve_eval.report.ci import list_annotations, write_junit, write_markdown
+from serve_eval.report.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
 from serve_eval.report.run.conclusions import choose_state
 from serve_eval.schema import VerdictOutcome
 from serve_eval.shell_words import join_words

@@ -16,15 +16,8 @@ from markdown_it import MarkdownIt
 
 from serve_eval.checks.row import SentRequest, curl
 from serve_eval.plan.command_line import write_take_command
-from serve_eval.report.ci import (
-    CiCase,
-    CiResult,
-    CiState,
-    CiSuite,
-    CiTable,
-    write_code_block,
-    write_markdown,
-)
+from serve_eval.report.ci import write_code_block, write_markdown
+from serve_eval.report.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
 from serve_eval.report.text import clean
 from serve_eval.schema import Connection, Plan, Spec
 from serve_eval.shell_words import join_words, quote_argument, quote_path, quote_word

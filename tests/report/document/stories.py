@@ -13,10 +13,18 @@ WORKFLOWS = PACKAGE / "workflows"
 
 
 def find_stories() -> dict[str, Path]:
-    """Return the folder of each story with a document, by its name, in alphabetic order."""
-    files = [*WORKFLOWS.glob("*/document.py"), *PACKAGE.glob("report/*/document.py")]
-    folders = {file.parent.name: file.parent for file in files if file.parent.name != "document"}
-    return dict(sorted(folders.items()))
+    """Return the folder or the file of each story with a document, by its name, in order."""
+    makers = [
+        *(file for file in WORKFLOWS.rglob("*.py") if "def make_document(" in file.read_text()),
+        PACKAGE / "report/run/document.py",
+    ]
+    places = [
+        WORKFLOWS / file.relative_to(WORKFLOWS).parts[0]
+        if file.is_relative_to(WORKFLOWS)
+        else file.parent
+        for file in makers
+    ]
+    return {place.stem: place for place in sorted(places)}
 
 
 STORIES = tuple(find_stories())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from serve_eval.report.ci import CiState
+from serve_eval.report.ci_result import CiState
 from serve_eval.workflows.collect.document import CollectedRow, make_document
 
 

@@ -12,7 +12,7 @@ import pytest
 from serve_eval.errors import PlanError
 from serve_eval.schema import Connection
 from serve_eval.workflows.watch import publishing
-from serve_eval.workflows.watch.publishing import Delivery, deliver, delivery
+from serve_eval.workflows.watch.alarming import Delivery, deliver, delivery
 from tests.workflows.watch.server import Endpoint
 
 ALARM = {"kind": "accuracy", "round": 3}

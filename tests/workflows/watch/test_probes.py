@@ -21,9 +21,10 @@ from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
 from serve_eval.workflows.verify.verify import register
 from serve_eval.workflows.watch import probes as numerics
 from serve_eval.workflows.watch import record
+from serve_eval.workflows.watch.alarming import Delivery
 from serve_eval.workflows.watch.judging import WatchRules
+from serve_eval.workflows.watch.metrics import Metrics
 from serve_eval.workflows.watch.probes import read_watch_reference
-from serve_eval.workflows.watch.publishing import Delivery, Metrics
 from serve_eval.workflows.watch.story import WatchJob, watch
 from tests.workflows.verify.model_server import ModelServer
 from tests.workflows.watch.server import Endpoint

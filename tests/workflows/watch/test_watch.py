@@ -19,9 +19,10 @@ from serve_eval.plan.resolve import resolve_address
 from serve_eval.schema import HOLDOUT, Sample
 from serve_eval.workflows.smoke import smoke as smoking
 from serve_eval.workflows.watch import judging, pool, record, story
+from serve_eval.workflows.watch.alarming import Delivery
 from serve_eval.workflows.watch.document import read_document
 from serve_eval.workflows.watch.judging import WatchRules
-from serve_eval.workflows.watch.publishing import Delivery, Metrics, serve
+from serve_eval.workflows.watch.metrics import Metrics, serve
 from serve_eval.workflows.watch.story import WatchJob, watch
 from tests.scripted_server import ScriptedServer, json_reply, models
 from tests.workflows.smoke.server import Quirks, create
