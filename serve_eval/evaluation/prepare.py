@@ -40,7 +40,7 @@ from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, SERVER_ADDS, 
 from serve_eval.protocol.shared import build_task, usual_task
 from serve_eval.schema import Dataset, Hypothesis, Plan, Reference, Shard, Spec, Task
 from serve_eval.stats.classic import num_samples_for
-from serve_eval.stats.drop import MIN_UNITS
+from serve_eval.stats.finding import MIN_UNITS
 from serve_eval.verdicts import pairing, reference_noise
 from serve_eval.verdicts.exit_code import worst
 from serve_eval.verdicts.pairing import count_known

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from serve_eval.report.ci_result import CiCase, CiState
     from serve_eval.report.one_line import OneLine
     from serve_eval.schema import Report, Verdict
-    from serve_eval.workflows.diagnose.causes import Leads
+    from serve_eval.workflows.diagnose.leads import Leads
 
 
 COLUMNS = 80
@@ -197,7 +197,7 @@ def _say(case: CiCase) -> OneLine:
 def find_leads_in(folder: Path, exit_code: int, include_path: Sequence[str]) -> Leads:
     """Return what leads to the cause of a red run or comparison."""
     from serve_eval.verdicts.exit_code import FAIL
-    from serve_eval.workflows.diagnose.causes import Leads
+    from serve_eval.workflows.diagnose.leads import Leads
 
     if exit_code != FAIL:
         return Leads()

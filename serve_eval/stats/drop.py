@@ -1,11 +1,5 @@
 """Test whether a drop is proven, by the test that fits the pairs.
 
-It crosses significance with non-inferiority, as in Lakens 2017, "Equivalence tests":
-
-                lower > -margin    lower <= -margin
-    p > alpha   PASS               INCONCLUSIVE
-    p <= alpha  SMALL_DROP         FAIL
-
 A lower value has two innocent explanations. One is the endpoint's own noise, under which each run
 of either side is equally likely to be the candidate (`exchange`). The other is another build of
 equal accuracy: it permanently alters some answers and loses as many as it gains, it is steadier, or
@@ -39,7 +33,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.inputs import check_level, check_margin
 from serve_eval.stats.paired_t import (
     average_largest_gain,
     paired_t,
@@ -55,55 +48,8 @@ from serve_eval.stats.sign_tests import mcnemar
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+    from serve_eval.stats.finding import Range
     from serve_eval.stats.inputs import FloatArray, IntArray
-
-
-Range = tuple[float, float]
-MIN_UNITS = 10
-"""Least number of independent pairs, or clusters of them, for a conclusion. Fewer do not test a
-deployment."""
-
-
-class PairedFinding(StrEnum):
-    """The finding of a paired comparison.
-
-    SMALL_DROP passes with a warning: a drop is proven, and one of the margin or more is excluded.
-    """
-
-    PASS = "PASS"
-    SMALL_DROP = "SMALL_DROP"
-    FAIL = "FAIL"
-    INCONCLUSIVE = "INCONCLUSIVE"
-
-
-def finding(p: float | Range, alpha: float, lower: float | Range, margin: float) -> PairedFinding:
-    """Return the finding of the table above. `lower` and `margin` share a unit; negative is worse.
-
-    If answers are missing, `p` or `lower` is a range (lowest, highest) instead of a number. A
-    result then counts only if the whole range gives it, otherwise the finding is INCONCLUSIVE
-    (Manski 1989). p-values that were corrected for many tests are accepted too. Raises
-    ServeEvalError for alpha outside (0, 1), a negative margin or a p that is not a probability.
-    """
-    check_level("alpha", alpha)
-    check_margin(margin)
-    p_low, p_high = p if isinstance(p, tuple) else (p, p)
-    low, high = lower if isinstance(lower, tuple) else (lower, lower)
-    if not 0.0 <= p_low <= p_high <= 1.0:
-        raise ServeEvalError(
-            f"p must be a probability or a rising range of two, not {p}",
-            hint="see drop_test().p_range",
-        )
-    if math.isnan(low) or math.isnan(high) or low > high:
-        raise ServeEvalError(
-            f"the lower bound must be a number or a rising range, not {lower}", hint="see bounds()"
-        )
-    proven = True if p_high <= alpha else False if p_low > alpha else None
-    excluded = True if low > -margin else False if high <= -margin else None
-    if proven is None or excluded is None:
-        return PairedFinding.INCONCLUSIVE
-    if proven:
-        return PairedFinding.SMALL_DROP if excluded else PairedFinding.FAIL
-    return PairedFinding.PASS if excluded else PairedFinding.INCONCLUSIVE
 
 
 class Method(StrEnum):

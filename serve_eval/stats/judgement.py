@@ -27,16 +27,8 @@ from serve_eval.stats.bounds import (
     equivalence,
     noninferiority,
 )
-from serve_eval.stats.drop import (
-    MIN_UNITS,
-    DropTest,
-    Method,
-    PairedFinding,
-    Range,
-    drop_test,
-    finding,
-    inflate,
-)
+from serve_eval.stats.drop import DropTest, Method, drop_test, inflate
+from serve_eval.stats.finding import MIN_UNITS, PairedFinding, Range, finding
 from serve_eval.stats.inputs import check_level, check_margin
 from serve_eval.stats.intervals import INTERVAL_ALPHA
 from serve_eval.stats.pairs import Pairs, RunEffect, pair

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.classic import classic_test
-from serve_eval.stats.drop import MIN_UNITS
+from serve_eval.stats.finding import MIN_UNITS
 from serve_eval.stats.inputs import check_count, check_level, check_margin
 from serve_eval.stats.score_bounds import score_z
 

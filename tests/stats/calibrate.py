@@ -20,7 +20,8 @@ import numpy
 
 from serve_eval.stats.bounds import bounds
 from serve_eval.stats.classic import Decision, classic_test, decide
-from serve_eval.stats.drop import Method, PairedFinding, drop_test, finding
+from serve_eval.stats.drop import Method, drop_test
+from serve_eval.stats.finding import PairedFinding, finding
 from serve_eval.stats.pairs import pair
 from serve_eval.stats.planning import compute_paired_power, noninferiority_power
 from serve_eval.stats.score_bounds import score_noninferiority_p

@@ -23,7 +23,8 @@ import numpy
 from serve_eval.stats.betting import mean_lower_bound
 from serve_eval.stats.bounds import noninferiority
 from serve_eval.stats.classic import classic_test
-from serve_eval.stats.drop import Method, PairedFinding, drop_test
+from serve_eval.stats.drop import Method, drop_test
+from serve_eval.stats.finding import PairedFinding
 from serve_eval.stats.judgement import judge
 from serve_eval.stats.multiplicity import holm
 from serve_eval.stats.paired_t import paired_t

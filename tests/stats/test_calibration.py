@@ -16,8 +16,8 @@ import pytest
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.bounds import bounds, noninferiority
 from serve_eval.stats.classic import Decision, classic_test, decide
-from serve_eval.stats.drop import PairedFinding, finding
 from serve_eval.stats.early_stop import EarlyClassic
+from serve_eval.stats.finding import PairedFinding, finding
 from serve_eval.stats.multiplicity import acceptance_region
 from serve_eval.stats.pairs import Pairs, pair
 from serve_eval.stats.planning import compute_paired_power, noninferiority_power

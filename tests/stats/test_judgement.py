@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.drop import Method, PairedFinding, drop_test, finding
+from serve_eval.stats.drop import Method, drop_test
+from serve_eval.stats.finding import PairedFinding, finding
 from serve_eval.stats.judgement import Reason, judge
 from serve_eval.stats.pairs import Pairs, pair
 from serve_eval.stats.sign_tests import mcnemar

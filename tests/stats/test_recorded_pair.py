@@ -10,7 +10,8 @@ import pytest
 
 from serve_eval.schema import Response, Sample
 from serve_eval.stats.classic import Decision, classic_test, decide
-from serve_eval.stats.drop import Method, PairedFinding
+from serve_eval.stats.drop import Method
+from serve_eval.stats.finding import PairedFinding
 from serve_eval.stats.judgement import judge
 from serve_eval.stats.pairs import pair
 from serve_eval.tasks import gsm8k

@@ -29,7 +29,7 @@ from serve_eval.evaluation.results.sample_table import (
 from serve_eval.evaluation.results.scoring import Grade, ScoredApart, ScorerErrors, try_grading
 from serve_eval.evaluation.results.scoring import score_response as score_response
 from serve_eval.evaluation.results.task_result import UnlistedFinishes, task_result
-from serve_eval.evidence.agreement.answer_texts import hash_answer
+from serve_eval.evidence.whole_answer import hash_answer
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.processes.forkserver import describe_error
 from serve_eval.schema import (

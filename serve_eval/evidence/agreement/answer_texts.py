@@ -6,7 +6,6 @@ The numerics of a sound pair part texts anywhere. A fault that begins at a fixed
 
 from __future__ import annotations
 
-import hashlib
 import statistics
 import unicodedata
 from collections import Counter, defaultdict
@@ -15,30 +14,9 @@ from functools import cache
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-import msgspec
-
-from serve_eval.schema import FirstDivergences, Parting, Response
+from serve_eval.schema import FirstDivergences, Parting
 from serve_eval.stats.distances import common_prefix
 from serve_eval.stats.sign_tests import binomial_tail
-
-
-def hash_answer(response: Response) -> bytes:
-    """Return a hash of a whole answer."""
-    parts = (
-        response.reasoning,
-        response.text,
-        response.tool_calls,
-        response.prompt_logprobs and response.prompt_logprobs.values,
-        response.choice_logprobs,
-    )
-    return hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).digest()
-
-
-def join_text(response: Response) -> str:
-    """Return what an answer says: reasoning, text and tool calls, concatenated."""
-    calls = "".join(f"{call.name}({call.arguments})" for call in response.tool_calls)
-    return (response.reasoning or "") + response.text + calls
-
 
 LONGEST, TIMES, LEAST_CHARS = 80, 4, 24
 """Characters of the longest period, and the repeats and characters that make a loop. The drift

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from serve_eval.report.pictures.classic import draw_test
 from serve_eval.report.pictures.distribution import draw_distribution, draw_lengths
@@ -11,7 +12,10 @@ from serve_eval.report.pictures.outcomes import draw_order
 from serve_eval.report.pictures.picture import Picture
 from serve_eval.report.pictures.scatter import ScatterPoint, draw_against
 from serve_eval.report.samples.sample_index import DrawnAnswer
-from serve_eval.schema import ComparedTask, TaskReport
+from serve_eval.schema import TaskReport
+
+if TYPE_CHECKING:
+    from serve_eval.schema import ComparedTask
 
 LEAST_ANSWERS = 20
 """Answers from which on their distributions and their order are drawn."""

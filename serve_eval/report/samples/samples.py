@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from serve_eval.evaluation.results.examples import order_ids
-from serve_eval.evidence.agreement.answer_texts import join_text
+from serve_eval.evidence.whole_answer import join_text
 from serve_eval.report.samples.place import AnswerPlace, find_place
 from serve_eval.schema import (
     AnsweringServers,

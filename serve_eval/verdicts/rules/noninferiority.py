@@ -15,7 +15,7 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
-from serve_eval.stats.drop import MIN_UNITS
+from serve_eval.stats.finding import MIN_UNITS
 from serve_eval.stats.pairs import Pairs
 from serve_eval.verdicts import validity
 from serve_eval.verdicts.rules import _classic

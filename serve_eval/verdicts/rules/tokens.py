@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from serve_eval.schema import Hypothesis, Reference, TaskResult, Verdict, VerdictOutcome
-from serve_eval.stats.drop import MIN_UNITS
+from serve_eval.stats.finding import MIN_UNITS
 from serve_eval.stats.pairs import Pairs
 from serve_eval.verdicts import validity
 from serve_eval.verdicts.rules import _classic

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from serve_eval.evidence.agreement import answer_pairs
 from serve_eval.evidence.agreement.answer_pairs import TaskAnswers, another_answer
-from serve_eval.evidence.agreement.answer_texts import find_first_divergences, join_text, part
+from serve_eval.evidence.agreement.answer_texts import find_first_divergences, part
 from serve_eval.evidence.agreement.self_flips import (
     Drawn,
     find_drawn,
     repeats_show_noise,
     second_show_noise,
 )
+from serve_eval.evidence.whole_answer import join_text
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Parting, Report, TokenEquality, Verdict, VerdictOutcome
 from serve_eval.shell_words import quote_path

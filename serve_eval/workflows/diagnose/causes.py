@@ -1,19 +1,16 @@
-"""Join a red result with its causes, and with the commands that look further.
-
-They are apart from the rules that find them, which a result that is not red does not import.
-"""
+"""Join a red result with its causes, and with the commands that look further."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from serve_eval.workflows.diagnose import setting, unanswered
 from serve_eval.workflows.diagnose.course import RULE as UNFINISHED
 from serve_eval.workflows.diagnose.finding import Finding, list_leading, order_findings
 from serve_eval.workflows.diagnose.judged import FolderOutcome, ReadFolder, list_outcomes
+from serve_eval.workflows.diagnose.leads import Leads
 from serve_eval.workflows.diagnose.slice_words import RULE
 from serve_eval.workflows.diagnose.story import (
     DiagnosedRun,
@@ -21,16 +18,6 @@ from serve_eval.workflows.diagnose.story import (
     Diagnosis,
     diagnose_read,
 )
-
-
-class Leads(NamedTuple):
-    """The likeliest cause by task, and where score was lost if that is one slice of the samples.
-
-    `places` are sentences, each behind the name of its task.
-    """
-
-    causes: Mapping[str, str] = {}
-    places: tuple[str, ...] = ()
 
 
 def find_leads(answers: ReadFolder) -> Leads:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serve_eval.stats.classic import classic_test, num_samples_for, power_table
-from serve_eval.stats.drop import MIN_UNITS
+from serve_eval.stats.finding import MIN_UNITS
 from serve_eval.stats.planning import (
     classic_power,
     compute_paired_power,

@@ -28,7 +28,7 @@ from serve_eval.schema import (
     Waiver,
     WaiverState,
 )
-from serve_eval.stats.drop import finding
+from serve_eval.stats.finding import finding
 from serve_eval.verdicts.references import AcceptanceLength
 from serve_eval.verdicts.rules._acceptance import judge as acceptance
 from serve_eval.workflows.suite.judgement import EndedRun, SuiteJudgement, correct_rows, judge
