@@ -72,7 +72,7 @@ def _no_drawings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture(scope="session", autouse=True)
 def _short_pauses() -> Iterator[None]:
-    """Ask again after milliseconds; the pauses themselves are tested in tests/client/test_retry.py.
+    """Ask again after milliseconds; the pauses are tested in client/test_attempts.py.
 
     A test that asks a port where nobody listens would wait for seconds.
     """

@@ -1,4 +1,4 @@
-"""The README stays true: its commands, flags and files exist."""
+"""Test that the README and the page of known faults name things that exist."""
 
 from __future__ import annotations
 
@@ -218,3 +218,20 @@ def test_the_quick_start_prints_what_the_readme_shows(
     assert len(rows) == 8
     for row in rows:
         assert row in printed.splitlines(), row
+
+
+ROOT_KNOWN_FAULTS = Path(__file__).parents[1]
+LEAST_NAMED = 18
+
+
+def test_each_fault_of_the_page_has_a_test() -> None:
+    lines = (ROOT_KNOWN_FAULTS / "docs/known-faults.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "|" in line][2:]
+    held = [row[3] for row in rows if row[3] != "-"]
+    assert len(rows) == 22
+    assert len(held) >= LEAST_NAMED
+    for name in held:
+        file, _, function = name.partition("::")
+        assert re.search(
+            rf"^(async )?def {function}\(", (ROOT_KNOWN_FAULTS / file).read_text(), re.MULTILINE
+        )

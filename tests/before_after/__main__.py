@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 from tests.before_after.difference import Renamed
-from tests.before_after.folders import check_folders
 from tests.before_after.house import print_house
-from tests.before_after.results import compare_results
+from tests.before_after.results import check_folders, compare_results
 from tests.before_after.speed import print_speed
 
 

@@ -1,20 +1,21 @@
-"""Run the commands of the twelve runs with two checkouts, and compare the results."""
+"""Compare the results of two checkouts, also in folders that the other one continues."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import re
+import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
-from tests.before_after.checkout import Checkout, Ended
-from tests.before_after.data import write_all
+from tests.before_after.checkout import Checkout, Ended, Run, Step, common, simulated
+from tests.before_after.data import plan, write_all
 from tests.before_after.difference import Compared, Leaves, Renamed, compare, leaves, neutral, read
 from tests.before_after.runs import RUNS
-from tests.before_after.script import Run, Step
 
 SHOWN = 40
 """Number of differences of a run that are printed."""
@@ -125,3 +126,162 @@ def _print(run: Run, found: Compared, codes: Sequence[object]) -> None:
         print(f"    {difference}")
     if len(found.differences) > SHOWN:
         print(f"    and {len(found.differences) - SHOWN} more")
+
+
+REFUSED = 2
+SHOWN_FOLDERS = 10
+SAMPLES = 200
+_TRACES = ("Traceback", "unexpected ")
+_AGES = re.compile(r"\b\d{4}-\d\d-\d\dT[\d:.+]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Old:
+    """An action on old folders: its command, and the folder or file that it leaves."""
+
+    what: str
+    arguments: Sequence[str]
+    left: str = ""
+
+
+STEPS = (
+    Old("resume an interrupted run", ("run", "--resume", "cut"), "cut"),
+    Old("resume a finished run", ("run", "--resume", "fine"), "fine"),
+    Old("judge", ("judge", "fine", "--json")),
+    Old(
+        "verdict by another rule",
+        ("judge", "fine", "--verdict", "paired", "--references-dir", "refs", "--json"),
+    ),
+    Old("judge", "--rescore", ("judge", "--rescore", "fine", "--json")),
+    Old(
+        "rescore with another option",
+        ("judge", "--rescore", "fine", "--set", "gsm8k.filter=strict-match", "-o", "scored"),
+        "scored",
+    ),
+    Old("compare two old folders", ("compare", "fine", "other", "--json", "-o", "compared")),
+    Old("go on with an old comparison", ("compare", "fine", "other", "--json", "-o", "twins")),
+    Old("runs", "export", ("runs", "export", "fine", "-o", "theirs"), "theirs"),
+    Old("diagnose", ("diagnose", "other", "--json")),
+    Old(
+        "references register",
+        ("references", "register", "fine", "--references-dir", "new"),
+        "new",
+    ),
+    Old("resume an interrupted suite", ("run", "--resume", "nightly"), "nightly"),
+    Old("resume a finished suite", ("run", "--resume", "nightly", "--json")),
+    Old("runs", "trend", ("runs", "trend", ".", "--json")),
+)
+
+
+def check_folders(before: Path, after: Path, renamed: Sequence[Renamed] = ()) -> int:
+    """Print a line for each step.
+
+    Returns 1 if a step neither works as before nor is refused with a clear message.
+    """
+    wrong = 0
+    with tempfile.TemporaryDirectory(prefix="before-after-") as name:
+        scratch, here = Path(name), Path(name) / "folders"
+        here.mkdir()
+        old = Checkout(root=before, cwd=here, scratch=scratch)
+        new = Checkout(root=after, cwd=here, scratch=scratch)
+        for side in (old, new):
+            side.check()
+        _make(old, here)
+        kept = scratch / "kept"
+        here.rename(kept)
+        places = (str(here), str(before), str(after), str(scratch))
+        told = []
+        for side in (
+            old,
+            new,
+        ):  # at the same path, since plans hold paths and signatures cover the folder
+            shutil.copytree(kept, here)
+            told.append([_do(step, side, places) for step in STEPS])
+            shutil.rmtree(here)
+        for step, (code, one, _), (now, two, ended) in zip(STEPS, *told, strict=True):
+            found = compare(one, two, renamed)
+            clear = now == REFUSED and not any(word in ended.err for word in _TRACES)
+            if code == now and not found.differences:
+                said = f"as before: exit code {now}, {found.fields} fields"
+            elif clear and code != REFUSED:
+                said = f"refused: {ended.err.strip()[:200]}"
+            else:
+                wrong += 1
+                said = (
+                    f"DIFFERS: exit code {code} -> {now}, {len(found.differences)} of"
+                    f" {found.fields} fields"
+                )
+            print(f"{step.what:30} {said}")
+            if said.startswith("DIFFERS"):
+                print("".join(f"    {one}\n" for one in found.differences[:SHOWN_FOLDERS]), end="")
+    print(f"{wrong} of {len(STEPS)} steps differ")
+    return 1 if wrong else 0
+
+
+def _make(old: Checkout, here: Path) -> None:
+    """Write the old folders.
+
+    These are two finished runs, references, a comparison, and an interrupted run and suite.
+    """
+    write_all(here)
+    tasks = [{"gsm8k": {"num_samples": SAMPLES}}, {"word_problems": {"num_samples": 60}}]
+    for name, run, damage in (("fine", 0, 0.0), ("other", 1, 0.2)):
+        served = simulated(accuracy=0.8, flip_rate=0.05, run=run, damage=damage)
+        plan(here / f"{name}.yaml", tasks=tasks, launcher=served, **common(8, order_seed=7))
+        _sound(old.serve_eval("run", f"{name}.yaml", "--no-reference", "-o", name), name)
+    _sound(
+        old.serve_eval("references", "register", "fine", "--references-dir", "refs"),
+        "refs",
+    )
+    _sound(old.serve_eval("compare", "fine", "other", "-o", "twins"), "twins")
+    slow = simulated(accuracy=0.8, flip_rate=0.05, run=3, latency_s=0.05)
+    plan(here / "cut.yaml", tasks=tasks, launcher=slow, **common(4, order_seed=7))
+    _cut(old, ("run", "cut.yaml", "--no-reference", "-o", "cut"), here / "cut/samples/gsm8k.jsonl")
+    quick = {"name": "quick", "launcher": simulated(accuracy=0.8, run=4)}
+    shared = {"model": "m", "dataset_root": "data", "references_dir": "refs", "tasks": tasks}
+    limits = {"concurrency": 4, "order_seed": 7}
+    plan(
+        here / "nightly.yaml",
+        defaults={**shared, "limits": limits},
+        plans=[quick, {"name": "slow", "launcher": slow}],
+    )
+    _cut(
+        old,
+        ("run", "nightly.yaml", "-o", "nightly"),
+        here / "nightly/runs/slow/samples/gsm8k.jsonl",
+    )
+
+
+def _sound(ended: Ended, what: str) -> None:
+    if ended.code not in (0, 1, 3):
+        raise SystemExit(f"{what} could not be made: exit code {ended.code}: {ended.last_words}")
+
+
+def _cut(old: Checkout, arguments: Sequence[str], journal: Path) -> None:
+    """Interrupt a command when a quarter of the samples is answered."""
+    some: Callable[[], bool] = lambda: _records(journal) >= SAMPLES // 4  # noqa: E731
+    ended = old.interrupt(arguments, some)
+    if ended.code != 130 or not SAMPLES // 4 <= _records(journal) < SAMPLES:
+        raise SystemExit(
+            f"not cut in the middle: exit code {ended.code}, {_records(journal)} answers:"
+            f" {ended.last_words}"
+        )
+    print(
+        f"{arguments[0]} interrupted after {_records(journal)} of {SAMPLES} answers of the first"
+        " task"
+    )
+
+
+def _records(journal: Path) -> int:
+    return journal.read_bytes().count(b"\n") if journal.exists() else 0
+
+
+def _do(step: Old, side: Checkout, places: Sequence[str]) -> tuple[int, dict[str, Leaves], Ended]:
+    """Return the exit code, the printed object and the leaves of what was left."""
+    ended = side.serve_eval(*step.arguments)
+    found: dict[str, Leaves] = {}
+    if "--json" in step.arguments and ended.out.startswith("{"):
+        found["output"] = dict(leaves(json.loads(_AGES.sub("<time>", neutral(ended.out, places)))))
+    if step.left:
+        found |= read(side.cwd / step.left, places, ordered=False)
+    return ended.code, found, ended

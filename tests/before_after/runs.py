@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.before_after.checkout import Run, Step, common, run, shown, simulated
 from tests.before_after.data import plan
-from tests.before_after.script import Run, Step, common, run, shown, simulated
 
 GSM8K: Mapping[str, object] = {"gsm8k": {"num_samples": 120}}
 WORDS: Mapping[str, object] = {"word_problems": {"num_samples": 60}}

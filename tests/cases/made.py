@@ -1,8 +1,22 @@
-"""Case files in the form of BioChatter's, written for the tests."""
+"""Make case files for the tests, and an endpoint that counts their prompts."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from tests.scripted_server import (
+    HttpRequest,
+    Reply,
+    ScriptedServer,
+    after,
+    answer,
+    fail,
+    models,
+    version,
+)
 
 FILES = {
     "exam_data.yaml": (
@@ -126,3 +140,44 @@ def write_biochatter(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in FILES.items():
         (folder / name).write_text(text)
+
+
+class Counting:
+    """Answer each chat prompt with its last word, and count requests by prompt.
+
+    `refused` prompts get a 400; the endpoint reports `version`.
+    """
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+        self.continued = 0
+        self.refused: set[str] = set()
+        self.version = "1.0"
+        self.url = ""
+        self.pause_s = 0.0
+
+    def taken(self) -> Counter[str]:
+        """Return the requests since the last call, by prompt."""
+        asked, self.asked = self.asked, Counter()
+        return asked
+
+    def reply(self, request: HttpRequest) -> Reply:
+        if not request.chat:
+            self.continued += request.max_tokens > 2  # shorter requests precede a run
+            return answer(" 1")
+        if request.prompt.startswith("Question"):
+            self.asked[request.prompt] += 1
+        said = answer(request.prompt.split()[-1].rstrip("?"))
+        return after(self.pause_s, fail(400, "no") if request.prompt in self.refused else said)
+
+
+@contextmanager
+def counting() -> Iterator[Counting]:
+    """Serve the endpoint on a free port, in a thread, until the end of the block."""
+    endpoint = Counting()
+    server = ScriptedServer(
+        endpoint.reply,
+        routes={"/v1/models": models("m"), "/version": lambda request: version(endpoint.version)},
+    )
+    with server.serve_in_thread() as endpoint.url:
+        yield endpoint

@@ -11,7 +11,7 @@ import pytest
 from serve_eval.cases import file, holdout
 from serve_eval.cases.questions import questions
 from serve_eval.errors import PlanError
-from tests.cases.counting import counting
+from tests.cases.made import counting
 from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

@@ -25,7 +25,7 @@ from serve_eval.schema import Report
 from serve_eval.storage.run_folder import read_plan
 from serve_eval.workflows.references.register import register
 from serve_eval.workflows.rescore.rescore import rescore
-from tests.cases.counting import Counting, counting
+from tests.cases.made import Counting, counting
 
 ROUNDS = 3
 

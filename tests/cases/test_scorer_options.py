@@ -1,4 +1,4 @@
-"""A reference judges no run that is scored by other options or against other expected values."""
+"""Test that a reference judges no run with another version or other options of a scorer."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from typing import Any
 import pytest
 import yaml
 
-from serve_eval.errors import NotComparableError
+from serve_eval.errors import NotComparableError, ServeEvalError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.plan import resolve
-from serve_eval.schema import Plan, Report, VerdictOutcome
+from serve_eval.protocol.fingerprint import fingerprint, protocol_differences
+from serve_eval.schema import DataRoots, Plan, Report, VerdictOutcome
 from serve_eval.storage.run_folder import read_plan
 from serve_eval.tasks import cases
 from serve_eval.workflows.references.register import register
 from serve_eval.workflows.rescore.rescore import rescore
-from tests.cases.counting import Counting, counting
+from tests.cases.made import Counting, counting
 from tests.cli.command import serve_eval
 
 COUNT = 6
@@ -268,3 +269,67 @@ def test_an_option_of_its_default_value_is_none(tmp_path: Path, endpoint: Counti
     [one] = prepare(_plan(same, endpoint, refs))
     assert "scorer_options" not in one.task.protocol
     assert one.reference is not None
+
+
+SCORERS: dict[str, tuple[Any, Any, dict[str, int]]] = {
+    "choice": ("choice", "B", {"choice": 2}),
+    "yes_no": ("yes_no", "no", {"yes_no": 2}),
+    "numeric": ("numeric", 4, {"numeric": 2}),
+    "code": ("code", "assert total == 4", {"code": 3}),
+    "exact": ("exact", "4", {"exact": 2}),
+    "as BioChatter": ({"exact": {"as_biochatter": True}}, "b", {"exact": 1}),
+    "set": ("set", ["a", "b"], {"set": 2}),
+    "any_of": (
+        {"any_of": {"scorer": {"any_of": {"scorer": "numeric"}}}},
+        [[3, 4]],
+        {"any_of": 1, "any_of/any_of": 1, "any_of/any_of/numeric": 2},
+    ),
+}
+
+
+def _write_scorer_versions(file: Path, scorer: object, expected: object) -> Path:
+    case = {"case": "n", "input": {"prompt": "Question: what is 4?"}, "expected": expected}
+    file.write_text(json.dumps({"sums": {"scorer": scorer, "cases": [case]}}))
+    return file
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_the_versions_of_scorers_are_part_of_the_fingerprint(tmp_path: Path, name: str) -> None:
+    scorer, expected, versions = SCORERS[name]
+    task = cases.task(
+        "sums", path=str(_write_scorer_versions(tmp_path / "c.yaml", scorer, expected))
+    )
+    fields = fingerprint(task, task.load(DataRoots(roots=()), 1))
+    assert json.loads(fields["scorers"]) == versions
+    older = {**fields, "scorers": json.dumps({one: v - 1 for one, v in versions.items()})}
+    assert protocol_differences(fields, older) == ["scorers"]
+
+
+def _run_scorer_versions(file: Path, endpoint: Counting, out: Path, **more: Any) -> Report:
+    settings = {"cases": [str(file)], "base_url": endpoint.url, "model": "m", **more}
+    return asyncio.run(evaluate(resolve.resolve({}, settings, {}).plan, out, environ={}))
+
+
+@pytest.mark.parametrize("scorer", ["numeric", {"any_of": {"scorer": "numeric"}}])
+def test_a_reference_of_an_older_version_is_refused_unless_it_is_allowed(
+    tmp_path: Path, endpoint: Counting, scorer: Any
+) -> None:
+    expected = 4 if scorer == "numeric" else [4]
+    file = _write_scorer_versions(tmp_path / "c.yaml", scorer, expected)
+    _run_scorer_versions(file, endpoint, tmp_path / "first", no_reference=True)
+    register([tmp_path / "first"], tmp_path / "refs")
+    refs = {"references_dir": str(tmp_path / "refs")}
+    assert (
+        _run_scorer_versions(file, endpoint, tmp_path / "same", **refs).tasks[0].verdict.outcome
+        == "PASS"
+    )
+    [reference] = (tmp_path / "refs").glob("*.yaml")
+    text = reference.read_text()
+    assert "numeric: 2" in text
+    reference.write_text(text.replace("numeric: 2", "numeric: 1"))
+    with pytest.raises(ServeEvalError, match=r"protocol differs.*scorers is .*numeric.*2.*1"):
+        _run_scorer_versions(file, endpoint, tmp_path / "other", **refs)
+    allowed = _run_scorer_versions(
+        file, endpoint, tmp_path / "wish", allow_mismatch=["scorers"], **refs
+    )
+    assert allowed.tasks[0].verdict.outcome == "PASS"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import serve_eval
-from tests.workflows.bisect.breaking import INCLUDED
+from tests.workflows.bisect.searches import INCLUDED
 
 PLAN = """\
 model: m

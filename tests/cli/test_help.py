@@ -1,15 +1,27 @@
-"""Check `--help` of each command: its width, its options and examples that are commands."""
+"""Test `--help` of each command, and the lists and descriptions of plug-ins."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from serve_eval.cli._commands import COMMANDS, Family, find_entry, walk
+from serve_eval.cli._described import WIDTH, describe_plugin, describe_task
 from serve_eval.cli.app import make_command
+from serve_eval.datasets.known import KNOWN
+from serve_eval.datasets.local import find_sources
+from serve_eval.errors import DatasetError
+from serve_eval.plugins import registry
+from serve_eval.plugins.declarations import options
+from serve_eval.protocol import shared
+from serve_eval.report.document.listing import LINES
+from serve_eval.schema import DataRoots, Spec
+from serve_eval.verdicts.references import find_shipped_dir
 from tests.cli.command import serve_eval
 
 ALONE = [" ".join(words) for words, _ in walk()]
@@ -112,3 +124,224 @@ def test_defaults_are_told_and_no_sentence_of_a_group_is_cut_off() -> None:
     assert "(default None)" not in said
     group = serve_eval("references", "--help", COLUMNS="80").stdout
     assert "..." not in group.partition("Commands:")[2]
+
+
+KINDS = ("tasks", "scorers", "launchers", "verdicts", "presets")
+
+
+def _list(*arguments: str | Path, code: int = 0) -> str:
+    done = serve_eval("data", "list", *arguments, COLUMNS="80")
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(("data", "list", kind) for kind in KINDS),
+        ("data", "list", "datasets"),
+    ],
+)
+def test_a_list_has_few_lines_and_all_of_it_in_other_forms(command: tuple[str, ...]) -> None:
+    done = serve_eval(*command, COLUMNS="80")
+    assert (done.returncode, len(done.stdout.splitlines()) <= LINES) == (0, True), done.stdout
+    found = json.loads(serve_eval(*command, "--json").stdout)
+    names = serve_eval(*command, "-q").stdout.splitlines()
+    assert names == [one["name"] for one in found["entries"]]
+    whole = serve_eval(*command, "-v", COLUMNS="80").stdout
+    for one in found["entries"]:
+        assert one["name"] in done.stdout
+        assert f"\n  {one['name']}: " in whole
+        assert all(line in whole for line in one["more"])
+    assert "\x1b" not in whole
+
+
+def test_the_list_of_all_kinds_counts_them_and_has_all_of_them_with_v() -> None:
+    shown = _list()
+    assert len(shown.splitlines()) <= LINES
+    names = {one["name"]: one["text"].split(", ") for one in json.loads(_list("--json"))["entries"]}
+    assert tuple(names) == KINDS
+    whole = _list("-v")
+    for kind in KINDS:
+        assert f"{len(names[kind])} {kind}" in shown.splitlines()[0]
+        assert _list(kind, "-v") in whole
+    assert _list("-q").split() == list(KINDS)
+
+
+def test_the_list_has_every_task() -> None:
+    told = _list("tasks", "-v")
+    assert all(f"\n  {name}:" in told for name in registry.names("serve_eval.tasks"))
+    assert "\n  cases:NAME: " in told
+    assert "options that every task has: " in told
+
+
+def test_the_list_has_every_scorer_and_says_where_options_are() -> None:
+    told = _list("scorers")
+    assert all(f"\n  {name} " in told for name in registry.names(registry.SCORERS))
+    assert "whole_words" not in told
+    assert "\n  options of one: serve-eval data list scorers NAME\n" in told
+    assert "whole_words" in _list("scorers", "words")
+    [one] = json.loads(_list("scorers", "words", "--json"))["entries"]
+    assert "whole_words" in "\n".join(one["more"])
+
+
+def test_a_name_that_cannot_be_used_is_in_every_list(tmp_path: Path) -> None:
+    (tmp_path / "scorers").mkdir()
+    (tmp_path / "scorers/broken.py").write_text("raise OSError('no way')\n")
+    for kind in ("all", "scorers"):
+        told = _list(kind, "--include-path", tmp_path, code=2)
+        assert "  broken" in told
+        assert "no way" in told
+
+
+def test_every_published_reference_has_a_task() -> None:
+    files = {file.stem for file in find_shipped_dir().glob("*.yaml")}
+    named = {"SlimPajama-6B", "acceptance_length", "gpqa_diamond"}  # their tasks have other names
+    assert not files - named - set(registry.names("serve_eval.tasks"))
+
+
+LAUNCHERS = registry.list_shipped("serve_eval.launchers")
+TASKS = registry.list_shipped(shared.TASKS)
+WITHOUT_LOAD = ("cases", "lm_eval", "longbench_v1")
+"""Families, and a task that needs the extra lm-eval before its data."""
+
+
+def _list_described(*arguments: str) -> str:
+    done = serve_eval("data", "list", *arguments, COLUMNS="80")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", LAUNCHERS)
+def test_every_option_of_every_launcher_is_described(name: str) -> None:
+    found = options(registry.function("serve_eval.launchers", name))
+    paths = [option.path for option in found]
+    assert [
+        option.path for option in found if not re.fullmatch(r"[A-Za-z].*\.", option.meaning)
+    ] == []
+    lines = describe_plugin("serve_eval.launchers", name)
+    assert max(map(len, lines)) <= WIDTH
+    shown = [line for line in lines if re.match(r"  \S", line)]
+    assert [line.split()[0] for line in shown] == paths
+    assert not re.search(r"NoneType|Struct|typing|<", "\n".join(lines))
+
+
+def test_nested_options_are_described_by_type_and_default() -> None:
+    told = _list_described("launchers", "trtllm_disaggregated")
+    for text in (
+        (
+            "  context_servers (has its own options, listed below)\n      Servers that process"
+            " prompts.\n"
+        ),
+        "  generation_servers.num_instances (whole number; 1)\n      Number of these servers.\n",
+        "  generation_servers.env (mapping of texts; empty)\n",
+        "  gpus (auto or list of whole numbers or texts; not set)\n",
+        "  cache_transceiver (mapping; {backend: UCX})\n",
+        "  ready_timeout_s (number; 3600)\n",
+        "\nSet them with --set launcher.OPTION=VALUE, or below launcher in a plan.\n",
+    ):
+        assert text in told
+
+
+def test_the_list_of_launchers_is_short() -> None:
+    told = _list_described("launchers").splitlines()
+    assert len(told) <= 2 * len(LAUNCHERS) + 2
+    assert "context_servers" not in "".join(told)
+    assert told[-2] == "  options of one: serve-eval data list launchers NAME"
+
+
+def test_what_is_called_alike_may_mean_something_else() -> None:
+    lines = describe_plugin("serve_eval.launchers", "slurm")
+    at = lines.index("  container.engine (pyxis or docker or podman; pyxis)")
+    assert "plug-in of SLURM" in lines[at + 1]
+    assert "  image (text; required)" not in lines
+    assert "  container.image (text; required)" in lines
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_is_described_with_its_data_and_every_option(name: str) -> None:
+    found = options(registry.function(shared.TASKS, name))
+    assert [one.path for one in found if not re.fullmatch(r"[A-Z].*\.", one.meaning)] == []
+    lines = describe_task(name)
+    assert max(map(len, lines)) <= WIDTH
+    below = lines[lines.index("Options:") :]
+    shown = [line.split()[0] for line in below if re.match(r"  \S", line)]
+    assert shown == [one.path for one in found]
+    assert not re.search(r"NoneType|typing|Annotated", "\n".join(lines))
+
+
+@pytest.mark.parametrize("name", [name for name in TASKS if name not in WITHOUT_LOAD])
+def test_a_task_names_its_data_if_it_cannot_do_without(name: str, tmp_path: Path) -> None:
+    task = shared.usual_task(Spec(name=name))
+    if not task.datasets:
+        assert task.load(DataRoots(roots=(tmp_path,)), 2).samples
+        return
+    with pytest.raises(DatasetError) as caught:
+        task.load(DataRoots(roots=(tmp_path,)), 2)
+    source, hint = find_sources()[task.datasets[0]], caught.value.hint
+    fetch = f"serve-eval data fetch {task.datasets[0]}"
+    assert (fetch if source.urls or source.hub else f"Put a copy from {source.homepage}") in hint
+
+
+def test_a_control_needs_no_reference() -> None:
+    name = "mixed_modality_video_audio_omni"
+    assert f"  references  none needed: compared with {name}" in describe_task(f"{name}_alone")
+
+
+def test_a_data_set_that_cannot_be_fetched_is_got_by_hand() -> None:
+    [line] = (one for one in describe_task("videomme") if "by hand" in one)
+    assert line.split() == ["by", "hand,", "from", KNOWN["videomme"].homepage]
+
+
+def test_the_facts_of_a_task_are_its_own() -> None:
+    told = _list_described("tasks", "gsm8k")
+    for text in (
+        "  data        GSM8K: 1319 test, 7473 train\n",
+        "              serve-eval data fetch gsm8k\n",
+        "  asks        1319 samples; at most 256 tokens each\n",
+        "  needs       an endpoint with completions\n",
+        "  value       accuracy: mean of the samples, higher is better\n",
+        " models\n              serve-eval references show gsm8k\n",
+        "  protocol    version 1: fewshot_as_multiturn false, num_fewshot 5,",
+        "  num_fewshot (whole number; 5)\n",
+        "      Number of solved examples before each question.\n",
+        "\nSet them with --set gsm8k.OPTION=VALUE, or in a plan.\n",
+    ):
+        assert text in told
+    told = _list_described("tasks", "word_problems_perplexity")
+    for text in (
+        "  data        no data set to fetch\n",
+        "; no answer, only log-probabilities\n",
+        "  needs       an endpoint with prompt log-probabilities\n",
+        "  value       perplexity: mean of the samples, lower is better\n",
+        "  references  none registered\n              serve-eval references take host:8000",
+    ):
+        assert text in told
+    assert (
+        "one for each NAME\n              serve-eval run --tasks lm_eval:NAME\n"
+        in _list_described("tasks", "lm_eval")
+    )
+
+
+def test_the_documented_description_is_what_is_printed() -> None:
+    assert (
+        _list_described("tasks", "passkey_short")
+        in (Path(__file__).parents[2] / "docs/tasks.md").read_text()
+    )
+
+
+def test_scorers_are_described_too() -> None:
+    assert "  absolute (number; 0)\n" in _list_described("scorers", "numeric")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        ("launchers", "trtlm", "unknown launcher 'trtlm'. Did you mean 'trtllm'?"),
+        ("tasks", "gsm", "unknown task 'gsm'. Did you mean 'gsm8k'?"),
+        ("all", "trtllm", "all trtllm: name the kind"),
+    ],
+)
+def test_a_name_that_there_is_not_is_refused(kind: str, name: str, message: str) -> None:
+    refused = serve_eval("data", "list", kind, name)
+    assert (refused.returncode, message in refused.stderr) == (2, True)

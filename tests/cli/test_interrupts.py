@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM at any point of a process: exit code 130, one line, no traceback.
+"""Test that signals end any command with one line, which tells of kept answers.
 
 The signals arrive at a chosen place in the code, not after a chosen time: a process sends them to
 itself when it imports a module. `eval` stands for the code that Python evaluates inside dataclasses
@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import environment
+from serve_eval.cli._async import explain_kept
+from tests.cli.command import environment, serve_eval
 
 _AT_AN_IMPORT = """
 import os, sys
@@ -195,3 +196,60 @@ def test_an_interruption_within_an_eval_does_not_end_a_module_by_the_signal(tmp_
         check=False,
     )
     assert (done.returncode, done.stderr) == (130, "Interrupted\n")
+
+
+RECORDS = {
+    "none": "",
+    "a failure": (
+        '{"id":"1","failure":{"kind":"timeout","message":"\\"response\\":{","retryable":true}}\n'
+    ),
+    "withdrawn": '{"id":"1","withdrawn":"twice"}\n',
+    "an answer": '{"id":"1","failure":{"kind":"timeout"}}\n{"id":"2","response":{"text":"5"}}\n',
+}
+
+
+@pytest.mark.parametrize("below", ["samples", "runs/a/samples", "a/samples"])
+@pytest.mark.parametrize("record", RECORDS)
+def test_a_folder_holds_answers_when_one_was_had(record: str, below: str, tmp_path: Path) -> None:
+    (tmp_path / below).mkdir(parents=True)
+    (tmp_path / below / "gsm8k.jsonl").write_text(RECORDS[record])
+    told = explain_kept(tmp_path, "this again")
+    assert told == (
+        "Finished answers are kept. Resume with: this again"
+        if record == "an answer"
+        else "No answer was received yet. Try again with: this again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("launcher", "setting", "answers"),
+    [
+        ("trtllm", "launcher.command='false'", False),
+        ("simulated", "launcher.crash_after=40", True),
+    ],
+)
+def test_a_server_that_ends_leaves_answers_or_none(
+    launcher: str, setting: str, answers: bool, data_root: Path, tmp_path: Path
+) -> None:
+    done = serve_eval(
+        *(
+            "run",
+            "--launcher",
+            launcher,
+            "--model",
+            "m",
+            "--tasks",
+            "gsm8k",
+            "--dataset-root",
+            data_root,
+        ),
+        *("--no-reference", "--concurrency", "1", "-o", tmp_path / "out", "--set", setting),
+    )
+    assert done.returncode == 4
+    assert (
+        "Finished answers are kept. Resume with: serve-eval run --resume" in done.stderr
+    ) is answers, done.stderr
+    assert (
+        "No answer was received yet. Try again with: serve-eval run --resume" in done.stderr
+    ) is not answers
+    assert done.stderr.count("kept") == answers

@@ -14,7 +14,7 @@ from serve_eval.plan.command_line import TRUSTED
 from serve_eval.schema import Spec
 from serve_eval.workflows.diagnose.evidence import read
 from tests.cli.command import serve_eval
-from tests.standin.process import free_port
+from tests.standin.deployments import free_port
 from tests.workflows.diagnose.server import Asked, Said, Server, answers_to, sound
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

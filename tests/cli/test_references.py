@@ -1,3 +1,5 @@
+"""Test the commands on references, also of scores without bounds."""
+
 from __future__ import annotations
 
 import re
@@ -10,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from serve_eval.cli.app import app
 from serve_eval.errors import PlanError, ReferenceFileError
+from tests.cli.command import serve_eval
 
 OWN = """\
 "[red]org/mine[/red]":
@@ -200,3 +203,16 @@ def test_import_never_claims_the_snapshots_commits_for_another_folder(tmp_path: 
     _run("import", tmp_path / "own", "-o", tmp_path / "snapshot", "--set", "import.snapshot=true")
     assert "commit not recorded" in (tmp_path / "plain" / "gsm8k.yaml").read_text()
     assert "commit 5bceeb1a" in (tmp_path / "snapshot" / "gsm8k.yaml").read_text()
+
+
+def test_a_perplexity_is_taken_and_judges_the_next_run(tmp_path: Path) -> None:
+    asked = ("-t", "word_problems_perplexity", "--launcher", "embedded")
+    found = ("--references-dir", tmp_path / "refs")
+    taken = serve_eval("references", "take", *asked, *found, "--runs", "1", "-o", tmp_path / "t")
+    assert taken.returncode == 0, taken.stderr
+    entry = (tmp_path / "refs/word_problems_perplexity.yaml").read_text()
+    assert "sigma: " in entry
+    assert "runs:" not in entry
+    done = serve_eval("run", *asked, *found, "-o", tmp_path / "run")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "PASS" in done.stdout

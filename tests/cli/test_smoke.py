@@ -19,7 +19,7 @@ from serve_eval.checks.row import SentRequest
 from serve_eval.masking import Masking
 from serve_eval.workflows.smoke import smoke
 from tests.cli.command import serve_eval
-from tests.standin.process import environment, free_port, running, wait_healthy
+from tests.standin.deployments import environment, free_port, running, wait_healthy
 from tests.workflows.smoke.server import Quirks, create
 
 ROW = re.compile(r"^ (PASS|FAIL|UNSUPPORTED) +(\w+) +([\d.]+)  (.+)$", re.MULTILINE)

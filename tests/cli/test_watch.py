@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.command import environment, serve_eval
 from tests.workflows.verify.model_server import ModelServer
-from tests.workflows.watch.server import Endpoint
+from tests.workflows.watch.changing_endpoint import Endpoint
 
 SMALL = (
     "--every",

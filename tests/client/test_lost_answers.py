@@ -137,7 +137,7 @@ EVENTS: dict[str, Event] = {
 """The events by words of their rows."""
 ELSEWHERE = {
     "state: starting": "tests/client/test_starting.py",
-    "a certificate": "tests/client/test_tls.py",
+    "a certificate": "tests/client/test_connection.py",
     "serve-eval itself ends": "tests/cli/test_kill.py",
     "an answer is withdrawn": "tests/client/test_steps.py",
     "an attempt of a judge": "tests/evaluation/judging/test_judging.py",

@@ -1,17 +1,36 @@
-"""Test that a body is the same whether or not the JSON around its prompt was encoded before."""
+"""Test the bodies of requests, and what is told of a server that refuses one."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import msgspec
+import pytest
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serve_eval.client.client import Client
 from serve_eval.client.request import RequestEncoder
+from serve_eval.client.transport import Disconnected
 from serve_eval.client.wire_format import wire
+from serve_eval.client.wire_format.refusal import find_refused, shorten
+from serve_eval.client.wire_format.reply import Reply, TooLarge
 from serve_eval.client.wire_format.wire import NeutralField, NeutralFields
-from serve_eval.schema import Message, Request, SamplingParams
+from serve_eval.launchers._http.server import serve_app
+from serve_eval.schema import (
+    Endpoint,
+    Failure,
+    FailureKind,
+    Limits,
+    Message,
+    Request,
+    SamplingParams,
+)
 
 _PLAIN = SamplingParams(max_tokens=8)
 _EXTRA = {"truncate_prompt_tokens": 4096}
@@ -50,3 +69,232 @@ def test_fields_of_one_request_and_chats_are_not_taken_for_those_of_others() -> 
         body = encoder.encode_at_once(chat) or b""
         assert b'"max_completion_tokens":8' in body
         assert b'"prompt"' not in body
+
+
+def _exchange(
+    handler: Any, method: str = "POST", body: bytes | None = b"{}", **more: Any
+) -> Reply | Failure:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+
+    async def main() -> Reply | Failure:
+        async with (
+            serve_app(app) as url,
+            Client(Endpoint(base_url=url), Limits(connect_timeout_s=5.0)) as client,
+        ):
+            return await client.exchange(method, "/any/path", body, **more)
+
+    return asyncio.run(main())
+
+
+async def _tells(request: web.Request) -> web.Response:
+    return web.json_response(
+        [request.method, request.path, (await request.read()).decode()], status=418
+    )
+
+
+@pytest.mark.parametrize(("method", "body"), [("GET", None), ("POST", b'{"a": 1}')])
+def test_any_method_path_and_status(method: str, body: bytes | None) -> None:
+    reply = _exchange(_tells, method, body)
+    assert isinstance(reply, Reply)
+    assert (reply.status, reply.error, reply.whole) == (418, None, True)
+    assert json.loads(reply.content) == [method, "/any/path", (body or b"").decode()]
+
+
+async def _streams(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    for number in range(200):
+        await response.write(b"data: {oops %d\n\n" % number)
+    return response
+
+
+def test_an_event_stream_comes_as_it_is() -> None:
+    reply = _exchange(_streams)
+    assert isinstance(reply, Reply)
+    assert reply.stream is None
+    assert (reply.content.count(b"data: "), reply.error) == (200, None)
+
+
+def test_more_than_is_wanted_is_not_read() -> None:
+    reply = _exchange(_streams, most_bytes=20)
+    assert isinstance(reply, Reply)
+    assert isinstance(reply.error, TooLarge)
+
+
+async def _waits(request: web.Request) -> web.StreamResponse:
+    await asyncio.sleep(30)
+    return web.Response()
+
+
+async def _waits_within(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await response.write(b"half")
+    await asyncio.sleep(30)
+    return response
+
+
+async def _hangs_up(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+async def _hangs_up_within(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await response.write(b"half")
+    await asyncio.sleep(0.05)
+    return await _hangs_up(request)
+
+
+def test_no_answer_in_time_is_a_failure_and_half_of_one_a_reply() -> None:
+    none = _exchange(_waits, timeout_s=0.2)
+    assert isinstance(none, Failure)
+    assert (none.kind, none.message) == (FailureKind.TIMEOUT, "no answer within 0.2 s")
+    half = _exchange(_waits_within, timeout_s=0.3)
+    assert isinstance(half, Reply)
+    assert (half.status, half.content, str(half.error)) == (
+        200,
+        b"half",
+        "no complete answer within 0.3 s",
+    )
+
+
+def test_a_lost_connection_is_a_failure_and_half_an_answer_a_reply() -> None:
+    none = _exchange(_hangs_up)
+    assert isinstance(none, Failure)
+    assert none.kind is FailureKind.DISCONNECTED
+    half = _exchange(_hangs_up_within)
+    assert isinstance(half, Reply)
+    assert (half.content, type(half.error)) == (b"half", Disconnected)
+
+
+VLLM_FORM = (
+    "HTTP 400: 6 validation errors:\n  {'type': 'literal_error', 'loc':"
+    " 'body.response_format.type', 'msg': \"Input should be 'text', 'json_object' or"
+    " 'json_schema'\", 'input': 'json', 'ctx': {'expected': \"'text'\"}}\n "
+    " {'type': 'literal_error', 'loc': 'body.response_format.type',"
+    " 'msg': \"Input should be 'structural_tag'\", 'input': 'json'}\n  {'type': 'missing', 'loc':"
+    " 'body.response_format.format', 'msg': 'Field required', 'input': '<dict of 2 items>'}"
+)
+"""vLLM 0.32, for the form of trtllm-serve, shortened."""
+UNION = (
+    "HTTP 400: [{'type': 'missing', 'loc': ('body', 'CompletionRequest', 'prompt'), 'msg': 'Field"
+    " required', 'input': {'temperature': 0.0, 'foo': 1}}, {'type': 'extra_forbidden', 'loc':"
+    " ('body', 'CompletionRequest', 'messages'), 'msg': 'Extra inputs are not permitted', 'input':"
+    " []}, {'type': 'extra_forbidden', 'loc': ('body', 'ChatCompletionRequest', 'foo'), 'msg':"
+    " 'Extra inputs are not permitted', 'input': 1}]"
+)
+"""An orchestrator of trtllm-serve 1.2, which tries both kinds of requests and repeats the body."""
+OLD = (
+    "1 validation error for CompletionRequest\nguided_json\n  Extra inputs are not permitted"
+    " [type=extra_forbidden, input_value={}, input_type=dict]"
+)
+CUT = (
+    "vLLM: truncate_prompt_tokens=1024 cannot be greater than max_model_len = 512. Please request a"
+    " smaller truncation size. (parameter=truncate_prompt_tokens, value=1024)"
+)
+SEED = (
+    "[{'type': 'int_parsing', 'loc': ('body', 'seed'), 'msg': 'Input should be a valid integer'}]"
+)
+FIELD, VALUE = False, True
+
+
+@pytest.mark.parametrize(
+    ("message", "names", "found"),
+    [
+        (VLLM_FORM, ["type", "response_format"], ("response_format", VALUE)),
+        (UNION, ["temperature", "foo"], ("foo", FIELD)),
+        (UNION, ["temperature", "prompt"], None),
+        (OLD, ["guided_json"], ("guided_json", FIELD)),
+        ("[{'type': 'extra_forbidden', 'loc': ('body', 'x')}]", ["x"], ("x", FIELD)),
+        (SEED, ["seed"], ("seed", VALUE)),
+        (CUT, ["truncate_prompt_tokens"], ("truncate_prompt_tokens", VALUE)),
+        ("top_k must be 0 (disable), or at least 1, got -5.", ["top_k"], ("top_k", VALUE)),
+        ("stop cannot contain an empty string.", ["'stop'"], ("stop", VALUE)),
+        ("HTTP 400: stop cannot contain an empty string.", ["'stop'"], ("stop", VALUE)),
+        ("Unsupported parameter: 'stop' is not supported", ["'stop'"], ("stop", FIELD)),
+        ("the engine had to stop", ["'stop'"], None),
+        (
+            "Unknown field: temperature. It must be removed.",
+            ["temperature"],
+            ("temperature", FIELD),
+        ),
+        ("temperature is not supported", ["temperature"], ("temperature", FIELD)),
+        (
+            "Unsupported value: 'temperature' does not support 0 with this model.",
+            ["temperature"],
+            ("temperature", VALUE),
+        ),
+        ("`max_tokens` (0) must be greater than 0", ["max_tokens"], ("max_tokens", VALUE)),
+        ("pre_temperature_x must be 1", ["temperature"], None),
+    ],
+)
+def test_what_is_refused_is_a_field_or_its_value(
+    message: str, names: list[str], found: tuple[str, bool] | None
+) -> None:
+    assert find_refused(message, names) == found
+
+
+def test_the_errors_of_a_validation_are_shown_once_each_by_their_place() -> None:
+    assert shorten(VLLM_FORM) == (
+        "HTTP 400: response_format.type: Input should be 'text', 'json_object' or 'json_schema';"
+        " response_format.type: Input should be 'structural_tag'"
+    )
+    assert shorten(f"{SEED[:-1]}, {{'type': 'int_type', 'loc': ('body', 'n'), 'msg': 'Inp") == (
+        "seed: Input should be a valid integer"
+    )
+    assert shorten("[{'type': 'missing', 'loc': ('body', 'n'), 'msg': 'Field required'}]") == (
+        "n: Field required"
+    )
+    assert shorten(OLD) == "guided_json: Extra inputs are not permitted"
+    assert shorten(CUT) == CUT
+
+
+RECORDED = Path(__file__).resolve().parents[3] / "shared/recorded_trtllm/answers.jsonl"
+FASTAPI = (
+    "1 validation error:\n  {'type': 'extra_forbidden', 'loc': ('body', 'modalities'), 'msg':"
+    " 'Extra inputs are not permitted', 'input': ['text']}\n\n  File"
+    ' "tensorrt_llm/serve/openai_server.py", line 232, in wrapper\n    POST /v1/chat/completions'
+)
+
+
+@pytest.mark.parametrize("body", [{"error": FASTAPI}, {"message": FASTAPI}, {"detail": FASTAPI}])
+def test_the_place_that_fastapi_adds_is_left_out(body: dict[str, str]) -> None:
+    told = wire.describe(json.dumps(body).encode())
+    assert told.endswith("'msg': 'Extra inputs are not permitted', 'input': ['text']}")
+    found = find_refused(told, ["modalities"])
+    assert found is not None
+    assert (found.name, found.by_value) == ("modalities", False)
+
+
+def test_a_traceback_keeps_its_words() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "/srv/app.py", line 7, in answer\n    raise\n'
+        "ValueError: no such model"
+    )
+    told = wire.describe(text.encode())
+    assert ".py" not in told
+    assert told.endswith("ValueError: no such model")
+
+
+def test_a_message_of_nothing_else_stays() -> None:
+    assert wire.describe(b'File "/srv/app.py", line 7') == 'File "/srv/app.py", line 7'
+
+
+def test_a_file_that_a_request_names_stays() -> None:
+    told = wire.describe(b'{"error": "the prompt asks for File app.py, line 7"}')
+    assert told == "the prompt asks for File app.py, line 7"
+
+
+@pytest.mark.skipif(not RECORDED.exists(), reason="the recorded answers are not here")
+def test_no_recorded_refusal_shows_a_place() -> None:
+    lines = [json.loads(line) for line in RECORDED.read_text().splitlines()]
+    refusals = [one for one in lines if one["status"] >= 400 and "File " in one["body"]]
+    assert len(refusals) > 30
+    for one in refusals:
+        told = wire.describe(one["body"].encode())
+        assert ".py" not in told, one["case"]
+        assert len(told) > 20

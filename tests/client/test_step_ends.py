@@ -1,24 +1,74 @@
-"""Test connections that end before a proof: their answers are asked again, once and apart."""
+"""Test that no answer goes to another request when connections end or lose their step."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from serve_eval.client.client import Client
 from serve_eval.client.http1 import transport
+from serve_eval.client.http1.connection import Http1Connection
 from serve_eval.client.http1.transport import Http1Transport
-from serve_eval.client.step_ledger import MOST_ENDS
+from serve_eval.client.step_ledger import MOST_ENDS, NO_NOTICE, OUT_OF_STEP, StepLedger
 from serve_eval.schema import Endpoint, Limits, Request, Response, SamplingParams
 from serve_eval.storage.journal import read, withdrawals
+from tests.attack.hostile import BREAKING, case_of, question, said
 from tests.client import faulty_server as act
-from tests.client.doubling_server import Doubling, DoublingServer
-from tests.client.faulty_server import Act, FaultyServer, Received
-from tests.client.kept import Heard, kept
-from tests.client.test_steps import check, run
+from tests.client.faulty_server import Act, FaultyServer, Received, Turn
+from tests.client.kept import Doubling, DoublingServer, Heard, kept
+from tests.client.test_steps import ATTACKS, check, run
 from tests.clock import until
+
+
+def _connection(turns: int, proven: int = 0) -> Http1Connection:
+    connection = Http1Connection(set(), {})
+    connection.sent = connection.turns = turns
+    connection.proven = proven
+    return connection
+
+
+@pytest.mark.parametrize(
+    ("out", "silent", "announced", "why"),
+    [
+        (1, 2, 9, ""),
+        (2, 0, 0, OUT_OF_STEP),
+        (0, 3, 0, NO_NOTICE),
+    ],
+)
+def test_a_second_connection_out_of_step_or_a_third_silent_end_is_enough(
+    out: int, silent: int, announced: int, why: str
+) -> None:
+    ledger = StepLedger()
+    ledger.listen(Heard())
+    for _ in range(out):
+        ledger.stray(_connection(5), "an unasked answer")
+    for number in range(silent + announced):
+        ledger.lose(_connection(5), "it ended", silent=number < silent)
+    assert (ledger.alone, ledger.keeps, ledger.why_alone) == (bool(why), not why, why)
+
+
+@pytest.mark.parametrize(
+    ("turns", "proven", "due"),
+    [(7, 0, False), (8, 0, True), (519, 8, False), (520, 8, True), (1031, 520, False)],
+)
+def test_a_connection_is_checked_after_8_answers_and_then_after_each_512(
+    turns: int, proven: int, due: bool
+) -> None:
+    assert _connection(turns, proven).due is due
+
+
+def test_without_a_listener_no_connection_is_kept_or_counted() -> None:
+    """Nobody could take its answers back, and each has only one."""
+    ledger = StepLedger()
+    for _ in range(3):
+        ledger.stray(_connection(1), "an unasked answer")
+        ledger.lose(_connection(1), "it ended", silent=True)
+        ledger.trust(_connection(1))
+        ledger.prove(_connection(1), 2)
+    assert (ledger.keeps, ledger.alone, ledger.out, ledger.ends) == (False, False, 0, 0)
 
 
 def _request(number: int) -> Request:
@@ -177,3 +227,87 @@ def test_an_endpoint_that_proves_nothing_is_named_once_and_asked_apart_after_an_
     named = [line for line in found.told if "does not list its models" in line]
     assert len(named) == 1
     assert len([line for line in found.told if "uses its own connection, which" in line]) == 1
+
+
+LIMITS = Limits(
+    stall_timeout_s=0.5,
+    sample_timeout_s=1.5,
+    max_attempts=2,
+    max_response_bytes=100_000,
+    stream=True,
+)
+BEHIND_NEXT = [name for name in ATTACKS if "behind the next request" in name and "400" not in name]
+
+
+def _request_transports(case: int) -> Request:
+    return Request(
+        sample_id=str(case), prompt=question(case), sampling=SamplingParams(max_tokens=20)
+    )
+
+
+@pytest.mark.parametrize("name", BEHIND_NEXT)
+def test_an_answer_too_many_before_the_next_one_swaps_nothing(name: str, tmp_path: Path) -> None:
+    check(run(ATTACKS[name], tmp_path, count=60, in_flight=2))
+
+
+async def _swapped(fault: Act) -> list[str]:
+    """Return the kept answers that belong to other requests."""
+    heard = Heard()
+    async with (
+        FaultyServer([fault, act.sound]) as server,
+        kept(Client(Endpoint(base_url=server.base_url), LIMITS), heard) as client,
+    ):
+        results = [await client.send(_request_transports(case)) for case in range(4)]
+        await client.settle()
+    wrong = []
+    for case, result in enumerate(results):
+        if isinstance(result, Response) and result.text.strip() != said(case):
+            last = result.attempts[-1]
+            if not heard.out or last.turn <= heard.in_step.get(last.connection, 1):
+                wrong.append(result.text)
+    return wrong
+
+
+AT_ONCE = [
+    name for name in BREAKING if not name.startswith("twice") and name != "an unasked error"
+] + ["twice at once"]
+"""Ways to break an answer whose result does not depend on when a copy arrives."""
+
+
+def test_no_broken_answer_becomes_that_to_another_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(act, "echo", lambda request: said(case_of(request) or 0))
+
+    async def main() -> dict[str, list[str]]:
+        swapped = await asyncio.gather(*(_swapped(BREAKING[name]) for name in AT_ONCE))
+        return {name: texts for name, texts in zip(AT_ONCE, swapped, strict=True) if texts}
+
+    assert asyncio.run(main()) == {}
+
+
+def test_times_of_a_stream_are_those_of_its_tokens() -> None:
+    async def timed(turn: Turn) -> None:
+        await turn.write(act.STREAM_HEAD)
+        await asyncio.sleep(0.2)
+        await turn.write(act.chunked(act.chunk(turn.request, "one")))
+        await asyncio.sleep(0.2)
+        await turn.write(
+            act.chunked(act.chunk(turn.request, " two"))
+            + act.chunked(act.chunk(turn.request, "", "stop"))
+        )
+        await asyncio.sleep(0.2)
+        await turn.write(act.chunked(act.DONE) + act.LAST_CHUNK)
+
+    async def main() -> Response:
+        limits = replace(LIMITS, stall_timeout_s=20.0, sample_timeout_s=20.0)
+        async with (
+            FaultyServer([timed]) as server,
+            Client(Endpoint(base_url=server.base_url), limits) as client,
+        ):
+            result = await client.send(_request_transports(1))
+            assert isinstance(result, Response)
+            return result
+
+    result = asyncio.run(main())
+    assert result.ttft_s is not None
+    assert 0.19 < result.ttft_s < 0.39
+    assert result.latency_s > 0.59

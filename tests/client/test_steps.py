@@ -46,9 +46,8 @@ from serve_eval.storage.file_names import PROOFS_FILE
 from serve_eval.storage.journal import Journal, Record, read
 from serve_eval.storage.records.answer_origins import Proofs
 from tests.client import faulty_server as act
-from tests.client.doubling_server import FOREIGN, Doubling, DoublingServer, whole
 from tests.client.faulty_server import Act, FaultyServer, Received
-from tests.client.kept import Heard, kept
+from tests.client.kept import FOREIGN, Doubling, DoublingServer, Heard, kept, whole
 from tests.clock import until
 
 MANY = 1000

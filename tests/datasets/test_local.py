@@ -1,17 +1,86 @@
+"""Test how data sets are found or generated."""
+
 from __future__ import annotations
 
+import itertools
+import random
+import re
+import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import serve_eval.tasks
 from serve_eval.datasets import local
+from serve_eval.datasets.generated import MOST, Problem, Split, problems, split_of
+from serve_eval.datasets.known import KNOWN
+from serve_eval.datasets.local import find_sources
 from serve_eval.datasets.source import HubSource, download
 from serve_eval.errors import DatasetError
 from serve_eval.evaluation.prepare import check_ids
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Dataset, Sample, Spec
 from serve_eval.tasks._gsm8k import SOURCE
+from serve_eval.tasks._passkey import FILLER, hide_key
+from tests.cli.command import serve_eval as run
+
+DECLARES = """\"\"\"A task of a test.\"\"\"
+
+from serve_eval.datasets.source import Source
+
+SOURCE = Source(
+    name="Rivers",
+    folders=("made_up_rivers",),
+    homepage="https://example.com",
+    licence="MIT",
+    rows="9 test",
+)
+"""
+
+
+@pytest.fixture
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a folder whose files are tasks for the length of a test."""
+    before = set(sys.modules)
+    monkeypatch.setattr(serve_eval.tasks, "__path__", [*serve_eval.tasks.__path__, str(tmp_path)])
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def test_the_shared_sets_come_first() -> None:
+    assert list(find_sources())[: len(KNOWN)] == list(KNOWN)
+
+
+@pytest.mark.usefixtures("tasks")
+def test_a_set_of_a_task_file_is_listed_and_its_folder_is_known(tasks: Path) -> None:
+    before = find_sources()
+    (tasks / "made_up_rivers.py").write_text(DECLARES)
+    (tasks / "made_up_lakes.py").write_text('raise SystemError("imported for nothing")\n')
+    found = find_sources()
+    assert found.keys() - before.keys() == {"made_up_rivers"}
+    assert "Put a copy from https://example.com" in local.advice(found["made_up_rivers"])
+    listed = " ".join(run("data", "list", "datasets", "-v").stdout.split())
+    assert "made_up_rivers: Rivers, 9 test; licence: MIT" in listed
+    where = run("data", "path", "made_up_rivers", "--dataset-root", tasks)
+    assert (where.returncode, where.stdout) == (2, f"{tasks}/made_up_rivers\n")
+
+
+def test_a_set_that_is_shared_is_not_declared_again(tasks: Path) -> None:
+    before = find_sources()
+    (tasks / "made_up_rivers.py").write_text(
+        'from serve_eval.datasets.known import KNOWN\nSOURCE = KNOWN["mmlu"]\n'
+    )
+    assert find_sources() == before
+
+
+def test_a_name_of_a_shared_set_is_refused(tasks: Path) -> None:
+    (tasks / "slimpajama.py").write_text(DECLARES)
+    with pytest.raises(ValueError, match=r"tasks/slimpajama\.py: SOURCE has the name of a set"):
+        find_sources()
 
 
 def test_a_data_set_that_is_nowhere_says_what_to_do_and_then_where_it_was_looked_for(
@@ -112,3 +181,69 @@ def test_two_samples_with_one_id_are_named_with_their_positions() -> None:
     samples = [Sample(id=name, prompt="p", target="t") for name in ("a", "b", "a")]
     with pytest.raises(DatasetError, match=r"samples 1 and 3 have the same id 'a'"):
         check_ids(task, Dataset(samples=samples, files=(), total=3))
+
+
+def _some(split: Split, count: int = 300, seed: int = 5) -> list[Problem]:
+    return list(itertools.islice(problems(split, seed), count))
+
+
+def _operands(problem: Problem) -> tuple[int, ...]:
+    """Return the start and the changes, parsed from the solution."""
+    lines = problem.solution.splitlines()[:-1]
+    start = int(re.findall(r"^\d+", lines[0])[0])
+    return (start, *(int(re.findall(r"[+-]\d+", line)[0]) for line in lines))
+
+
+def test_a_solution_is_a_chain_of_true_equations_that_ends_in_the_answer() -> None:
+    for problem in _some("train"):
+        *lines, last = problem.solution.splitlines()
+        assert 1 <= len(lines) <= 4
+        total = None
+        for line in lines:
+            left, sign, right, result = re.fullmatch(r"(\d+)([+-])(\d+)=(\d+)", line).groups()  # type: ignore[union-attr]
+            assert total is None or int(left) == total
+            total = int(left) + int(sign + right)
+            assert int(result) == total
+            assert 0 < total < MOST
+        assert last == f"#### {problem.answer}"
+        assert problem.answer == total
+
+
+def test_the_question_names_every_number_in_order() -> None:
+    for problem in _some("test"):
+        told = [int(number) for number in re.findall(r"\d+", problem.question)]
+        assert told == [abs(operand) for operand in _operands(problem)]
+        assert problem.question.endswith(" have now?")
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_problem_is_in_the_split_of_its_operands(split: Split) -> None:
+    assert {split_of(_operands(problem)) for problem in _some(split)} == {split}
+
+
+def test_no_operands_are_in_both_splits() -> None:
+    seen = {_operands(problem) for problem in _some("train", 5000)}
+    assert not seen & {_operands(problem) for problem in _some("test", 1000)}
+
+
+def test_a_seed_gives_the_same_problems_and_another_seed_others() -> None:
+    assert _some("test", 20) == _some("test", 20)
+    assert _some("test", 20) != _some("test", 20, seed=6)
+
+
+@pytest.mark.parametrize("depth", [0.0, 0.3, 1.0])
+def test_the_key_stands_after_that_share_of_the_filler(depth: float) -> None:
+    found = hide_key(random.Random(3), sentences=20, depth=depth)
+    before, _, after = found.prompt.partition(
+        f"The pass key is {found.key}. Remember it. {found.key} is the pass key."
+    )
+    assert before.count(".") == round(20 * depth)
+    assert after.count(".") == 20 - round(20 * depth)
+    assert after.endswith(" What is the pass key?")
+    assert 10000 <= found.key <= 99999
+
+
+def test_the_rest_is_filler() -> None:
+    found = hide_key(random.Random(4), sentences=40, depth=1.0)
+    assert found.prompt.startswith(FILLER)
+    assert sum(found.prompt.count(sentence) for sentence in FILLER) == 40

@@ -14,9 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from serve_eval.workflows.attribute.attribute import SAMPLES
-from tests.detectors.detectors import NAMES, Finding, findings
-from tests.detectors.faults import FAULTS, SOUND
-from tests.detectors.trial import Fault, smoked, tried
+from tests.detectors.detectors import FAULTS, NAMES, SOUND, Fault, Finding, findings, smoked, tried
 
 SIZES = (25, 50, 100, 200, 400)
 """Numbers of prompts that both sides are asked."""

@@ -19,11 +19,13 @@ from tests.detectors.detectors import (
     COMPARE,
     COUNTS,
     DIAGNOSE,
+    FAULTS,
+    SOUND,
+    Fault,
     Finding,
     findings,
+    tried,
 )
-from tests.detectors.faults import FAULTS, SOUND
-from tests.detectors.trial import Fault, tried
 
 (
     CORRUPT,

@@ -1,10 +1,13 @@
-"""Test sounds and videos in a turn: read when they are sent, hashed, refused and retried."""
+"""Test images, sounds and videos in a turn, from the plan to the run folder."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,13 @@ import pytest
 
 from serve_eval.cli._dry_run import _readable
 from serve_eval.client.client import Client
+from serve_eval.client.wire_format import wire
 from serve_eval.datasets import small_media
 from serve_eval.datasets.media import audio_part, image_part, video_part
-from serve_eval.errors import DatasetError
+from serve_eval.datasets.small_media import shape
+from serve_eval.errors import DatasetError, PlanError
+from serve_eval.evaluation.engine.lane import arrange
+from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.launchers._simulated.answer_file import MEDIA_TOKENS
 from serve_eval.launchers._simulated.simulator import (
     STATS,
@@ -24,23 +31,35 @@ from serve_eval.launchers._simulated.simulator import (
     create_app,
     serve,
 )
+from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import (
+    Connection,
     Endpoint,
     Failure,
+    ImagePart,
+    ImageUrl,
     InputAudio,
     InputAudioPart,
     Limits,
+    MediaFile,
     MediaPart,
     Message,
+    Plan,
+    Report,
     Request,
     Response,
+    Sample,
     SamplingParams,
     SendMedia,
+    Spec,
     TextPart,
+    VerdictOutcome,
     VideoPart,
     VideoUrl,
 )
-from serve_eval.schema.media import prompt_sha256
+from serve_eval.schema.media import media_url, prompt_sha256
+from serve_eval.storage.records.prompts import read_prompts
+from serve_eval.workflows.capsule.capsule import capsules
 
 FOLDER = Path(small_media.__file__).parent
 SOUND, SHAPE, DOT = (FOLDER / name for name in ("number.wav", "shape.png", "dot.mp4"))
@@ -176,3 +195,167 @@ def test_a_dry_run_shows_files_by_place_and_bytes_by_size() -> None:
     assert f'"path": "{DOT}"' in shown
     assert '"data": "... (69904 characters)"' in shown
     assert "UklGR" not in shown
+
+
+PIXEL = media_url(shape())
+PROMPT = (
+    Message(role="system", content="Be brief."),
+    Message(
+        role="user",
+        content=(
+            TextPart(text="Left:"),
+            ImagePart(image_url=ImageUrl(url=PIXEL)),
+            TextPart(text="?"),
+        ),
+    ),
+)
+REQUEST = Request(sample_id="1", prompt=PROMPT, sampling=SamplingParams(max_tokens=5))
+
+
+def test_parts_are_sent_as_openai_has_them() -> None:
+    assert json.loads(wire.encode(REQUEST, "m"))["messages"] == [
+        {"role": "system", "content": "Be brief."},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "Left:"},
+                {"type": "image_url", "image_url": {"url": PIXEL}},
+                {"type": "text", "text": "?"},
+            ],
+        },
+    ]
+    assert wire.route(PROMPT) == "/chat/completions"
+
+
+def test_a_turn_tells_its_text_and_its_images() -> None:
+    assert (PROMPT[1].text, len(PROMPT[1].images)) == ("Left:\n?", 1)
+    assert (PROMPT[0].text, PROMPT[0].images) == ("Be brief.", ())
+
+
+def test_another_image_is_another_prompt() -> None:
+    other = (
+        PROMPT[0],
+        Message(role="user", content=(ImagePart(image_url=ImageUrl(url=PIXEL + "A")),)),
+    )
+    assert prompt_sha256(PROMPT) != prompt_sha256(other)
+    samples = [Sample(id="1", prompt=prompt, target="") for prompt in (PROMPT, other)]
+    assert sample_key(samples[0]) != sample_key(samples[1])
+    assert sorted(arrange(samples, [0, 1], "prefix", "")) == [0, 1]
+
+
+def test_a_dry_run_shows_no_more_of_an_image_than_its_kind_and_size() -> None:
+    shown = _readable(PROMPT)
+    assert '"data:image/png;base64,... (944 characters)"' in shown
+    assert "iVBOR" not in shown
+
+
+def _send_images(config: SimulatorConfig) -> tuple[Response | Failure, set[str]]:
+    async def main() -> tuple[Response | Failure, set[str]]:
+        app = create_app(config)
+        async with (
+            serve(app) as url,
+            Client(Endpoint(base_url=url, model="simulated"), Limits(max_attempts=1)) as client,
+        ):
+            return await client.send(REQUEST), set(app[STATS].requests)
+
+    return asyncio.run(main())
+
+
+def test_the_server_sees_the_prompt_that_we_hash() -> None:
+    answer, seen = _send_images(SimulatorConfig())
+    assert isinstance(answer, Response)
+    assert seen == {prompt_sha256(PROMPT)}
+    assert answer.usage.prompt_tokens == 4 + MEDIA_TOKENS
+
+
+def test_a_server_without_eyes_refuses() -> None:
+    answer, _ = _send_images(SimulatorConfig(no_images=True))
+    assert isinstance(answer, Failure)
+    assert (answer.status, "does not support image" in answer.message) == (400, True)
+
+
+CASES = """heard:
+  cases:
+    - case: both
+      input: {prompt: What do you see and hear?, images: [shape.png], audio: [number.wav]}
+      expected: I do not know.
+    - case: moves
+      input: {prompt: Where does it move?, video: [dot.mp4], audio: [number.wav]}
+      expected: I do not know.
+"""
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    for name in ("shape.png", "number.wav", "dot.mp4"):
+        shutil.copy(FOLDER / name, tmp_path)
+    (tmp_path / "heard.yaml").write_text(CASES)
+    task = Spec(name="cases:heard", options={"path": str(tmp_path / "heard.yaml")})
+    launcher = Spec(name="external", options={"base_url": "http://localhost:1/v1"})
+    return Plan(model="simulated", launcher=launcher, tasks=(task,), no_reference=True)
+
+
+def _run(plan: Plan, out: Path, config: SimulatorConfig | None = None) -> Report:
+    async def main() -> Report:
+        async with serve(create_app(config or SimulatorConfig())) as url:
+            launcher = replace(plan.launcher, options={"base_url": url})
+            return await evaluate(replace(plan, launcher=launcher), out, environ={})
+
+    return asyncio.run(main())
+
+
+def _kept(out: Path) -> list[str]:
+    return sorted(path.suffix for path in (out / "media").glob("*"))
+
+
+def test_a_run_keeps_each_medium_once_and_no_path(plan: Plan, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    [task] = _run(plan, out).tasks
+    assert task.result.value == 100.0
+    assert _kept(out) == [".mp4", ".png", ".wav"]
+    prompts = [one.prompt for one in read_prompts(out, "cases:heard")]
+    media = [part for prompt in prompts for turn in prompt or () for part in turn.media]  # type: ignore[union-attr]
+    assert [part.form for part in media if isinstance(part, MediaFile)] == [
+        *("image_url", "input_audio", "input_audio", "video_url")
+    ]
+    assert str(tmp_path) not in (out / "prompts" / "cases-heard.jsonl").read_text()
+    _run(replace(plan, no_media=True), tmp_path / "none")
+    assert _kept(tmp_path / "none") == []
+
+
+def test_a_server_that_may_read_the_files_gives_the_same_fingerprint(
+    plan: Plan, tmp_path: Path
+) -> None:
+    by_path = replace(plan, connection=Connection(send_media="path"))
+    [inline] = _run(plan, tmp_path / "inline").tasks
+    [path] = _run(by_path, tmp_path / "path", SimulatorConfig(local_media=str(tmp_path))).tasks
+    assert path.result.value == inline.result.value == 100.0
+    assert path.fingerprint == inline.fingerprint
+
+
+def test_what_the_endpoint_does_not_take_is_unsupported(plan: Plan, tmp_path: Path) -> None:
+    [task] = _run(plan, tmp_path / "run", SimulatorConfig(no_video=True)).tasks
+    assert task.verdict.outcome is VerdictOutcome.UNSUPPORTED
+    assert task.verdict.reasons[0].startswith("unsupported: the endpoint lacks videos: HTTP 400")
+    assert task.verdict.reasons[0].endswith("Serve a model that takes videos.")
+
+
+def test_a_file_that_is_missing_is_named_before_anything_is_asked(
+    plan: Plan, tmp_path: Path
+) -> None:
+    (tmp_path / "dot.mp4").unlink()
+    with pytest.raises(PlanError, match=r"dot\.mp4: No such file"):
+        _run(plan, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_capsule_holds_the_bytes_that_were_sent(plan: Plan, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    _run(plan, out)
+    [name] = [one.id for one in read_prompts(out, "cases:heard") if one.id.startswith("moves")]
+    [folder] = capsules(out, [name], tmp_path / "capsules", environ={})
+    body = json.loads((folder / "body.json").read_text())
+    sound, video, _ = body["messages"][0]["content"]
+    dot = base64.b64encode((FOLDER / "dot.mp4").read_bytes()).decode()
+    assert video == {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{dot}"}}
+    assert (sound["type"], sound["input_audio"]["format"]) == ("input_audio", "wav")

@@ -19,8 +19,7 @@ from serve_eval.schema import Plan, Spec, TaskReport, VerdictOutcome
 from serve_eval.schema.media import prompt_sha256
 from serve_eval.storage import run_folder
 from serve_eval.workflows.rescore.rescore import rescore
-from tests.harness.made_tasks import CAPITALS, write
-from tests.harness.served import served
+from tests.harness.made_tasks import CAPITALS, served, write
 
 pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

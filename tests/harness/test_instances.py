@@ -1,7 +1,12 @@
-"""Test lm-eval's requests as samples of ours, without lm-eval."""
+"""Test our side of lm-eval: its requests as samples, its logger and its absence."""
 
 from __future__ import annotations
 
+import logging
+import subprocess
+import sys
+import threading
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +22,10 @@ from serve_eval.harness.instances import (
     read_sampling,
     split_continuation,
 )
-from serve_eval.schema import Message, Override, SamplingParams
+from serve_eval.harness.library import quiet
+from serve_eval.harness.measures import as_others_code
+from serve_eval.protocol.shared import build_task
+from serve_eval.schema import Message, Override, SamplingParams, Spec
 
 ABOUT = {"id": "0", "target": "t"}
 
@@ -143,3 +151,49 @@ def test_turns_come_through_lm_eval_as_one_text() -> None:
     assert as_messages(as_text(turns, add_generation_prompt=True)) == wanted
     sample = build_generated([_instance(as_text(turns), {})], {}, multiturn=True, **ABOUT)
     assert sample.prompt == wanted
+
+
+WAIT_S = 0.1
+
+
+def test_threads_that_overlap_leave_the_logger_and_the_warnings_as_they_were() -> None:
+    logger, filters = logging.getLogger("lm_eval"), list(warnings.filters)
+    entered, left, level = threading.Event(), threading.Event(), logger.level
+
+    def first() -> None:
+        with as_others_code(), quiet():
+            entered.set()
+            left.wait(WAIT_S)  # the second one arrives meanwhile, if it can
+        left.set()
+
+    def second() -> None:
+        entered.wait()
+        with as_others_code():
+            left.wait(2 * WAIT_S)
+
+    threads = [threading.Thread(target=one) for one in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    try:
+        assert (logger.level, list(warnings.filters)) == (level, filters)
+    finally:
+        logger.setLevel(level)
+        warnings.filters[:] = filters  # type: ignore[index]
+
+
+def test_without_lm_eval_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    with pytest.raises(PlanError, match=r"lm-eval is not installed") as caught:
+        build_task(Spec(name="lm_eval:gsm8k"))
+    assert "[lm-eval]" in caught.value.hint
+
+
+def test_a_task_of_ours_imports_nothing_of_it() -> None:
+    code = (
+        "import sys, serve_eval.tasks.lm_eval; print({'lm_eval', 'datasets', 'torch'} &"
+        " sys.modules.keys())"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "set()"

@@ -23,8 +23,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.schema.media import prompt_sha256
 from serve_eval.workflows.export.export import export
-from tests.harness.made_tasks import write
-from tests.harness.served import served
+from tests.harness.made_tasks import served, write
 
 pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]

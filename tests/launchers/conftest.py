@@ -17,7 +17,7 @@ import pytest
 from serve_eval.launchers._machine import local_gpus, lock_files
 from serve_eval.launchers._standin.options import Flavour
 from serve_eval.schema import LaunchContext, Limits, Plan, Spec
-from tests.standin.process import environment
+from tests.standin.deployments import environment
 
 FAKE_ENGINE = Path(__file__).with_name("fake_docker.py")
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from serve_eval.datasets.generated import write_gsm8k
 from serve_eval.launchers._standin.options import ALL, Flavour
-from tests.standin.process import environment
+from tests.standin.deployments import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 MPI_LOGS = Path(__file__).with_name("mpi_logs")

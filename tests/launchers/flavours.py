@@ -27,7 +27,7 @@ from serve_eval.launchers._machine import local_gpus
 from serve_eval.launchers._standin.options import ALL, Flavour
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
-from tests.standin.process import environment
+from tests.standin.deployments import environment
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/launched-servers.md"
 BEGIN, END = "<!-- flavours: begin -->\n", "<!-- flavours: end -->\n"

@@ -21,7 +21,7 @@ from serve_eval.launchers._trtllm.containers import Container
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.launchers.conftest import Engine
-from tests.launchers.processes import process_number
+from tests.launchers.machine import process_number
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("/runs/r/logs"))

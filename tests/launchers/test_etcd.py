@@ -24,7 +24,7 @@ from serve_eval.launchers import trtllm_disaggregated
 from serve_eval.launchers._standin.etcd import Etcd
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
-from tests.standin.process import free_port
+from tests.standin.deployments import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 ETCD = os.environ.get("ETCD") or shutil.which(

@@ -1,3 +1,5 @@
+"""Test which version of TensorRT-LLM is found, and the table of versions."""
+
 from __future__ import annotations
 
 import asyncio
@@ -13,6 +15,7 @@ from serve_eval.errors import PlanError
 from serve_eval.launchers._trtllm import version
 from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.launchers._trtllm.flavour import adapt_to_machine
+from tests.launchers.flavours import BEGIN, END, PAGE, table
 
 SCRIPT = """#!/bin/sh
 echo "$1" >> {folder}/asked
@@ -177,3 +180,10 @@ def test_all_are_asked_at_the_same_time(tmp_path: Path, executable: Path) -> Non
     )
     both = [server(str(executable), "serve"), server(str(executable), "disaggregated")]
     assert adapt(*both) == [one.argv for one in both]
+
+
+@pytest.mark.slow
+def test_the_page_tells_what_happens() -> None:
+    text = PAGE.read_text()
+    written = text[text.index(BEGIN) + len(BEGIN) : text.index(END)].splitlines()
+    assert table() == written, "python -m tests.launchers.flavours write"

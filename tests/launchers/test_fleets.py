@@ -1,28 +1,45 @@
-"""Run a plan whose servers and orchestrator are each several processes, through the command line.
+"""Test deployments of several servers: their launch, joined answers and attribution.
 
 All are processes of the stand-in: the coordinator of the orchestrator and its two, and workers
 that count as two front ends.
+
+The join is exact on main and almost impossible by times.
+
+A run names the corrupt server, and so does a check of each worker.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 import signal
+import stat
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
+from serve_eval.evaluation.endpoint.launch import _write_answers, launch
+from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evidence.attribution.matching import METRICS, TIMES, TRACES
 from serve_eval.launchers._machine import lock_files
-from tests.launchers.test_endings import LEFT_S, MARK, ROOT, check_nothing_left, marked
-from tests.launchers.test_front_ends import read_processes
-from tests.standin.process import environment
+from serve_eval.launchers._standin.options import Flavour
+from serve_eval.schema import Attributed, Endpoint, Plan, Report, Spec
+from serve_eval.workflows.attribute import attribute
+from tests.launchers.test_server_processes import LEFT_S, MARK, ROOT, check_nothing_left, marked
+from tests.launchers.test_with_standin import read_processes
+from tests.standin.deployments import environment
 
 pytestmark = pytest.mark.slow
 NAMES = ["context_0", "context_1", "generation_0", "orchestrator"]
@@ -129,3 +146,182 @@ def test_a_fleet_whose_run_is_stopped_leaves_nothing(
     assert code == (-signal.SIGKILL if how is signal.SIGKILL else 130), run.said.read_text()
     monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path / "locks"))
     check_nothing_left(run.mark, run.folder, tmp_path / "tmp", tmp_path / "locks")
+
+
+KEY = "sk-a-key-of-the-front-door"
+N = 400
+IN_FLIGHT = 64
+OPTIONS = {
+    "perf_metrics": True,
+    "context_servers": {"num_instances": 2},
+    "generation_servers": {"num_instances": 2},
+    "ready_timeout_s": 60.0,
+}
+
+
+def run(
+    plan: Plan, out: Path, seen: Callable[[Endpoint], Endpoint] = lambda one: one
+) -> tuple[Report, Endpoint]:
+    """Return the report of a run and its endpoint, which `seen` may change before the run."""
+
+    async def story() -> tuple[Report, Endpoint]:
+        async with launch(plan, prepare(plan), out.parent) as endpoint:
+            known = seen(endpoint)
+            return (
+                await evaluate(
+                    plan, out, environ=os.environ, launching=lambda *_: nullcontext(known)
+                ),
+                known,
+            )
+
+    return asyncio.run(story())
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "served.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("flavour", ["v12", "main"])
+def test_every_request_of_a_saturated_deployment_is_joined_on_main(
+    standin: Callable[..., None],
+    plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    flavour: Flavour,
+    stream: bool,
+) -> None:
+    standin(flavour)
+    plan = plan_of("trtllm_disaggregated", OPTIONS, limit=N, concurrency=IN_FLIGHT, stream=stream)
+    report, endpoint = run(plan, tmp_path / "run")
+    assert report.tasks[0].result.scored == N
+    told = report.tasks[0].attribution
+    joined = 0 if told is None else told.joined
+    print(f"{flavour}, {'streams' if stream else 'whole answers'}: {joined} of {N} joined")
+    if flavour == "v12":
+        assert told is None or told.how == TIMES
+        return
+    assert told is not None
+    assert (told.how, told.joined) == (METRICS, N)
+    servers = endpoint.info.servers
+    assert isinstance(servers, Mapping)
+    by_name = {url.removeprefix("http://"): name for name, url in servers.items()}
+    found = lines(tmp_path / "run")
+    assert Counter(by_name[one["context"]] for one in found) == {
+        "context_0": N / 2,
+        "context_1": N / 2,
+    }
+    assert {by_name[one["generation"]] for one in found} == {"generation_0", "generation_1"}
+    assert all(one["kv_transfer_s"] > 0 for one in found)
+    assert not any("perf metrics" in line for line in report.warnings)
+
+
+def test_traces_join_what_the_answers_do_not_tell_and_hold_no_key(
+    standin: Callable[..., None],
+    plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only the orchestrator's traces are used; the file is private."""
+    standin("main")
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    silent = {**OPTIONS, "orchestrator": {"return_perf_metrics": False}}
+    report, endpoint = run(
+        plan_of("trtllm_disaggregated", silent, limit=40, concurrency=16), tmp_path / "run"
+    )
+    told = report.tasks[0].attribution
+    assert told is not None
+    assert (told.how, told.joined) == (TRACES, 40)
+    folder = Path(endpoint.info.log_dir) / "request_traces"  # type: ignore[arg-type]
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    files = list(folder.rglob("*.jsonl"))
+    assert {path.name.partition("-")[0] for path in files} == {"requests", "responses"}
+    texts = [path.read_text() for path in files]
+    assert not any(KEY in text for text in texts)
+    assert sum(text.count(f"Bearer {'*' * len(KEY)}") for text in texts) >= 40
+
+
+def test_a_run_that_goes_on_joins_what_the_killed_session_left(
+    standin: Callable[..., None], plan_of: Callable[..., Plan], tmp_path: Path
+) -> None:
+    standin("main")
+    plan = plan_of("trtllm_disaggregated", OPTIONS, limit=20, concurrency=16)
+    run(plan, tmp_path / "run")
+    # A killed session leaves no such file; it is written later.
+    (tmp_path / "run/served.jsonl").unlink()
+    report, _ = run(replace(plan, repeats=2), tmp_path / "run")
+    told = report.tasks[0].attribution
+    assert told is not None
+    assert (told.how, told.joined, told.planned) == (METRICS, 40, 40)
+
+
+def test_a_request_that_was_tried_again_is_joined_by_its_last_attempt(
+    standin: Callable[..., None], plan_of: Callable[..., Plan], tmp_path: Path
+) -> None:
+    """A worker refuses its first requests, and some streams break."""
+    faults = [
+        {"refuse_first": 5, "when": {"gpus": "2"}},
+        {"drop_stream": 2, "share": 0.3, "when": {"gpus": "3"}},
+    ]
+    standin("main", faults)
+    options = {**OPTIONS, "gpus": [0, 1, 2, 3]}
+    plan = plan_of("trtllm_disaggregated", options, limit=60, concurrency=16, stream=True)
+    report, _ = run(plan, tmp_path / "run")
+    told, result = report.tasks[0].attribution, report.tasks[0].result
+    assert told is not None
+    assert result.scored == told.joined == 60
+    assert sum(len(one["attempts"]) > 1 for one in _results(tmp_path / "run")) >= 5
+
+
+def _results(out: Path) -> list[dict[str, Any]]:
+    text = (out / "samples/gsm8k.jsonl").read_text()
+    return [json.loads(line)["response"] for line in text.splitlines() if '"response":{' in line]
+
+
+OPTIONS_ATTRIBUTION = {
+    "perf_metrics": True,
+    "gpus": [0, 1, 2, 3, 4, 5],
+    "context_servers": {"num_instances": 2},
+    "generation_servers": {"num_instances": 4},
+    "ready_timeout_s": 60.0,
+}
+TAKES = [{"latency_s": 0.01 * gpu, "when": {"gpus": str(gpu)}} for gpu in (2, 3, 5)]
+CORRUPT = {"latency_s": 0.04, "corrupt_after": 0, "when": {"gpus": "4"}}
+SOUND = {"latency_s": 0.04, "when": {"gpus": "4"}}
+
+
+@pytest.mark.parametrize("corrupt", [True, False])
+def test_a_corrupt_generation_server_of_four_is_named_and_sound_ones_are_not(
+    standin: Callable[..., None], plan_of: Callable[..., Plan], tmp_path: Path, corrupt: bool
+) -> None:
+    plan = plan_of("trtllm_disaggregated", OPTIONS_ATTRIBUTION, limit=200, concurrency=8)
+    plan = replace(plan, tasks=(Spec(name="gsm8k", options={"max_tokens": 64}),))
+    _write_answers(tmp_path / "answers.jsonl", prepare(plan), lambda task, sample: 0.9)
+    faults = [*TAKES, CORRUPT if corrupt else SOUND]
+    standin("v12", faults, STANDIN_ANSWERS=str(tmp_path / "answers.jsonl"))
+
+    async def story() -> tuple[Report, Attributed, str]:
+        out = tmp_path / "run"
+        async with launch(plan, prepare(plan), tmp_path) as endpoint:
+            report = await evaluate(
+                plan, out, environ={}, launching=lambda *_: nullcontext(endpoint)
+            )
+            asking = await attribute.prepare_asking(out, plan, samples=20, environ={})
+            servers = endpoint.info.servers
+            assert isinstance(servers, dict)
+            return (
+                report,
+                await attribute.attribute(out, asking, environ={}),
+                servers["generation_2"],
+            )
+
+    report, done, url = asyncio.run(story())
+    told = report.tasks[0].attribution
+    assert told is not None
+    assert told.joined > 50
+    assert done.in_pairs is not None
+    named = [
+        {row.worker for row in part.rows if row.accused}
+        for part in (told, done.alone, done.in_pairs)
+    ]
+    guilty = [{url.removeprefix("http://")}, {f"{url}/v1"}, {f"{url}/v1"}]
+    assert named == (guilty if corrupt else [set(), set(), set()])

@@ -28,8 +28,7 @@ from serve_eval.launchers._machine import local_gpus as neighbours
 from serve_eval.launchers._machine import local_gpus as nvidia_smi
 from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.schema import LaunchContext
-from tests.launchers.processes import gone
-from tests.launchers.smi import Smi, smi
+from tests.launchers.machine import Smi, gone, smi
 from tests.launchers.test_other_engines import FAKE
 
 __all__ = ["smi"]

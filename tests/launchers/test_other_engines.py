@@ -1,20 +1,27 @@
-"""Test launchers of servers other than TensorRT-LLM's: command lines, start and requests."""
+"""Test launchers of servers other than TensorRT-LLM's, also external and simulated ones."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import shlex
+import socket
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from serve_eval.errors import LaunchError, PlanError
-from serve_eval.launchers import llama_cpp, transformers_serve, vllm
+from serve_eval.launchers import external, llama_cpp, transformers_serve, vllm
+from serve_eval.launchers._simulated.simulator import SimulatorConfig, serve
+from serve_eval.launchers.simulated import _mixture, probability
 from serve_eval.plugins import registry
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
 
 OPTIONS: dict[Any, Any] = {
     llama_cpp: llama_cpp.LlamaCppOptions,
@@ -192,3 +199,152 @@ def test_it_is_started_and_answers(
 def test_an_executable_that_is_not_there_is_named(context: LaunchContext) -> None:
     with pytest.raises(LaunchError, match="no-such-server is not on PATH"):
         _launched(llama_cpp, context, command="no-such-server")
+
+
+CONTEXT_EXTERNAL = LaunchContext(model="a/b", log_dir=Path("logs"))
+
+
+async def launched(base_url: str, ready_timeout_s: float = 0.0) -> Endpoint:
+    async with external.launch(
+        CONTEXT_EXTERNAL,
+        external.ExternalOptions(base_url=base_url, ready_timeout_s=ready_timeout_s),
+    ) as endpoint:
+        return endpoint
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def test_nothing_is_started() -> None:
+    assert external.commands(CONTEXT_EXTERNAL, external.ExternalOptions(base_url="host:8000")) == []
+
+
+def test_the_address_is_yielded_as_given_without_a_look_at_it() -> None:
+    endpoint = asyncio.run(launched("host.invalid:8000"))
+    assert (endpoint.base_url, endpoint.model) == ("host.invalid:8000", "a/b")
+    assert endpoint.info == ServerInfo(launcher="external")
+
+
+def test_any_http_answer_means_ready() -> None:
+    async def story() -> Endpoint:
+        async with serve(SimulatorConfig()) as base_url:
+            address = base_url.removeprefix("http://")  # GET of it is a 404
+            return await launched(address, ready_timeout_s=5)
+
+    assert asyncio.run(story()).base_url.startswith("127.0.0.1:")
+
+
+def test_a_server_that_comes_later_is_waited_for() -> None:
+    async def story() -> None:
+        port = free_port()
+        waiting = asyncio.create_task(launched(f"http://127.0.0.1:{port}/v1", ready_timeout_s=10))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        async with serve(SimulatorConfig(), port=port):
+            await waiting
+
+    asyncio.run(story())
+
+
+def test_a_port_where_nobody_listens_is_an_error_in_time() -> None:
+    began = time.monotonic()
+    with pytest.raises(LaunchError, match=r"does not answer within 0\.3 s"):
+        asyncio.run(launched(f"http://127.0.0.1:{free_port()}/v1", ready_timeout_s=0.3))
+    assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("address", ["ftp://127.0.0.1/v1", "http://127.0.0.1:port/v1"])
+def test_what_is_no_address_is_an_error_at_once(address: str) -> None:
+    with pytest.raises(LaunchError, match="is not an address"):
+        asyncio.run(launched(address, ready_timeout_s=60))
+
+
+IDS = [str(i) for i in range(2000)]
+
+
+@st.composite
+def mixtures(draw: st.DrawFn) -> tuple[float, float]:
+    """Draw a compatible accuracy and flip rate."""
+    flip_rate = draw(st.floats(0.0, 1 / 3))
+    half = min(3 * flip_rate / 2, 0.5)
+    accuracy = draw(st.floats(half, 1 - half))
+    assume(half <= accuracy <= 1 - half and 3 * flip_rate <= 1)
+    return accuracy, flip_rate
+
+
+@given(mixtures())
+def test_the_mixture_has_the_declared_mean_and_the_declared_flip_rate(
+    mixture: tuple[float, float],
+) -> None:
+    accuracy, flip_rate = mixture
+    share, sure = _mixture(accuracy, flip_rate)
+    assert 0.0 <= share <= 1.0
+    assert 0.0 <= sure <= 1.0
+    assert share / 2 + (1 - share) * sure == pytest.approx(accuracy)
+    assert share * 2 * (1 / 2 - 1 / 3) == pytest.approx(flip_rate)
+
+
+@settings(max_examples=50, deadline=None)
+@given(mixtures(), st.integers(0, 1000))
+def test_the_prompts_have_the_mean_and_the_flip_rate_of_the_mixture(
+    mixture: tuple[float, float], seed: int
+) -> None:
+    accuracy, flip_rate = mixture
+    of = probability(accuracy, flip_rate, seed)
+    chances = [of("task", i) for i in IDS]
+    assert all(0.0 <= p <= 1.0 for p in chances)
+    # 6 standard errors, with at most 1/4 and 1/16 for the variances of p and of 2 p (1 - p)
+    assert abs(sum(chances) / len(IDS) - accuracy) < 6 * math.sqrt(1 / 4 / len(IDS))
+    assert abs(sum(2 * p * (1 - p) for p in chances) / len(IDS) - flip_rate) < 6 * math.sqrt(
+        1 / 16 / len(IDS)
+    )
+
+
+@given(st.floats(0.0, 1.0), st.text(), st.text(max_size=20).filter(lambda s: s.isascii()))
+def test_without_a_flip_rate_every_prompt_has_the_accuracy(
+    accuracy: float, task: str, sample_id: str
+) -> None:
+    assert probability(accuracy, None, 0)(task, sample_id) == accuracy
+
+
+def test_a_flip_rate_of_zero_makes_every_prompt_certain() -> None:
+    chances = [probability(0.75, 0.0, 0)("task", i) for i in IDS]
+    assert set(chances) == {0.0, 1.0}
+    assert abs(sum(chances) / len(IDS) - 0.75) < 4 * math.sqrt(0.75 * 0.25 / len(IDS))
+
+
+def test_the_same_seed_task_and_id_have_the_same_probability_and_others_do_not() -> None:
+    of, again, other = probability(0.6, 0.2, 1), probability(0.6, 0.2, 1), probability(0.6, 0.2, 2)
+    assert [of("task", i) for i in IDS] == [again("task", i) for i in IDS]
+    assert [of("task", i) for i in IDS] != [other("task", i) for i in IDS]
+    assert [of("task", i) for i in IDS] != [of("another", i) for i in IDS]
+
+
+def test_accuracies_may_be_given_per_task() -> None:
+    of = probability({"mmlu": 0.6, "gsm8k": 0.9}, None, 0)
+    assert (of("mmlu", "1"), of("gsm8k", "1")) == (0.6, 0.9)
+    with pytest.raises(LaunchError, match=r"no entry for the task 'arc', only for mmlu, gsm8k"):
+        of("arc", "1")
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "flip_rate", "said"),
+    [
+        (1.2, None, r"accuracy of 1\.2 is not between 0 and 1"),
+        ({"mmlu": -0.1}, None, r"accuracy of -0\.1"),
+        (0.5, 0.4, r"flip_rate of 0\.4 is not between 0 and 1/3"),
+        (0.5, -0.1, r"flip_rate of -0\.1"),
+        (0.9, 0.2, r"between 0\.3 and 0\.7 and cannot be 0\.9"),
+        (float("nan"), None, "accuracy of nan"),
+        (0.5, float("nan"), "flip_rate of nan"),
+    ],
+)
+def test_impossible_wishes_are_refused_with_their_numbers(
+    accuracy: float | dict[str, float], flip_rate: float | None, said: str
+) -> None:
+    with pytest.raises(PlanError, match=said):
+        probability(accuracy, flip_rate, 0)

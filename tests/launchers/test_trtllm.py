@@ -25,8 +25,7 @@ from serve_eval.launchers._trtllm import server_variables
 from serve_eval.plan.resolve import resolve
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext, Plan
-from tests.launchers.processes import gone, process_number
-from tests.launchers.smi import Smi, smi
+from tests.launchers.machine import Smi, gone, process_number, smi
 
 __all__ = ["smi"]
 

@@ -22,7 +22,7 @@ from serve_eval.launchers._process import supervisor
 from serve_eval.launchers._standin.options import Flavour
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
-from tests.launchers.processes import gone, process_number
+from tests.launchers.machine import gone, process_number
 
 Standin = Callable[..., None]
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))

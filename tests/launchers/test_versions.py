@@ -30,7 +30,7 @@ from serve_eval.launchers._trtllm.servers import build_servers, list_parts
 from serve_eval.plugins import registry
 from serve_eval.plugins.declarations import find_structure
 from serve_eval.schema import Endpoint, LaunchContext
-from tests.standin.process import free_port
+from tests.standin.deployments import free_port
 
 Standin = Callable[..., None]
 KEY = "0123456789abcdef"

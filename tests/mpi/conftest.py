@@ -16,8 +16,8 @@ import pytest
 
 from serve_eval.launchers._machine import local_gpus
 from serve_eval.schema import LaunchContext
-from tests.standin.process import FOLDER as STANDIN
-from tests.standin.process import environment
+from tests.standin.deployments import FOLDER as STANDIN
+from tests.standin.deployments import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("MPIS", ROOT / ".venv-mpi"))

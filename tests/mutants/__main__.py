@@ -19,11 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.mutants import equivalent
-from tests.mutants.concerning import CONCERNING
-from tests.mutants.copying import copy_checkout, list_files
-from tests.mutants.drawing import PACKAGES, Mutant, diff, drawn, mutants_of
-from tests.mutants.trying import tried
+from tests.mutants import drawing
+from tests.mutants.drawing import CONCERNING, PACKAGES, Mutant, diff, drawn, mutants_of
+from tests.mutants.trying import copy_checkout, list_files, tried
 from tests.mutants.worker import isolated
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -245,7 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for one in known
         if (options.survivors or one["tree"] == tree) and one["outcome"] != "undecided"
     }
-    explained = equivalent.listed()
+    explained = drawing.listed()
     diffs = {
         one.name: diff((ROOT / one.path).read_text(encoding="utf-8"), one.make()) for one in mutants
     }

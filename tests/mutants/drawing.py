@@ -1,7 +1,11 @@
-"""List every change of the core that mutmut's operators make, and draw some by a seed.
+"""List the changes of the core with the tests that concern them, and draw some.
 
 mutmut only makes the mutants. Its own runner swaps functions in memory, which processes started by
 tests do not see, and leaves decorated functions out. Here each mutant is a file.
+
+Each entry is bound to exact lines: if the code there changes, the entry no longer counts.
+
+Each mutant gets those of them that run its line.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import ast
 import difflib
 import hashlib
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -211,3 +216,104 @@ def _statements(source: str) -> dict[int, tuple[tuple[int, int], tuple[int, int]
 
     walk(ast.parse(source).body, None)
     return found
+
+
+FILE = Path(__file__).with_name("equivalent.toml")
+
+
+def listed() -> dict[tuple[str, ...], str]:
+    """Return the reason of each entry, by its file and the lines of its diff."""
+    entries = tomllib.loads(FILE.read_text(encoding="utf-8")).get("mutant", [])
+    return {
+        (entry["file"], *entry["diff"].strip("\n").split("\n")): entry["reason"]
+        for entry in entries
+    }
+
+
+CONCERNING = {
+    "stats": (
+        "tests/stats",
+        "tests/verdicts",
+        "tests/evaluation/results/test_degradation_alarm.py",
+        "tests/evaluation/results/test_degradation.py",
+        "tests/evaluation/test_early_stop.py",
+        "tests/verdicts/test_early_paired.py",
+        "tests/evidence/agreement/test_self_flips.py",
+        "tests/evidence/attribution/test_latency.py",
+        "tests/workflows/watch/test_judging.py",
+        "tests/workflows/watch/test_alarming.py",
+        "tests/cli/test_power.py",
+    ),
+    "client": (
+        "tests/client",
+        "tests/evaluation/engine/test_send.py",
+        "tests/evaluation/endpoint/test_hang_detector.py",
+        "tests/evaluation/test_media.py",
+        "tests/evaluation/test_capabilities.py",
+        "tests/evaluation/endpoint/test_server_quirks.py",
+        "tests/evaluation/engine/test_runner.py",
+    ),
+    "runner": (
+        "tests/client/test_steps.py",
+        "tests/evaluation/engine/test_request.py",
+        "tests/evaluation/engine/test_session.py",
+        "tests/evaluation/engine/test_concurrency.py",
+        "tests/evaluation/engine/test_request.py",
+        "tests/evaluation/engine/test_runner.py",
+        "tests/evaluation/test_early_stop.py",
+        "tests/evaluation/results/test_degradation_alarm.py",
+        "tests/client/test_engine_metrics.py",
+    ),
+    "storage": (
+        "tests/client/test_steps.py",
+        "tests/storage/test_journal.py",
+        "tests/storage/test_durability.py",
+        "tests/evaluation/engine/test_runner.py",
+        "tests/storage/records/test_executions.py",
+        "tests/storage/records/test_reply_proofs.py",
+    ),
+    "trust": (
+        "tests/evaluation/test_trust.py",
+        "tests/evaluation/test_trust.py",
+        "tests/storage/test_run_folder.py",
+        "tests/cli/test_trust.py",
+    ),
+    "early stop": ("tests/evaluation/test_early_stop.py", "tests/verdicts/test_early_paired.py"),
+    "step proofs": (
+        "tests/client/test_step_ends.py",
+        "tests/client/test_http1_connection.py",
+        "tests/client/test_steps.py",
+        "tests/client/test_step_ends.py",
+        "tests/client/test_connections.py",
+        "tests/evaluation/engine/test_runner.py",
+    ),
+    "suite": ("tests/workflows/suite", "tests/cli/test_suite.py"),
+    "watch": ("tests/workflows/watch", "tests/stats/test_calibrate.py"),
+    "verdicts": (
+        "tests/verdicts",
+        "tests/workflows/suite/test_judgement.py",
+        "tests/tasks/test_aggregations.py",
+        "tests/verdicts/test_one_verdict.py",
+    ),
+    "reference": (
+        "tests/verdicts/test_references.py",
+        "tests/verdicts/test_reference_samples.py",
+        "tests/workflows/references/test_import_trtllm.py",
+        "tests/verdicts/test_reference_samples.py",
+        "tests/workflows/references/test_register.py",
+        "tests/workflows/references/test_yaml_edit.py",
+        "tests/verdicts/test_below_reference.py",
+        "tests/verdicts/test_one_verdict.py",
+        "tests/cli/test_references.py",
+        "tests/cli/test_reference_entries.py",
+        "tests/cases/test_old_results.py",
+    ),
+    "launchers/_process": (
+        "tests/launchers/test_process.py",
+        "tests/launchers/test_fleet.py",
+        "tests/launchers/test_server_processes.py",
+        "tests/launchers/test_simulated.py",
+        "tests/launchers/test_failures.py",
+    ),
+}
+"""Files and folders by part of the core, without slow tests."""

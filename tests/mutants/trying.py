@@ -1,4 +1,4 @@
-"""Run the tests of one mutant, and decide whether they noticed it.
+"""Try a mutant in a copy of the checkout, and decide whether its tests noticed.
 
 A busy machine makes tests exceed their limits and fail in waits of their own. So an outcome that
 took long counts only if the unchanged code passes the same tests at that hour.
@@ -6,9 +6,38 @@ took long counts only if the unchanged code passes the same tests at that hour.
 
 from __future__ import annotations
 
+import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
+
+
+def list_files(root: Path) -> list[str]:
+    """Return the files of the checkout that git knows or does not ignore."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=root,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    names = (name for name in listed.stdout.split("\0") if name)
+    return [name for name in names if (root / name).is_file() or (root / name).is_symlink()]
+
+
+def copy_checkout(root: Path, copy: Path) -> Path:
+    """Write a copy of the checkout, with its links, in place of an earlier one, and return it."""
+    shutil.rmtree(copy, ignore_errors=True)
+    for name in list_files(root):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        if (root / name).is_symlink():
+            (copy / name).symlink_to((root / name).readlink())
+        else:
+            shutil.copy2(root / name, copy / name)
+    return copy
+
 
 SLACK_S = 15.0
 """Seconds that tests may take beyond a multiple of their earlier duration.

@@ -20,7 +20,7 @@ import yaml
 
 from serve_eval.schema import Plan, Spec
 from tests.nights.night import read_script, serve_eval, spend_night, variables, write_known
-from tests.standin.answers import write_answers
+from tests.standin.deployments import write_answers
 
 STAND_IN = [sys.executable, "-P", "-m", "serve_eval.launchers._standin"]
 SAMPLES = 120

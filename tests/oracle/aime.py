@@ -16,9 +16,8 @@ from typing import Any
 from serve_eval.schema import DataRoots, Message, Response, Sample
 from serve_eval.scorers.boxed import STRICT
 from serve_eval.tasks.aime import ROWS, Year, task
-from tests.oracle._shared import SHARED
 from tests.oracle._suite_flow import Ask, prompts
-from tests.oracle.part import Compared
+from tests.oracle.part import SHARED, Compared
 
 FILES: dict[Year, tuple[str, ...]] = {
     2024: ("test2024.jsonl",),

@@ -28,8 +28,7 @@ from serve_eval.errors import SandboxError
 from serve_eval.sandbox.probe import strongest
 from serve_eval.schema import DataRoots, Response, Sample, Score, Task
 from serve_eval.tasks import humaneval
-from tests.oracle._shared import shared
-from tests.oracle.part import Compared, Skipped, require
+from tests.oracle.part import Compared, Skipped, require, shared
 
 LIMIT_S = 5.0
 WAIT_S = 400

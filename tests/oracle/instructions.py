@@ -24,8 +24,7 @@ from serve_eval.tasks._instructions.following import variants
 from serve_eval.tasks._instructions.ifbench_forms import FORMS
 from serve_eval.tasks._instructions.ifbench_words import WORDS
 from serve_eval.tasks._instructions.ifeval_checks import IFEVAL
-from tests.oracle._shared import shared
-from tests.oracle.part import Compared, Skipped, checkout, require
+from tests.oracle.part import Compared, Skipped, checkout, require, shared
 
 ANSWERS = 12
 """Answers that each prompt's instructions are checked on."""

@@ -28,11 +28,9 @@ from serve_eval.schema import DataRoots, Message, Plan, Response, Sample, Spec, 
 from serve_eval.schema.media import prompt_sha256
 from serve_eval.tasks import longbench_v1
 from serve_eval.tasks._longbench import SETS
-from tests.harness.served import served
-from tests.oracle._longbench_rows import CAUSES, Recorded, recorded, write
-from tests.oracle._mutations import mutated
-from tests.oracle._shared import shared
-from tests.oracle.part import Compared, Skipped, checkout, require
+from tests.harness.made_tasks import served
+from tests.oracle._longbench_rows import CAUSES, Recorded, mutated, recorded, write
+from tests.oracle.part import Compared, Skipped, checkout, require, shared
 
 METRICS = "LongBench/metrics.py"
 NEEDED = ("lm_eval", "jieba", "rouge", "fuzzywuzzy", "rapidfuzz")

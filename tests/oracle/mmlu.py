@@ -14,9 +14,8 @@ from serve_eval.schema import DataRoots
 from serve_eval.tasks._mmlu_subjects import SUBJECTS
 from serve_eval.tasks.mmlu import task
 from tests.oracle._child import run
-from tests.oracle._shared import SHARED
 from tests.oracle._suite_mmlu import NUM_SAMPLES
-from tests.oracle.part import Compared, checkout
+from tests.oracle.part import SHARED, Compared, checkout
 
 
 def compare() -> list[Compared]:

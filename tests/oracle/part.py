@@ -59,3 +59,16 @@ class Compared:
         self.count += 1
         if not abs(ours - theirs) <= tolerance * max(1.0, abs(theirs)):
             self.differences.append(f"{name}: ours {ours!r}, theirs {theirs!r}")
+
+
+SHARED = Path(__file__).resolve().parents[3] / "shared/data"
+
+
+def shared(name: str) -> Path:
+    """Return a subfolder of the real data.
+
+    Raises Skipped if it is missing.
+    """
+    if not (folder := SHARED / name).is_dir():
+        raise Skipped(f"{folder} is not there")
+    return folder

@@ -15,8 +15,7 @@ from serve_eval.schema import Response, Sample
 from serve_eval.scorers.longbench import union_rouge_l
 from serve_eval.scorers.rouge import KINDS, f_measures, scorer
 from serve_eval.tasks import cnn_dailymail
-from tests.oracle._shared import shared
-from tests.oracle.part import Compared, Skipped, require
+from tests.oracle.part import Compared, Skipped, require, shared
 
 PAIRS = 2000
 CONSTANT = 1e-8

@@ -1,27 +1,74 @@
-"""The page of a run in a browser: every figure, filters, links, one sample, the keyboard."""
+"""Test the pages of a run and of a comparison in a browser, as a reader does."""
 
 from __future__ import annotations
 
+import base64
 import csv
+import gzip
 import io
 import json
+import re
 import shlex
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
 from serve_eval.report.summary.figures import figure, span
-from serve_eval.schema import Report
+from serve_eval.schema import Comparison, Report
 from serve_eval.stats.intervals import wilson
-from serve_eval.storage.records.scores import read_scores
+from serve_eval.storage.records.scores import read_scores, read_values
 from tests.page.conftest import NARROW, MadeRuns, Open
-from tests.page.reading import count_shown, list_facts, list_rows, read_data, wait_for_rows
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from playwright.sync_api import Page
+
+
+def read_data(file: Path) -> dict[str, Any]:
+    """Return the data of the samples in a page."""
+    found = re.search(r'id="samples-data">([^<]*)<', file.read_text())
+    assert found is not None
+    data: dict[str, Any] = msgspec.json.decode(gzip.decompress(base64.b64decode(found[1])))
+    parts, rows = data["prompts"]["parts"], data["prompts"]["rows"]
+    used = Counter(part for row in rows for part in set(row or ()))
+    data["prompts"]["own"] = [
+        "".join(parts[part] for part in row if used[part] == 1) if row else None for row in rows
+    ]
+    return data
+
+
+def count_shown(page: Page) -> int:
+    """Return how many samples the table has, in sight or not."""
+    rows = page.locator("table.samples").get_attribute("aria-rowcount")
+    return int(rows or 0) - 1
+
+
+def wait_for_rows(page: Page, rows: int) -> None:
+    """Wait until the table has a number of samples, since the search waits for the next key."""
+    page.wait_for_selector(f"table.samples[aria-rowcount='{rows + 1}']", state="attached")
+
+
+def list_facts(page: Page, place: str) -> dict[str, str]:
+    """Return the labels and texts of a list; of equal labels, the last one counts."""
+    facts = page.locator(f"{place} .fact")
+    return dict(
+        zip(
+            facts.locator("dt").all_inner_texts(),
+            facts.locator("dd").all_inner_texts(),
+            strict=True,
+        )
+    )
+
+
+def list_rows(page: Page, caption: str) -> list[list[str]]:
+    """Return the cells of the table below a title that begins so, which is opened if folded."""
+    name = re.compile(rf"^{re.escape(caption)}(:|$)")
+    section = page.locator("section.block", has=page.get_by_role("heading", name=name))
+    for folded in section.locator("details:not([open]) > summary").all():
+        folded.click()
+    return [row.locator("th, td").all_inner_texts() for row in section.locator("tbody tr").all()]
 
 
 def _report(run: Path) -> Report:
@@ -268,3 +315,76 @@ def test_paper_has_the_samples_and_no_controls(runs: MadeRuns, open_page: Open) 
     assert not page.locator(".controls").is_visible()
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     assert page.locator("main > section > details[open]").count() == 0
+
+
+def test_the_cells_of_the_table_choose_the_samples(runs: MadeRuns, open_page: Open) -> None:
+    a, b = (read_values(one, "word_problems") for one in (runs.other, runs.run))
+    counts = {
+        (x, y): sum(a[name] == x and b[name] == y for name in a) for x in (1, 0) for y in (1, 0)
+    }
+    page = open_page(runs.comparison / "report.html")
+    rows = list_rows(page, "A and B")
+    assert rows == [
+        ["A right", f"{counts[1, 1]}", f"{counts[1, 0]}"],
+        ["A wrong", f"{counts[0, 1]}", f"{counts[0, 0]}"],
+    ]
+    assert "right" in page.locator("tr[data-place='0'] .col-outcomeA").inner_text()
+    assert "wrong" in page.locator("tr[data-place='0'] .col-outcomeB").inner_text()
+    page.get_by_role("link", name=f"{counts[1, 0]}", exact=True).first.click()
+    assert "a=right" in page.url
+    assert count_shown(page) == counts[1, 0]
+    for row in page.locator("tr[data-place]").all():
+        name = row.locator("th").inner_text()
+        assert (a[name], b[name]) == (1, 0)
+
+
+def test_both_answers_stand_side_by_side_with_their_difference(
+    runs: MadeRuns, open_page: Open
+) -> None:
+    page = open_page(runs.comparison / "report.html", "#flip=fell")
+    page.locator("tr[data-place='0'] a").click()
+    view = page.locator("dialog.drawer")
+    assert "A right" in view.locator("h2").inner_text()
+    assert "B wrong" in view.locator("h2").inner_text()
+    texts = [side.locator(".text").first.inner_text() for side in view.locator(".side").all()]
+    difference = view.locator(".part:has(h3:text('Difference')) .text")
+    for gone, text in (("ins", texts[0]), ("del", texts[1])):
+        kept = difference.evaluate(
+            "(one, gone) => { const copy = one.cloneNode(true);"
+            " for (const part of copy.querySelectorAll(gone)) part.remove();"
+            " return copy.textContent; }",
+            gone,
+        )
+        assert kept == text
+
+
+def test_the_settings_that_differ_come_first_and_are_marked(
+    runs: MadeRuns, open_page: Open
+) -> None:
+    page = open_page(runs.comparison / "report.html")
+    rows = list_rows(page, "Settings of A and B")
+    states = [row[1] for row in rows]
+    assert states == sorted(states)
+    differing = {row[0]: row[2:] for row in rows if row[1] == "differs"}
+    assert differing["plan.launcher.options.accuracy"] == ["0.9", "0.6"]
+    assert ["plan.model", "same", "embedded", "embedded"] in rows
+
+
+def test_the_words_and_figures_are_those_of_the_comparison(runs: MadeRuns, open_page: Open) -> None:
+    found = msgspec.json.decode((runs.comparison / "comparison.json").read_bytes(), type=Comparison)
+    [task] = found.tasks
+    page = open_page(runs.comparison / "report.html")
+    text = page.locator(".verdict").inner_text()
+    assert task.verdict.outcome in text
+    assert f"B {task.b.value:.1f}" in text
+    assert f"A {task.a.value:.1f}" in text
+    paired = task.verdict.paired
+    assert paired is not None
+    agreed = task.agreement
+    folded = page.locator("main").text_content() or ""
+    assert f"a drop of {paired.margin:.3f} points" in folded
+    assert f"{agreed.identical} of {agreed.prompts} identical" in folded
+    page.select_option("label:has-text('A to B') select", "fell")
+    assert count_shown(page) == task.worse
+    page.select_option("label:has-text('A to B') select", "rose")
+    assert count_shown(page) == task.better

@@ -1,4 +1,4 @@
-"""Test the client with other projects' servers: the same weights score the same in every way."""
+"""Test the client and the audit of prompts with other projects' servers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evidence.prompt_audit.audit import PROMPTS, audit
+from serve_eval.evidence.prompt_audit.reading import PromptCause, PromptFinding
 from serve_eval.launchers import llama_cpp
 from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import LaunchContext, Limits, Plan, Spec, VerdictOutcome
+from tests.evidence.prompt_audit.embedded_tokenizer import local_side
 from tests.peers.conftest import (
     BEGINNING,
     LIKELIHOOD,
@@ -32,7 +36,7 @@ from tests.peers.conftest import (
     evaluated,
     seen,
 )
-from tests.peers.peers import PEERS_OF_OURS, PYTHON, ROOT, Peer
+from tests.peers.peers import PEERS_OF_OURS, PYTHON, ROOT, WEIGHTS, Peer
 
 WEIGHED = ("likelihood", "perplexity")
 pytestmark = [pytest.mark.slow, pytest.mark.peers]
@@ -189,3 +193,29 @@ def test_a_run_that_starts_the_server_judges_sound_and_rounded_weights(
     # Whether four bits cost more than the test can detect depends on the weights; they do change
     # answers.
     assert differ["Q4_0"] > 5 * (differ["BF16"] + differ["Q8_0"] + 1) / 2
+
+
+SERVERS = [one for one in PEERS_OF_OURS if one.name.startswith("llama-server")]
+CAUSES = {"BF16": PromptCause.SAME, BEGINNING: PromptCause.BOS_ADDED}
+"""The second file has a token before every text, which the folder lacks."""
+
+
+@pytest.mark.parametrize("kind", CAUSES)
+@pytest.mark.parametrize("peer", SERVERS, ids=lambda peer: peer.name)
+def test_the_ids_of_llama_server_are_those_of_the_files(
+    peer: Peer, kind: str, weights: Callable[[str], Path], tmp_path: Path
+) -> None:
+    if why := peer.missing():
+        pytest.skip(why)
+    options = llama_cpp.LlamaCppOptions(**peer.spec(weights(kind)).options)
+
+    async def story() -> list[PromptFinding]:
+        context = LaunchContext(model=MODEL, log_dir=tmp_path / "logs")
+        async with (
+            llama_cpp.launch(context, options) as endpoint,
+            Client(endpoint, Limits()) as client,
+        ):
+            return await audit(client, local_side(WEIGHTS))
+
+    findings = asyncio.run(story())
+    assert [one.cause for one in findings] == [CAUSES[kind]] * len(PROMPTS), findings

@@ -1,3 +1,5 @@
+"""Test how a plan is resolved, and refused where requests are too large."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -5,10 +7,25 @@ from typing import Any
 
 import pytest
 
+from serve_eval.datasets import small_media
+from serve_eval.datasets.media import video_part
 from serve_eval.errors import PlanError
+from serve_eval.evaluation.preflight import check_sizes
 from serve_eval.plan.plan_file import to_file
 from serve_eval.plan.resolve import resolve, resolve_address
-from serve_eval.schema import AccuracySpec, Plan, Spec
+from serve_eval.plan.shared_options import read_expected
+from serve_eval.schema import (
+    AccuracySpec,
+    Connection,
+    Limits,
+    MediaPart,
+    Message,
+    Plan,
+    Sample,
+    SendMedia,
+    Spec,
+    TextPart,
+)
 from serve_eval.yaml_source import parse
 
 FULL = """\
@@ -288,3 +305,79 @@ def test_the_way_to_an_endpoint_is_that_of_a_run_without_its_tasks() -> None:
         resolve_address(bad, {})
     assert len(caught.value.problems) == 3
     assert "sk-abcdefgh" not in str(caught.value)
+
+
+FILE = {"tasks": ["word_problems"], "expect": {"kv_transfer": True, "speculation": True}}
+
+
+def test_flags_come_after_the_plan_name_by_name() -> None:
+    assert resolve(FILE, {}, {}).plan.expect == FILE["expect"]
+    flags = {"expect": read_expected(["speculation=false,prefix_cache", "deterministic=true"])}
+    assert resolve(FILE, flags, {}).plan.expect == {
+        "kv_transfer": True,
+        "speculation": False,
+        "prefix_cache": True,
+        "deterministic": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("expect", "message"),
+    [
+        ({"kv_transfers": True}, "expect.kv_transfers: unknown part of a path. Did you mean"),
+        ({"kv_transfer": "yes"}, "expect: Expected `bool`"),
+    ],
+)
+def test_what_no_run_can_prove_is_refused(expect: object, message: str) -> None:
+    with pytest.raises(PlanError) as raised:
+        resolve({**FILE, "expect": expect}, {}, {})
+    assert message in str(raised.value)
+
+
+def test_a_flag_takes_true_or_false() -> None:
+    with pytest.raises(PlanError, match="expected speculation, speculation=true or"):
+        read_expected(["speculation=no"])
+
+
+DOT = Path(small_media.__file__).with_name("dot.mp4")
+BYTES = (DOT.stat().st_size + 2) // 3 * 4 + len("Hi")
+
+
+def _check(most: int, *parts: MediaPart, send_media: SendMedia = "inline") -> None:
+    plan = Plan(
+        model="m",
+        launcher=Spec(name="external"),
+        tasks=(),
+        connection=Connection(send_media=send_media),
+        limits=Limits(max_request_bytes=most),
+    )
+    samples = [
+        Sample(
+            id=str(number),
+            prompt=(Message(role="user", content=(TextPart(text="Hi"), *parts[:number])),),
+            target="",
+        )
+        for number in range(1 + len(parts))
+    ]
+    check_sizes("t", [*samples, Sample(id="text", prompt="x" * 9999, target="")], plan)
+
+
+def test_a_request_of_the_largest_size_is_sent() -> None:
+    _check(BYTES, video_part(DOT))
+    _check(BYTES + len("data:video/mp4;base64,"), small_media.dot())
+
+
+def test_a_larger_request_is_refused_with_what_to_do() -> None:
+    with pytest.raises(PlanError) as refused:
+        _check(BYTES - 1, video_part(DOT), video_part(DOT))
+    assert str(refused.value) == (
+        f"t: the request of sample 2 has {2 * BYTES - 2:,} bytes; the limit is {BYTES - 1:,},"
+        " and 1 more requests exceed it"
+    )
+    assert "--set connection.send_media=path" in refused.value.hint
+    with pytest.raises(PlanError, match="the limit is 99"):
+        _check(99, small_media.dot())
+
+
+def test_a_path_is_no_large_request() -> None:
+    _check(999, video_part(DOT), video_part(DOT), send_media="path")

@@ -1,7 +1,9 @@
-"""The user's own folders: what they provide, and the messages for mistakes in them."""
+"""Test what the user's own folders provide, and foreign packages that do no harm."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -14,7 +16,7 @@ from serve_eval.plugins import extensions, registry
 from serve_eval.protocol.shared import build_task
 from serve_eval.report.document.listing import LINES
 from serve_eval.schema import Spec
-from tests.cli.command import serve_eval
+from tests.cli.command import environment, serve_eval
 from tests.plugins.conftest import write_task
 
 TASKS = "serve_eval.tasks"
@@ -278,3 +280,33 @@ def test_an_unexpected_error_is_that_of_the_code_it_came_through(tmp_path: Path)
         "error: unexpected ZeroDivisionError: division by zero\n"
         f"This is a defect of {file}:{line}. Set SERVE_EVAL_TRACEBACK=1 to see the traceback.\n"
     )
+
+
+ROOT = Path(__file__).resolve().parents[2]
+FOREIGN = "raise SystemExit('the code of others was run')\n"
+
+
+def _serve_eval(
+    at: Path, *path: Path, command: tuple[str, ...] = ("data", "list", "launchers")
+) -> tuple[int, str, str]:
+    """Run the command in an empty folder, with these folders first on `sys.path`."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "serve_eval", *command],
+        env=environment(PYTHONPATH=os.pathsep.join(map(str, path)), PYTHONDONTWRITEBYTECODE="1"),
+        cwd=at,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("file", ["launchers/__init__.py", "launchers.py"])
+def test_one_that_is_found_first_does_no_harm_and_does_not_run(tmp_path: Path, file: str) -> None:
+    other = tmp_path / "site" / file
+    other.parent.mkdir(parents=True)
+    other.write_text(FOREIGN)
+    code, out, err = _serve_eval(tmp_path, tmp_path / "site", ROOT)
+    assert (code, err) == (0, "")
+    assert "\n  trtllm: " in out

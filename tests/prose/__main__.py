@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tests.prose import count, draw, source
-from tests.prose.listed import LISTED
+from tests.prose import count
+from tests.prose import count as draw
+from tests.prose import count as source
+from tests.prose.count import LISTED
 
 
 def main() -> None:
@@ -59,7 +61,7 @@ def _print_findings(root: Path, below: str) -> None:
             for kind in (source.docstrings, source.comments, source.messages):
                 for prose, phrase in count.listed(kind(file)):
                     print(f"{file.relative_to(root)}:{prose.line} {phrase}")
-    for prose, phrase in count.listed(source.pages(root)):
+    for prose, phrase in count.listed(source.find_pages(root)):
         if prose.file.is_relative_to(folder):
             print(f"{prose.file.relative_to(root)}:{prose.line} {phrase}")
 

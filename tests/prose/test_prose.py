@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.prose import count, draw, source
-from tests.prose.listed import PHRASES
-from tests.prose.source import Prose
+from tests.prose import count
+from tests.prose import count as draw
+from tests.prose import count as source
+from tests.prose.count import PHRASES, Prose
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,7 +30,7 @@ def test_a_docstring_that_asks_is_counted(tmp_path: Path) -> None:
 
 
 def test_no_sentence_of_a_page_opens_with_a_question_word() -> None:
-    found = list(count.asking_sentences(source.pages(ROOT)))
+    found = list(count.asking_sentences(source.find_pages(ROOT)))
     assert [f"{prose.file.name}:{prose.line} {text}" for prose, text in found] == []
 
 
@@ -51,7 +52,7 @@ def test_a_sentence_that_opens_with_a_clause_is_found(
     tmp_path: Path, text: str, found: list[str]
 ) -> None:
     (tmp_path / "README.md").write_text(text)
-    assert [hit[1] for hit in count.asking_sentences(source.pages(tmp_path))] == found
+    assert [hit[1] for hit in count.asking_sentences(source.find_pages(tmp_path))] == found
 
 
 SENT = "_judge_prompts.py"
@@ -64,7 +65,7 @@ def test_no_docstring_comment_or_message_has_a_listed_phrase() -> None:
 
 
 def test_no_page_has_a_listed_phrase() -> None:
-    found = list(count.listed(source.pages(ROOT)))
+    found = list(count.listed(source.find_pages(ROOT)))
     assert [f"{prose.file.name}:{prose.line} {phrase}" for prose, phrase in found] == []
 
 
@@ -118,8 +119,10 @@ def test_phrases_are_whole_words(text: str, found: list[str]) -> None:
 
 def test_pages_are_read_without_their_code(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("Somebody.\n\n```\nanew\n```\n\nthe flag `beside`\n")
-    assert [phrase for _, phrase in count.listed(source.pages(tmp_path))] == ["Somebody"]
-    assert list(source.pages(tmp_path))[1] == Prose(tmp_path / "README.md", 7, "the flag `code`\n")
+    assert [phrase for _, phrase in count.listed(source.find_pages(tmp_path))] == ["Somebody"]
+    assert list(source.find_pages(tmp_path))[1] == Prose(
+        tmp_path / "README.md", 7, "the flag `code`\n"
+    )
 
 
 def test_a_seed_draws_the_same_files_and_messages(tmp_path: Path) -> None:

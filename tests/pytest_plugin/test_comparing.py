@@ -10,7 +10,7 @@ from junitparser import Error, Failure, JUnitXml
 
 from tests.pytest_plugin.run_pytest import ROOT, run_pytest
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, models, stall
-from tests.standin.process import free_port
+from tests.standin.deployments import free_port
 
 PAGE = (ROOT / "docs/pytest.md").read_text()
 KEPT = ("--serve-eval-output", "runs", "--serve-eval-notify", "line.txt", "--junitxml", "j.xml")

@@ -1,14 +1,24 @@
-"""Test the fixture serve_eval_endpoint, which resolves the same options as serve_eval."""
+"""Test which endpoint and which servers the tests of a session ask."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from serve_eval.errors import NoRoomError
+from serve_eval.plan.prepared_task import PreparedTask
+from serve_eval.pytest_plugin.options import NO_ADDRESS
+from serve_eval.pytest_plugin.plugin import UNUSED_ADDRESS
+from serve_eval.pytest_plugin.workbench import KeptServers
+from serve_eval.schema import Endpoint, Limits, Plan, Spec
 from tests.pytest_plugin.run_pytest import run_pytest
-from tests.standin.process import free_port
+from tests.scripted_server import ScriptedServer, answer, models
+from tests.standin.deployments import free_port
 
 TESTS = """
 import urllib.request
@@ -95,3 +105,148 @@ def test_a_wrong_option_is_an_error_whatever_else_is_given(tmp_path: Path) -> No
     assert "1 skipped, 3 deselected, 4 errors" in done.stdout, done.stdout + done.stderr
     done = run_pytest(tmp_path, "-k", names, "--serve-eval-base-url", f"localhost:{port}")
     assert "3 deselected, 5 errors" in done.stdout, done.stdout + done.stderr
+
+
+TESTS_ADDRESSES = """
+import pytest
+from serve_eval.pytest_plugin import AccuracyTests
+
+class TestIt(AccuracyTests):
+    MODEL_NAME = LAUNCHER = "embedded"
+    def test_call(self): self.evaluate("word_problems", launcher=None)
+    @pytest.mark.serve_eval(launcher=None)
+    def test_marker(self): self.evaluate("word_problems")
+    def test_own(self): self.evaluate("word_problems", base_url="localhost:PORT")
+def test_other(): pass
+"""
+NO_VARIABLES = {"SERVE_EVAL_BASE_URL": "", "OPENAI_BASE_URL": ""}
+
+
+def _write_addresses(folder: Path) -> int:
+    port = free_port()
+    (folder / "test_it.py").write_text(TESTS_ADDRESSES.replace("PORT", str(port)))
+    return port
+
+
+@pytest.mark.parametrize(("strict", "ended"), [((), "skipped"), (("--serve-eval-strict",), "err")])
+def test_a_test_that_takes_back_its_launcher_needs_an_address(
+    tmp_path: Path, strict: tuple[str, ...], ended: str
+) -> None:
+    _write_addresses(tmp_path)
+    done = run_pytest(tmp_path, *strict, "-ra", "-k", "call or marker", **NO_VARIABLES)
+    assert f"2 {ended}" in done.stdout.splitlines()[-1], done.stdout
+    assert NO_ADDRESS.partition(":")[0] in done.stdout
+
+
+@pytest.mark.parametrize("flags", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)])
+def test_an_address_of_the_command_line_that_no_test_asked_is_told(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    port = _write_addresses(tmp_path)
+    address = ("--serve-eval-base-url", f"localhost:{port}")
+    done = run_pytest(tmp_path, *flags, *address, "-k", "own", **NO_VARIABLES)
+    assert done.stdout.splitlines().count(UNUSED_ADDRESS) == 1, done.stdout
+    done = run_pytest(tmp_path, *flags, *address, "-k", "call or own", **NO_VARIABLES)
+    assert UNUSED_ADDRESS not in done.stdout
+    assert f"localhost:{port}" in done.stdout  # both tests asked it
+    assert "2 errors" in done.stdout.splitlines()[-1], done.stdout
+    done = run_pytest(tmp_path, *flags, "-k", "own", **NO_VARIABLES)
+    assert UNUSED_ADDRESS not in done.stdout
+
+
+SEVERAL = """
+from serve_eval.pytest_plugin import AccuracyTests
+
+class TestIt(AccuracyTests):
+    MODEL_NAME = "sound"
+    OPTIONS = {"limit": 5, "no_reference": True}
+    def test_name(self):
+        assert self.evaluate("word_problems").plan.model == "sound"
+    def test_endpoint(self, serve_eval_endpoint):
+        assert serve_eval_endpoint.model == "sound"
+    def test_other(self): self.evaluate("word_problems", model_name="other")
+    def test_chosen(self):
+        assert self.evaluate("word_problems", model="bad").plan.model == "bad"
+"""
+
+
+def test_of_several_models_that_of_the_class_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(SEVERAL)
+    server = ScriptedServer(
+        lambda request: answer("4"), routes={"/v1/models": models("sound", "bad")}
+    )
+    with server.serve_in_thread() as url:
+        done = run_pytest(tmp_path, **{**NO_VARIABLES, "SERVE_EVAL_BASE_URL": url})
+    assert "3 passed, 4 warnings, 1 error" in done.stdout, done.stdout
+    assert "EndpointError: the endpoint serves 2 models: sound, bad" in done.stdout
+    assert "Choose one with model=." in done.stdout
+
+
+class Machine:
+    """A machine with room for some servers. `running` are the names of those that run."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.running: list[str] = []
+        self.started: list[str] = []
+
+    @asynccontextmanager
+    async def launch(
+        self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path
+    ) -> AsyncIterator[Endpoint]:
+        name = str(plan.model)
+        if len(self.running) == self.room:
+            raise NoRoomError("all GPUs are in use")
+        self.running.append(name)
+        self.started.append(name)
+        try:
+            yield Endpoint(base_url=f"http://{name}/v1")
+        finally:
+            self.running.remove(name)
+
+
+def _plan(model: str, timeout_s: float = 60.0) -> Plan:
+    limits = Limits(sample_timeout_s=timeout_s)
+    return Plan(model=model, launcher=Spec(name="embedded"), tasks=(), limits=limits)
+
+
+def _run(tmp_path: Path, room: int, plans: Sequence[Plan]) -> Machine:
+    machine = Machine(room)
+
+    async def main() -> None:
+        servers = KeptServers(tmp_path, lambda line: None, machine.launch)
+        try:
+            for plan in plans:
+                endpoint = await servers.start(plan)
+                assert endpoint.base_url == f"http://{plan.model}/v1"
+                assert plan.model in machine.running
+        finally:
+            await servers.stop()
+
+    try:
+        asyncio.run(main())
+    finally:
+        assert machine.running == []
+    return machine
+
+
+def test_the_same_server_is_started_once_and_ends_with_the_session(tmp_path: Path) -> None:
+    machine = _run(tmp_path, 9, [_plan("a"), _plan("b"), _plan("a"), _plan("a", 90.0)])
+    assert machine.started == ["a", "b", "a"]  # an orchestrator follows the time limit
+
+
+def test_idle_servers_make_room(tmp_path: Path) -> None:
+    machine = _run(tmp_path, 1, [_plan("a"), _plan("b"), _plan("a")])
+    assert machine.started == ["a", "b", "a"]
+
+
+def test_a_server_without_room_on_an_idle_machine_is_an_error_at_once(tmp_path: Path) -> None:
+    with pytest.raises(NoRoomError):
+        _run(tmp_path, 0, [_plan("a")])
+
+
+def test_an_endpoint_elsewhere_or_for_one_run_is_not_kept(tmp_path: Path) -> None:
+    servers = KeptServers(tmp_path, lambda line: None)
+    for name in ("external", "simulated"):
+        assert servers.choose_launching(Plan(model="m", launcher=Spec(name=name), tasks=())) is None
+    assert servers.choose_launching(_plan("a")) is not None

@@ -1,4 +1,4 @@
-"""Test the plug-in in pytest processes of their own, with the embedded model and the stand-in."""
+"""Test the plug-in in pytest processes of their own, with their folders and files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from junitparser import Error, Failure, JUnitXml, Skipped
 from serve_eval.pytest_plugin.options import NO_ADDRESS
 from serve_eval.schema import Plan, Spec
 from serve_eval.storage.reports.report_file import read_report
+from tests.cli.command import serve_eval
+from tests.forked import run_forked
 from tests.pytest_plugin.run_pytest import ROOT, build_command, build_environment, run_pytest
-from tests.standin.answers import write_answers
-from tests.standin.process import environment as standin_environment
+from tests.standin.deployments import environment as standin_environment
+from tests.standin.deployments import write_answers
 
 PAGE = (ROOT / "docs/pytest.md").read_text()
 MOVING = (ROOT / "docs/moving-a-test.md").read_text()
@@ -241,3 +243,125 @@ def test_a_moved_class_launches_trtllm_serve_and_names_a_regression(
     outcome = done.stdout.splitlines()[-1]
     assert re.search(r"1 failed, \d+ passed, \d+ skipped", outcome), done.stdout
     assert os.fspath(ROOT) not in text
+
+
+SHOWS = """
+import atexit, os, sys
+atexit.register(print, "the end")
+print(sys.argv[1:], os.getcwd(), sorted(os.environ), repr(sys.stdin.read()))
+print("\\u00fc", file=sys.stderr)
+"""
+
+
+def _run(folder: Path, program: str, *words: str, timeout_s: float = 60.0) -> tuple[object, ...]:
+    (folder / "it.py").write_text(program)
+    done = run_forked("it", *words, folder=folder, env={"A": "1"}, timeout_s=timeout_s)
+    return (done.returncode, done.stdout, done.stderr)
+
+
+def test_it_has_its_own_arguments_folder_environment_and_streams(tmp_path: Path) -> None:
+    said = f"['-x', 'y z'] {tmp_path} ['A'] ''\nthe end\n"
+    assert _run(tmp_path, SHOWS, "-x", "y z") == (0, said, "\u00fc\n")
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        ("raise SystemExit(7)", 7),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+    ],
+)
+def test_it_has_its_own_exit_code(tmp_path: Path, program: str, code: int) -> None:
+    assert _run(tmp_path, program) == (code, "", "")
+
+
+def test_an_error_leaves_the_next_program_as_it_was(tmp_path: Path) -> None:
+    code, _, said = _run(tmp_path, "import os; os.chdir('/'); import sys; sys.left = 1; 1 / 0")
+    assert (code, "ZeroDivisionError" in str(said)) == (1, True)
+    again = "import os, sys; print(os.getcwd(), hasattr(sys, 'left'))"
+    assert _run(tmp_path, again)[1] == f"{tmp_path} False\n"
+
+
+def test_one_that_takes_too_long_is_killed(tmp_path: Path) -> None:
+    text = "import pathlib, time; time.sleep(0.3); pathlib.Path('late').touch()"
+    with pytest.raises(subprocess.TimeoutExpired):
+        _run(tmp_path, text, timeout_s=0.1)
+    assert _run(tmp_path, "import time; time.sleep(0.3)")[0] == 0
+    assert not (tmp_path / "late").exists()
+
+
+TESTS = """
+import os
+import pytest
+
+embedded = pytest.mark.serve_eval("word_problems", launcher="embedded", model_name="embedded")
+
+@embedded
+def test_plan(serve_eval):
+    here = os.getcwd()
+    assert serve_eval.evaluate().tasks[0].verdict.reference == 1.0
+    assert os.getcwd() == here
+
+@pytest.mark.serve_eval(references_dir="ci/other")
+@embedded
+def test_marker(serve_eval):
+    assert serve_eval.evaluate().tasks[0].verdict.reference == 2.0
+
+def test_server(serve_eval_server):
+    assert serve_eval_server(plan="ci/server.yaml").base_url
+
+@embedded
+def test_absent(serve_eval): serve_eval.evaluate(references_dir="references")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", [".", "ci", "ci/tests"])
+def test_paths_are_below_rootdir(tmp_path: Path, start: str) -> None:
+    for name, accuracy in (("references", 1), ("other", 2)):
+        (tmp_path / "ci" / name).mkdir(parents=True)
+        row = f"embedded:\n  - accuracy: {accuracy}\n"
+        (tmp_path / "ci" / name / "word_problems.yaml").write_text(row)
+    (tmp_path / "ci/tests").mkdir()
+    (tmp_path / "ci/tests/test_it.py").write_text(TESTS)
+    (tmp_path / "ci/plan.yaml").write_text("references_dir: ci/references\nlimit: 2\n")
+    (tmp_path / "ci/server.yaml").write_text("launcher: embedded\nmodel: embedded\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nserve_eval_plan = ci/plan.yaml\n")
+    done = run_pytest(tmp_path / start, "-W", "ignore")
+    assert "3 passed, 1 error" in done.stdout.splitlines()[-1], done.stdout + done.stderr
+    assert f"references_dir: {tmp_path}/references is not a folder" in done.stdout
+
+
+def test_the_command_line_names_the_path_that_it_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = ("--base-url", "localhost:9", "-t", "word_problems")
+    done = serve_eval("run", *asked, "--references-dir", "refs")
+    assert done.returncode == 2
+    told = "".join(done.stderr.split())
+    assert f"{os.path.realpath(tmp_path)}/refsisnotafolder" in told, done.stderr
+
+
+TEST = """
+def test_it(serve_eval):
+    report = serve_eval.evaluate(
+        "word_problems", launcher="simulated", model_name="m", limit=2, no_reference=True
+    )
+    assert report.tasks[0].result.scored == 2
+"""
+
+
+@pytest.mark.slow
+def test_a_session_caches_its_own_files_only(tmp_path: Path) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_it.py").write_text(TEST)
+    cache = str(tmp_path / "cache")
+    variables = {"PYTHONPYCACHEPREFIX": cache, "PYTHONDONTWRITEBYTECODE": ""}
+    done = run_pytest(tmp_path, "-q", "tests", fork=False, **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    caches = [str(file) for file in (tmp_path / "cache").rglob("*.pyc")]
+    rewritten = [file for file in caches if "-pytest-" in file]
+    assert [file for file in rewritten if "test_it" in file]
+    assert [file for file in caches if "/serve_eval/" in file and file not in rewritten]
+    assert [file for file in rewritten if "/serve_eval/" in file] == []

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tests.cli.command import in_a_process
-from tests.standin.process import environment
+from tests.standin.deployments import environment
 
 pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parent / "examples"

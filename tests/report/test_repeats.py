@@ -1,4 +1,4 @@
-"""Test the line about repeats, and the counts, the table and the picture by question."""
+"""Test the figures and pictures of repeats and of the course of a run."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from serve_eval.report.lines import count_turned, describe_agreement, describe_repeats
 from serve_eval.report.page.tables import tabulate_questions
 from serve_eval.report.pictures.outcomes import draw_questions
+from serve_eval.report.run.page_blocks import HEIGHT, WIDTH, picture
 from serve_eval.report.samples.details import sort_questions
 from serve_eval.report.samples.samples import SampleSource
-from serve_eval.schema import Cut, Metric, Outcome, Stability, TaskResult
+from serve_eval.schema import Cut, Degradation, Metric, Outcome, RunningShare, Stability, TaskResult
 from serve_eval.storage.records.scores import ScoreRecord
 from serve_eval.verdicts.cut_answers import describe_bound
 
@@ -164,3 +166,49 @@ def test_questions_are_sorted_by_their_share_of_right_repeats() -> None:
 
 def test_a_run_without_repeats_has_no_questions() -> None:
     assert [*tabulate_questions("t", []), *draw_questions("t", [])] == []
+
+
+FOUND = Degradation(
+    measure="value",
+    since=97,
+    noticed=110,
+    of=400,
+    before=0.05,
+    after=0.5,
+    started_s=0.0,
+    course=RunningShare(
+        window=20, at=(20, 200, 400), by_start=(0.05, 0.5, 0.6), by_end=(0.1, 0.4, 0.6)
+    ),
+)
+
+
+def test_the_picture_is_well_formed_with_both_orders_the_onset_and_their_places() -> None:
+    root = ElementTree.fromstring(picture("<gsm8k> & more", FOUND))
+    texts = [node.text for node in root.iter("text")]
+    assert "<gsm8k> & more: bad scores among the latest 20 requests" in texts
+    assert "degrading from request 97 on (dashed: noticed)" in texts
+    lines = [node.get("points", "").split() for node in root.iter("polyline")]
+    by_end, by_start = [[tuple(map(float, point.split(","))) for point in line] for line in lines]
+    assert len(by_start) == len(by_end) == 3
+    for x, y in by_start + by_end:
+        assert 0 < x < WIDTH
+        assert 0 < y < HEIGHT
+    assert by_start[-1] == by_end[-1] == max(by_start)
+    onset = next(
+        float(node.get("d", "")[1:].split(",")[0])
+        for node in root.iter("path")
+        if node.get("stroke-width")
+    )
+    assert by_start[0][0] < onset < by_start[1][0]
+
+
+def test_a_picture_against_a_reference_says_what_is_counted() -> None:
+    root = ElementTree.fromstring(
+        picture("gsm8k", replace(FOUND, counted="wrong where the reference was right"))
+    )
+    title = "gsm8k: wrong where the reference was right among the latest 20 counted requests"
+    assert title in [node.text for node in root.iter("text")]
+
+
+def test_a_report_without_a_course_has_no_picture() -> None:
+    assert picture("gsm8k", replace(FOUND, course=None)) == ""

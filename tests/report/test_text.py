@@ -1,10 +1,199 @@
+"""Test lines, figures and tables as text on a terminal."""
+
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import io
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from serve_eval.report.ci import escape_line
+from serve_eval.report.layout import fit_tables, say, wrap
+from serve_eval.report.lines import p_text
+from serve_eval.report.one_line import MOST, OneLine, describe_drop, lead, write_line
+from serve_eval.report.summary.figures import write_number
+from serve_eval.report.task_line import split_change
 from serve_eval.report.text import clean
+
+ANY = st.text(max_size=700)
+
+
+def test_the_line_has_all_that_a_night_needs() -> None:
+    drop, *ends = split_change(-7.2, (-10.0, -4.4), points=True)
+    line = OneLine(
+        outcome="FAIL",
+        about="gsm8k llama-8b",
+        figures=describe_drop("52.1", "59.3", drop, ends),
+        counts="500 asked, 0 failed, 12 repaired",
+        cause="generation_1: 31 of 60 wrong (p = .0075)",
+        place="outputs/night",
+    )
+    assert write_line(line) == (
+        "FAIL gsm8k llama-8b: 52.1 against 59.3 (drop 7.2 [4.4, 10.0]); 500 asked, 0 failed,"
+        " 12 repaired; likely: generation_1: 31 of 60 wrong (p = .0075); outputs/night"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "interval", "points", "said"),
+    [
+        (-7.2, (-10.0, -4.4), True, ("drop 7.2", "4.4", "10.0")),
+        (1.5, (-5.3, 8.4), True, ("gain 1.5", "-5.3", "8.4")),
+        (0.0, (-1.9, 1.9), True, ("drop 0.0", "-1.9", "1.9")),
+        (-0.25, None, False, ("worse by 0.2500",)),
+        (0.25, None, False, ("better by 0.2500",)),
+    ],
+)
+def test_a_drop_is_positive_and_so_is_a_gain(
+    change: float, interval: tuple[float, float] | None, points: bool, said: tuple[str, ...]
+) -> None:
+    assert split_change(change, interval, points=points) == said
+
+
+@given(ANY, ANY, ANY, ANY, ANY, ANY, ANY, st.booleans())
+def test_it_is_one_plain_line_whatever_its_parts_hold(
+    outcome: str, about: str, figures: str, counts: str, cause: str, others: str, place: str,
+    sure: bool,
+) -> None:  # fmt: skip
+    line = write_line(
+        OneLine(
+            outcome=outcome, about=about, figures=figures, counts=counts, cause=cause, sure=sure,
+            others=others, place=place,
+        )
+    )  # fmt: skip
+    assert len(line) <= MOST
+    assert len(line.splitlines()) <= 1
+    assert clean(line) == line
+    assert all(character == " " or not character.isspace() for character in line)
+    line.encode()
+
+
+@given(st.text(st.sampled_from(list("ab1 _*`[]()<>~#!\\|&$@:;-+.\n")), max_size=60))
+def test_markdown_shows_the_line_as_it_is(text: str) -> None:
+    line = write_line(OneLine(outcome="FAIL", about=text))
+    [_, inline, _] = MarkdownIt("gfm-like", {"linkify": False}).parse(escape_line(line))
+    children = inline.children or ()
+    assert {one.type for one in children} <= {"text", "text_special"}
+    assert "".join(one.content for one in children) == line
+
+
+def test_an_ordinary_line_is_the_same_in_the_source_of_the_summary() -> None:
+    line = "FAIL word_problems org/m-8b: 52.1 against 59.3 (drop 7.2 [4.4, 10.0]); generation_1"
+    assert escape_line(line) == line
+
+
+def test_the_worst_speaks_for_all() -> None:
+    lines = [OneLine(outcome=one, about=one) for one in ("PASS", "FAIL", "PASS")]
+    led = lead(lines, [7, 0, 7], "tasks")
+    assert [one.others for one in led] == ["", "of 3 tasks: 1 FAIL, 2 PASS", ""]
+    assert lead(lines[:1], [0], "tasks") == lines[:1]
+
+
+COUNTS = "of 41 tests: 1 FAIL, 12 ERROR, 20 PASS, 1 XPASS, 1 XFAIL, 6 SKIPPED"
+
+
+@pytest.mark.parametrize("times", [0, 1, 9])
+def test_causes_and_names_are_shortened_before_counts(times: int) -> None:
+    long = times * "a long and winding word "
+    line = write_line(
+        OneLine(
+            outcome="INCONCLUSIVE",
+            about=f"gsm8k llama-8b (tests/accuracy/test_llama.py::TestLlama::test_fp8) {long}",
+            figures=f"52.1 against 59.3 (drop 7.2 [4.4, 10.0]) {long}",
+            counts="14,042 asked, 14042 failed, 14042 repaired; A: 14042 failed, 14042 repaired",
+            cause=f"generation_1: 31 of 60 wrong {long}",
+            others=COUNTS,
+            place=f"/runs/{long}/20261128_220927",
+        )
+    )
+    assert len(line) <= MOST
+    assert f"; {COUNTS}; " in line
+    assert "; 14,042 asked, 14042 failed, 14042 repaired; A: 14042 failed, 14042 repaired;" in line
+    assert line.startswith("INCONCLUSIVE gsm8k llama-8b (tests/accuracy/test_llama")
+    assert line.endswith("/20261128_220927")
+
+
+def test_a_long_name_of_a_test_stands_whole_where_there_is_room() -> None:
+    test = "tests/accuracy/test_llama.py::TestLlama3_1_8BInstruct::test_fp8_prefix_cache[tp2-ep4]"
+    line = write_line(OneLine(outcome="FAIL", about=f"gsm8k m ({test})", cause=99 * "why so "))
+    assert line.startswith(f"FAIL gsm8k m ({test}); ")
+    assert len(line) <= MOST
+
+
+LONG = "alone: generation server http://node:8001/v1: 52 of 52 wrong, the others 0 of 48"
+
+
+def _print(text: str, *, terminal: bool) -> list[str]:
+    console = Console(file=io.StringIO(), record=True, width=40, force_terminal=terminal)
+    say(console, text)
+    return console.export_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (
+            LONG,
+            [
+                "alone: generation server",
+                "  http://node:8001/v1: 52 of 52 wrong,",
+                "  the others 0 of 48",
+            ],
+        ),
+        (
+            f"   {LONG}",
+            [
+                "   alone: generation server",
+                "     http://node:8001/v1: 52 of 52",
+                "     wrong, the others 0 of 48",
+            ],
+        ),
+        ("short", ["short"]),
+        ("", [""]),
+    ],
+)
+def test_a_long_line_goes_on_below_its_beginning(text: str, lines: list[str]) -> None:
+    assert _print(text, terminal=True) == lines
+    assert _print(text, terminal=False) == [text]
+
+
+def test_a_command_stays_whole() -> None:
+    command = (
+        f"   change: serve-eval check workers {'long/' * 12}OUT for its servers, also in pairs"
+    )
+    assert _print(command, terminal=True) == [command]
+
+
+WORDS = st.lists(st.text("abc日\n", min_size=0, max_size=30), max_size=20).map(" ".join)
+
+
+@settings(max_examples=40)
+@given(WORDS, st.integers(4, 40))
+def test_wrapped_lines_keep_every_word_whole_and_fit(text: str, width: int) -> None:
+    lines = [line.plain for line in wrap(Text(text), width)]
+    assert " ".join(lines).split() == text.split()
+    assert all(cell_len(line) <= width or len(line.split()) == 1 for line in lines)
+
+
+NAMES = ("task", "n", "A", "B", "verdict")
+ROWS = (
+    ("lm_eval:a_task_of_a_long_name", "14042", "100.000", "99.125", "INCONCLUSIVE"),
+    ("gsm8k", "80", "7.500", "8.250", "PASS"),
+)
+
+
+@pytest.mark.parametrize(("width", "lines"), [(120, 3), (48, 10)])
+def test_a_table_that_does_not_fit_is_turned_and_never_cut(width: int, lines: int) -> None:
+    out = io.StringIO()
+    cells = [[Text(cell) for cell in row] for row in ROWS]
+    Console(file=out, width=width).print(*fit_tables(NAMES, cells, width), sep="\n\n")
+    assert set(out.getvalue().split()) == {*NAMES, *(cell for row in ROWS for cell in row)}
+    assert len(out.getvalue().splitlines()) == lines
 
 
 @pytest.mark.parametrize(
@@ -32,3 +221,31 @@ def test_nothing_that_controls_a_terminal_is_left(text: str) -> None:
         for c in clean(text)
         if c == "\x1b" or (ord(c) < 32 and c not in "\t\n") or 0x7F <= ord(c) <= 0x9F
     ]
+
+
+@pytest.mark.parametrize(
+    ("p", "text"),
+    [(1.0, "1.0000"), (0.0049, "0.0049"), (0.0001, "0.0001"), (9e-5, "< .0001"), (0.0, "< .0001")],
+)
+def test_a_tiny_p_is_given_as_a_bound(p: float, text: str) -> None:
+    assert p_text(p) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "text"),
+    [
+        (1.8, 3, "1.800"),
+        (0.0, 3, "0.000"),
+        (1e-05, 4, "1e-05"),
+        (-0.0004, 3, "-0.0004"),
+        (0.0006, 3, "0.001"),
+        (0.004, 2, "0.004"),
+    ],
+)
+def test_a_small_number_keeps_its_size(value: float, decimals: int, text: str) -> None:
+    assert write_number(value, decimals) == text
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 6))
+def test_only_zero_is_written_as_zero(value: float, decimals: int) -> None:
+    assert (float(write_number(value, decimals)) == 0.0) == (value == 0.0)

@@ -1,23 +1,32 @@
-"""Test that no hostile program gets out under either isolation.
+"""Test that no harmful program gets out of the sandbox or harms its caller.
 
 Each layer holds if another one is removed.
+
+Each limits itself in case the sandbox does not: at most 64 processes, 256 MB and 10 seconds. It
+tries to kill only a decoy.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
 from serve_eval.errors import SandboxError
 from serve_eval.sandbox import seccomp
 from serve_eval.sandbox.isolation import ISOLATIONS, namespaces
-from serve_eval.sandbox.sandbox import Sandbox
-from serve_eval.schema import ExitReason, Isolation, Program
-from tests.sandbox.conftest import OTHERS, held, unavailable
-from tests.sandbox.hostile.attempt import Attempt
-from tests.sandbox.hostile.run import run_all, table
+from serve_eval.sandbox.sandbox import LIMITS, OUTPUT_BYTES, SCRATCH_BYTES, Sandbox
+from serve_eval.schema import ExecutionResult, ExitReason, Isolation, Program
+from tests.sandbox.conftest import OTHERS, held, marked, unavailable
+from tests.sandbox.hostile.run import Attempt, run_all, table
 from tests.sandbox.hostile.table import ATTEMPTS
 
 PRESENT = [name for name in ISOLATIONS if unavailable(name) is None]
@@ -135,3 +144,206 @@ def test_where_no_call_is_refused_the_sandbox_is_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(seccomp, "build", lambda: OPEN_FILTER)
     with pytest.raises(SandboxError, match="its system calls are not filtered"):
         held(PRESENT[0])
+
+
+Run = Callable[..., ExecutionResult]
+
+_TRY = """
+import os, sys, time
+def attempt(action):
+    try:
+        return action() or "done"
+    except Exception as error:
+        return type(error).__name__
+"""
+
+
+def test_nothing_outside_can_be_written(run: Run, tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    mine = tmp_path / "mine"
+    mine.write_text("as it was")
+    mine.chmod(0o666)
+    folders = [
+        "/",
+        "/usr",
+        "/usr/bin",
+        "/usr/lib",
+        "/etc",
+        "/dev",
+        "/proc",
+        "/root",
+        "/home",
+        "/var/tmp",
+        str(tmp_path),
+    ]
+    ran = run(f"""{_TRY}
+for folder in {folders}:
+    assert attempt(lambda: open(folder + "/written", "w").write("x")) != "done", folder
+assert attempt(lambda: open({str(mine)!r}, "w")) == "FileNotFoundError"
+assert attempt(lambda: open("/proc/sys/kernel/hostname", "w").write("x")) != "done"
+assert attempt(lambda: os.chmod("/usr", 0o777)) != "done"
+assert attempt(lambda: os.symlink("x", "/usr/x")) != "done"
+open("/tmp/kept", "w").write("x")
+""")
+    assert ran.ended is ExitReason.PASSED, ran.stderr
+    assert mine.read_text() == "as it was"
+    assert run("import os; assert os.listdir('/tmp') == []").ended is ExitReason.PASSED, (
+        "the next program finds nothing"
+    )
+
+
+@pytest.mark.slow
+def test_forks_of_forks_are_over_with_the_program(run: Run) -> None:
+    ran = run(
+        """import os
+for _ in range(6):  # 64 at most
+    try: os.fork()
+    except BlockingIOError: pass
+while True: pass
+""",
+        wall_s=1.5,
+    )
+    assert ran.ended is ExitReason.TIMEOUT
+
+
+def test_memory_is_bounded(run: Run) -> None:
+    # Zeroed pages are not touched, so no memory is taken if the limit does not hold.
+    ran = run(f"bytearray({LIMITS['AS'] + (16 << 20)})")
+    assert (ran.ended, "MemoryError" in ran.stderr) == (ExitReason.RAISED, True)
+    assert run("assert len(bytearray(64 << 20)) == 64 << 20").ended is ExitReason.PASSED
+
+
+def test_files_and_output_are_bounded(run: Run) -> None:
+    ran = run(f"""{_TRY}
+piece, written = bytes(1 << 20), 0
+def fill():
+    global written
+    for n in range(8):
+        with open(f"/tmp/{{n}}", "wb", buffering=0) as file:
+            for _ in range(8):
+                written += file.write(piece)
+print(attempt(fill), written)
+print(attempt(lambda: open("/tmp/0", "wb").truncate({LIMITS["FSIZE"] + 1})))
+print(attempt(lambda: [os.dup(0) for _ in range({LIMITS["NOFILE"]})]))
+""")
+    filled, single, descriptors = ran.stdout.splitlines()
+    assert filled.startswith("OSError")
+    assert int(filled.split()[1]) <= SCRATCH_BYTES
+    assert (single, descriptors) == ("OSError", "OSError")
+    for stream in (1, 2):
+        flood = run(f"import os\nfor _ in range(4096): os.write({stream}, bytes(65536))")
+        assert flood.ended in (ExitReason.RAISED, ExitReason.EXITED)
+        assert OUTPUT_BYTES <= len(flood.stdout) + len(flood.stderr) <= OUTPUT_BYTES + 1000
+
+
+def test_no_descriptor_of_ours_is_inherited(run: Run, isolated: tuple[Sandbox, Isolation]) -> None:
+    code = """import os, stat
+for process in filter(str.isdigit, os.listdir("/proc")):
+    try: open_there = os.listdir(f"/proc/{process}/fd")
+    except OSError: continue
+    for fd in open_there:
+        try: print(os.readlink(f"/proc/{process}/fd/{fd}"))
+        except OSError: pass
+"""
+
+    async def with_an_open_folder() -> ExecutionResult:
+        with tempfile.TemporaryDirectory() as folder:
+            mine = os.open(folder, os.O_RDONLY)
+            os.set_inheritable(mine, True)
+            try:
+                return await isolated[0].run(Program(code=code))
+            finally:
+                os.close(mine)
+
+    import uvloop
+
+    for loop in (asyncio.new_event_loop, uvloop.new_event_loop):
+        with asyncio.Runner(loop_factory=loop) as runner:
+            ran = runner.run(with_an_open_folder())
+        assert ran.ended is ExitReason.PASSED, ran.stderr
+        kinds = {
+            target.partition(":")[0].partition(" ")[0] for target in ran.stdout.split("\n")[:-1]
+        }
+        assert {kind for kind in kinds if not kind.startswith(("pipe", "/memfd", "/proc"))} <= {
+            "/dev/null"
+        }, ran.stdout
+
+
+def test_limits_cannot_be_raised(run: Run) -> None:
+    ran = run("import resource\nresource.setrlimit(resource.RLIMIT_NPROC, (4096, 4096))")
+    assert (ran.ended, "ValueError" in ran.stderr or "PermissionError" in ran.stderr) == (
+        ExitReason.RAISED,
+        True,
+    )
+
+
+def _zombies() -> set[int]:
+    found = set()
+    for place in Path("/proc").iterdir():
+        if place.name.isdigit():
+            try:
+                if (place / "stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                    found.add(place.stat().st_uid)
+            except OSError:
+                continue
+    return found
+
+
+def test_a_cancelled_program_is_over_at_once_and_leaves_no_zombie(
+    isolated: tuple[Sandbox, Isolation], mark: str
+) -> None:
+    sandbox, isolation = isolated
+    code = (
+        f"import os\nif os.fork() == 0: os.execv('/bin/sleep', ['{mark}', '10'])\nimport time;"
+        " time.sleep(10)"
+    )
+
+    async def start_and_stop() -> None:
+        task = asyncio.create_task(sandbox.run(Program(code=code)))
+        for _ in range(500):
+            await asyncio.sleep(0.01)
+            if marked(mark):
+                break
+        else:
+            pytest.fail("the program did not start")
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert marked(mark) == []
+
+    asyncio.run(start_and_stop())
+    if isolation.uid != os.getuid():
+        _wait(
+            lambda: isolation.uid not in _zombies()
+        )  # programs of other tests are zombies for a short time
+
+
+@pytest.mark.slow
+def test_a_killed_harness_takes_its_programs_along(
+    isolated: tuple[Sandbox, Isolation], mark: str
+) -> None:
+    harness = f"""
+import asyncio
+from serve_eval.sandbox.isolation import ISOLATIONS
+from serve_eval.sandbox.probe import strongest
+from serve_eval.schema import Program
+async def main():
+    sandbox, _ = await strongest(isolations={{{isolated[1].name!r}: ISOLATIONS[{isolated[1].name!r}]}})
+    await sandbox.run(Program(code="import os; os.execv('/bin/sleep', ['{mark}', '10'])"))
+asyncio.run(main())
+"""  # noqa: E501
+    with subprocess.Popen([sys.executable, "-c", harness]) as process:
+        try:
+            _wait(lambda: bool(marked(mark)))
+        finally:
+            process.send_signal(signal.SIGKILL)
+    _wait(lambda: not marked(mark))
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    tick = threading.Event()
+    for _ in range(1000):
+        if condition():
+            return
+        tick.wait(0.01)
+    pytest.fail("it did not happen in ten seconds")

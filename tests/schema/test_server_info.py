@@ -1,4 +1,4 @@
-"""Test facts about the servers of an endpoint: typed, written as before, and complete."""
+"""Test what is known of servers: addresses, typed facts, and why answers were cut."""
 
 from __future__ import annotations
 
@@ -8,16 +8,24 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
-from serve_eval.errors import RunFolderError
+from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.schema import (
+    Cut,
     DeployedServer,
     DeploymentInfo,
     Endpoint,
     HeldServers,
     KvTransfer,
+    Outcome,
+    Response,
+    SamplingParams,
     ServerInfo,
+    Usage,
+    find_cut,
 )
+from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.storage.sessions import read_sessions
 
 WRITTEN: dict[str, Any] = {
@@ -144,3 +152,114 @@ def test_a_session_without_any_is_read(tmp_path: Path) -> None:
 
 def _note(run: Path, endpoint: dict[str, Any]) -> None:
     (run / "environment.json").write_text(json.dumps([{"endpoint": endpoint}]))
+
+
+@pytest.mark.parametrize(
+    ("given", "resolved"),
+    [
+        ("host:8000", "http://host:8000/v1"),
+        ("localhost:8000", "http://localhost:8000/v1"),
+        ("10.0.0.1:8000", "http://10.0.0.1:8000/v1"),
+        ("host", "http://host/v1"),
+        ("http://host:8000", "http://host:8000/v1"),
+        ("http://host:8000/", "http://host:8000/v1"),
+        ("http://host:8000/v1", "http://host:8000/v1"),
+        ("http://host:8000/v1/", "http://host:8000/v1"),
+        ("host:8000/v1", "http://host:8000/v1"),
+        ("https://host/v1/completions", "https://host/v1"),
+        ("https://host/v1/chat/completions/", "https://host/v1"),
+        ("http://host/completions", "http://host/v1"),
+        ("host:8000/v1/v1", "http://host:8000/v1"),
+        ("https://host/openai/v1/v1/", "https://host/openai/v1"),
+        ("https://host/v1/chat/completions/v1", "https://host/v1"),
+        ("https://host/openai/v1", "https://host/openai/v1"),
+        ("https://host/api/paas/v4", "https://host/api/paas/v4"),
+        ("[::1]:8000", "http://[::1]:8000/v1"),
+        ("  host:8000 ", "http://host:8000/v1"),
+    ],
+)
+def test_every_form_that_users_paste_is_resolved(given: str, resolved: str) -> None:
+    assert normalise_base_url(given) == resolved
+    assert normalise_base_url(resolved) == resolved
+
+
+def test_an_ipv6_address_without_brackets_is_told_so() -> None:
+    with pytest.raises(PlanError, match=r"brackets, as in http://\[::1\]:8000/v1"):
+        normalise_base_url("::1:8000")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        "http://",
+        "ftp://host",
+        "http://${HOST}/v1",
+        "unix:///socket",
+        "http://host:port",
+        "http://host:99999",
+        "::1:8000",
+        "http://::1:8000/v1",
+        "http://user:pass@host/v1",
+        "http://host/v1?api_key=sk-secret",
+    ],
+)
+def test_what_is_no_address_or_holds_a_secret_is_refused_without_repeating_it(given: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        normalise_base_url(given)
+    assert "sk-secret" not in str(caught.value)
+    assert "pass@" not in str(caught.value)
+
+
+LIMIT = 100
+
+
+def _answer(finish: str | None, tokens: int = 0, **more: Any) -> Response:
+    thoughts = more.pop("thoughts", UNSET)
+    usage = Usage(completion_tokens=tokens, reasoning_tokens=thoughts)
+    return Response(text=more.pop("text", "x"), finish_reason=finish, usage=usage, **more)
+
+
+@pytest.mark.parametrize(
+    ("response", "outcome", "cut"),
+    [
+        (_answer("stop", 20), Outcome.CORRECT, None),
+        (_answer("stop", 20), Outcome.UNPARSED, None),
+        (_answer("length", 100), Outcome.WRONG, Cut.MAX_TOKENS),
+        (_answer("length", 100), Outcome.CORRECT, Cut.MAX_TOKENS),
+        (_answer("length", 99), Outcome.WRONG, Cut.WINDOW),
+        (_answer("length", 0), Outcome.WRONG, Cut.MAX_TOKENS),
+        # Thoughts within the count, apart from it, and both together below the limit.
+        (_answer("length", 100, thoughts=90), Outcome.WRONG, Cut.MAX_TOKENS),
+        (_answer("length", 40, thoughts=60), Outcome.WRONG, Cut.MAX_TOKENS),
+        (_answer("length", 40, thoughts=30), Outcome.WRONG, Cut.WINDOW),
+        # The server's own word for its window.
+        (_answer("length", 100, server_finish="model_length"), Outcome.WRONG, Cut.WINDOW),
+        (
+            _answer("length", 0, server_finish="Context_Window_Exceeded"),
+            Outcome.WRONG,
+            Cut.WINDOW,
+        ),
+        (_answer("length", 100, server_finish="max_output_tokens"), Outcome.WRONG, Cut.MAX_TOKENS),
+        # A stop string ends every answer of some prompts: it cut those without a result.
+        (_answer("stop", 20, stop_reason="Q:"), Outcome.WRONG, None),
+        (_answer("stop", 20, stop_reason="Q:"), Outcome.UNPARSED, Cut.STOP_STRING),
+        (_answer("stop", 0, stop_reason="Q:", text=""), Outcome.EMPTY, Cut.STOP_STRING),
+        (_answer("stop", 20, text="", reasoning="so"), Outcome.REASONING_ONLY, Cut.STOP_STRING),
+        (_answer("repetition", 20), Outcome.UNPARSED, None),
+        (_answer("stop", 20, stop_reason="repetition_detected"), Outcome.UNPARSED, None),
+    ],
+)
+def test_the_cause_of_a_cut(response: Response, outcome: Outcome, cut: Cut | None) -> None:
+    asked = SamplingParams(max_tokens=LIMIT, stop=("Q:",))
+    assert find_cut(response, outcome, asked) is cut
+
+
+def test_a_token_or_two_are_cut_by_design() -> None:
+    asked = SamplingParams(max_tokens=2)
+    assert find_cut(_answer("length", 2), Outcome.WRONG, asked) is None
+
+
+def test_thoughts_that_end_without_stop_strings_were_not_cut_by_one() -> None:
+    answer = _answer("stop", 20, text="", reasoning="so")
+    assert find_cut(answer, Outcome.REASONING_ONLY, SamplingParams(max_tokens=LIMIT)) is None

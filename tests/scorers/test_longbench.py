@@ -1,4 +1,4 @@
-"""Test LongBench's scorers with golden values from the published metrics themselves.
+"""Test the scorers of long contexts and of likelihood.
 
 tests/scorers/test_lm_eval.py compares random texts.
 """
@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from serve_eval.schema import Outcome
 from serve_eval.scorers import longbench
+from serve_eval.scorers.likelihood import TIED, likeliest
+from serve_eval.scorers.passkey import first_digits
 
 
 @pytest.mark.parametrize(
@@ -91,3 +93,59 @@ def test_similarities_lie_between_0_and_1_and_a_text_is_like_itself(text: str, o
     )
     if other.replace(".", "").strip():
         assert longbench.rouge_l(other, other) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("told", "answer", "tied"),
+    [
+        ([[-1.0], [-2.0], [-3.0], [-4.0]], "A", False),
+        ([[-4.0], [-3.0], [-2.5], [-2.75]], "C", False),
+        (
+            [[-0.5, -0.5], [-0.9], [-2.0], [-3.0]],
+            "B",
+            False,
+        ),  # the sum counts, not the mean per token
+        ([[-2.0], [-1.0], [-1.0], [-3.0]], "B", True),
+        ([[-2.0], [-0.25, -0.75], [-3.0], [-1.0]], "B", True),
+        ([[-1.0], [-2.0], [-2.0], [-2.0]], "A", False),  # a tie below the greatest decides nothing
+    ],
+)
+@pytest.mark.parametrize("target", "ABCD")
+def test_the_greatest_sum_counts_and_of_several_the_first(
+    told: list[list[float]], answer: str, tied: bool, target: str
+) -> None:
+    score = likeliest(told, "ABCD", target)
+    assert (score.answer, score.parts) == (answer, {TIED: float(tied)})
+    assert (score.value, score.outcome is Outcome.CORRECT) == (
+        float(answer == target),
+        answer == target,
+    )
+
+
+@given(st.lists(st.floats(-50, 0), min_size=4, max_size=4), st.floats(-20, 0))
+def test_what_all_choices_share_decides_nothing(values: list[float], shared: float) -> None:
+    ordered = sorted(values)
+    if ordered[3] - ordered[2] < 1e-6:
+        return
+    alone, after = (likeliest([[*more, v] for v in values], "ABCD", "A") for more in ([], [shared]))
+    assert alone.answer == after.answer
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome", "contained"),
+    [
+        (" 01868", Outcome.CORRECT, 1),
+        (" 01868. The", Outcome.CORRECT, 1),
+        ("key 1: 01868", Outcome.WRONG, 1),
+        (" 018689", Outcome.WRONG, 0),
+        (" 1868", Outcome.WRONG, 0),
+        (" lost", Outcome.UNPARSED, 0),
+    ],
+)
+def test_the_first_run_of_digits_decides(text: str, outcome: Outcome, contained: float) -> None:
+    score = first_digits(text, "01868")
+    assert score.outcome is outcome
+    assert score.parts == {
+        "first_digits": float(outcome is Outcome.CORRECT),
+        "contained": contained,
+    }

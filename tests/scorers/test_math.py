@@ -1,3 +1,5 @@
+"""Test the scorer of formulas with answers that are equal or not."""
+
 from __future__ import annotations
 
 import json
@@ -10,11 +12,38 @@ import pytest
 from serve_eval.errors import PlanError
 from serve_eval.plugins import registry
 from serve_eval.schema import Outcome, Response, Score
-from tests.scorers.math_pairs import PAIRS
+from serve_eval.scorers.math import TIMED_OUT, score_formula, scorer, write_answer
+
+PAIRS = [
+    ("So it is $\\boxed{0.5}$.", "\\frac{1}{2}", True),
+    ("The final answer is $\\frac{2}{4}$.", "1/2", True),
+    ("It is 1/3.", "\\frac{1}{2}", False),
+    ("$(x-1)(x+1)$", "x^2-1", True),
+    ("$(x-1)(x+2)$", "x^2-1", False),
+    ("\\boxed{\\left( 3, \\frac{\\pi}{2} \\right)}", "(3, \\pi/2)", True),
+    ("\\boxed{(\\frac{\\pi}{2}, 3)}", "(3, \\frac{\\pi}{2})", False),
+    ("so \\boxed{1} but then \\boxed{2}", "2", True),
+    ("It is $2\\sqrt{3}$", "\\sqrt{12}", True),
+    ("\\boxed{\\text{Evelyn}}", "\\text{Evelyn}", True),
+    ("\\boxed{\\text{(B)}}", "\\text{(C)}", False),
+    ("\\boxed{11,\\! 111}", "11111", True),
+    ("$\\boxed{x \\in [-2, 7]}$", "[-2, 7]", True),
+    ("\\boxed{[-2, 7)}", "[-2, 7]", False),
+    ("\\boxed{\\{1, 2\\}}", "\\{2, 1\\}", True),
+    (
+        "\\boxed{\\begin{pmatrix} 1 & 2 \\\\ 3 & 4 \\end{pmatrix}}",
+        "\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}",
+        True,
+    ),
+    ("So he pays \\boxed{\\$18.90}.", "\\$18.90", True),
+    ("\\boxed{6 - 5i}", "6-5i", True),
+    ("\\boxed{90^\\circ}", "90", True),
+    ("I do not know.", "0", False),
+]
+"""An answer, the expected formula, and whether they are equal."""
+
 
 pytest.importorskip("math_verify", reason="needs the optional extra math")
-
-from serve_eval.scorers.math import TIMED_OUT, score_formula, scorer, write_answer
 
 
 @pytest.mark.parametrize(("text", "target", "equal"), PAIRS)

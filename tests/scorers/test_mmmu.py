@@ -1,6 +1,9 @@
+"""Test the scorers of answers about images and other media."""
+
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -8,7 +11,15 @@ from hypothesis import strategies as st
 
 from serve_eval.schema import Outcome
 from serve_eval.scorers import mmmu
+from serve_eval.scorers._mmmu_answer import (
+    apply_post_process,
+    find_letter,
+    find_section,
+    shorten_answer,
+)
 from serve_eval.scorers.mmmu import STATED, choice, find_given_letter, short_answer
+from serve_eval.scorers.mmmu_pro import choice as mmmu_pro_choice
+from serve_eval.tasks._mixed_modality import score_about
 
 OPTIONS = ["a red cat", "blue", "$12$", "none of them"]
 
@@ -88,3 +99,168 @@ def test_the_numbers_are_those_of_the_original(text: str) -> None:
 
 def test_a_long_run_of_digits_is_read_in_time_that_grows_with_its_length() -> None:
     assert short_answer("x" + "1" * 300_000 + "y", ["7"]).value == 0.0
+
+
+OPTIONS_MMMU_PRO = [f"thing {i}" for i in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("Answer: C", "C"),
+        ("I think of A.\nAnswer: (H)", "H"),
+        ("answer B\nfinal answer - d", "D"),
+        ("Answer: A\nso the Answer is B", "A"),
+        ("Answer: because of (D)", "B"),
+        ("Answer is not clear", "I"),
+        ("Answer: J\nperhaps (C)", "C"),
+        ("**Answer: B**", None),
+        ("It is (E)", "E"),
+        ("G.", "G"),
+        ("we would say it is Thing 4 and no other", "E"),
+        ("no idea", None),
+        ("", None),
+    ],
+)
+def test_the_last_line_that_states_a_letter_decides(text: str, letter: str | None) -> None:
+    score = mmmu_pro_choice(text, "C", OPTIONS_MMMU_PRO)
+    assert score.answer == letter
+    assert score.value == float(letter == "C")
+    assert (score.outcome is Outcome.UNPARSED) == (letter is None)
+
+
+LONG = "A long explanation that says a great deal and does not come to an end. "
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("**Answer: B**", "B"),
+        ("so the answer is (c) 50 kip", "C"),
+        ("Answer: because", "B"),
+        ("D) Phytoplasma", "D"),
+        ("D: Phytoplasma", "D"),
+        ("(A) True", "A"),
+        ("a cat", "a cat"),
+        ("C\n\nExplanation: " + LONG, "C"),
+        ("**(B)**", "B"),
+        ("g", "G"),
+        ("$1,249", "$1,249"),
+        (LONG + r"\boxed{41} or \boxed{42}.", "42"),
+        (LONG + r"\boxed{41", LONG + r"\boxed{41"),
+        (LONG + "\n\n**(C)**.", "C"),
+        ("$527.89 million (or approximately $528 million, as said above)", "$527.89 million"),
+        (LONG + "\n**42 units**", "42 units"),
+        ("", ""),
+    ],
+)
+def test_an_answer_is_shortened_as_in_the_suite(text: str, answer: str) -> None:
+    assert shorten_answer(text, "E") == answer
+
+
+@pytest.mark.parametrize(
+    ("by", "text", "answer"),
+    [
+        ("none", "<think>x</think>B", "<think>x</think>B"),
+        ("strip_thinking_mmmu", "<think>Answer: A</think>\n**Answer: B**", "B"),
+        ("strip_thinking_mmmu", "Answer: C <think>no, Answer: D", "C"),
+        ("kimi_k3_mmmu", "Answer: A<|close|>think<|sep|><|open|>response<|sep|>C<|close|>", "C"),
+        ("kimi_k3_mmmu", "<|open|>response<|sep|>B<|close|>response<|sep|>x(D)", "B"),
+        ("kimi_k3_mmmu", "<|open|>response<|sep|> <|end|> <|close|>message B", "message B"),
+        ("kimi_k3_mmmu", "<think>x</think>Answer: E", "E"),
+    ],
+)
+def test_the_post_processors_of_the_suite(by: str, text: str, answer: str) -> None:
+    told = apply_post_process(text, by)  # type: ignore[arg-type]
+    assert told.endswith(answer) if by == "kimi_k3_mmmu" else told == answer
+
+
+def test_letters_go_up_to_the_last_option() -> None:
+    assert shorten_answer("Answer: H", "E") == "Answer: H"
+    assert shorten_answer("Answer: H", "J") == "H"
+
+
+@pytest.mark.parametrize(
+    "piece", [" ", "answer ", "Answer: ", "\\boxed{", "(or ", "(", "*", "**", "<|open|>", "A "]
+)
+def test_long_answers_are_read_in_time_that_grows_with_their_length(piece: str) -> None:
+    text = piece * (200_000 // len(piece))
+    began = time.process_time()
+    for by in ("strip_thinking_mmmu", "kimi_k3_mmmu"):
+        mmmu_pro_choice(apply_post_process(text, by), "A", OPTIONS_MMMU_PRO)  # type: ignore[arg-type]
+    assert time.process_time() - began < 5.0
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("B", "B"),
+        ("b.", "B"),
+        ("(C)\nbecause of A", "C"),
+        ("The answer is (d)", "D"),
+        ("answer: E or A", "E"),
+        ("option B, not C", "B"),
+        ("the answer about it: D", "A"),
+        ("the answer is clear: D", "C"),
+        ("A cat, so D", "D"),
+        ("A Cat, so D", "A"),
+        ("I think D", "D"),
+        ("it is a dog", "A"),
+        ("F", None),
+        ("Because", None),
+        ("", None),
+    ],
+)
+def test_the_letter_that_an_answer_gives(text: str, letter: str | None) -> None:
+    assert find_letter(text, "E") == letter
+
+
+def test_a_video_has_four_options() -> None:
+    assert find_letter("E, or B", "D") == "B"
+    assert score_about("image", "E", "E").value == 1.0
+    assert score_about("video", "E", "D").outcome is Outcome.UNPARSED
+
+
+@pytest.mark.parametrize(
+    ("text", "section"),
+    [
+        ("image: A\naudio: so it is\n said\nvideo: C", "so it is said"),
+        ("Audio: one\nAUDIO : two", "two"),
+        ("audio:\nvideo: C", ""),
+        ("we heard audio: x", "we heard audio: x"),
+        ("image: A", "image: A"),
+        ("\n \n audio:  a\tb ", "a b"),
+    ],
+)
+def test_the_section_of_a_medium_counts(text: str, section: str) -> None:
+    assert find_section("audio", text) == section
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("One two three four.", True),
+        ("one two", True),
+        ("one", False),
+        ("one two three four five six", True),
+        ("one two three four five six seven", False),
+        ("image: x\naudio: one two, three", True),
+        ("(laughs) um, one two three four", True),
+        ("", False),
+    ],
+)
+def test_half_of_the_words_may_be_wrong(text: str, right: bool) -> None:
+    assert score_about("audio", text, "one two three four").value == float(right)
+
+
+def test_a_silent_clip_has_an_empty_transcript() -> None:
+    assert score_about("audio", "...", "(silence)").value == 1.0
+    assert score_about("audio", "hello", "(silence)").value == 0.0
+
+
+@pytest.mark.parametrize("piece", [" ", "\n", "answer ", "audio\n", "audio:", "a ", "( "])
+def test_long_answers_are_read_in_bounded_time(piece: str) -> None:
+    text = piece * (100_000 // len(piece))
+    began = time.process_time()
+    score_about("image", text, "A")
+    assert time.process_time() - began < 5.0

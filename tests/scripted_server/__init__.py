@@ -1,6 +1,7 @@
 """The OpenAI-compatible server of all tests, with scripted answers: see docs/testing.md."""
 
 from tests.scripted_server.replies import (
+    HttpRequest,
     Reply,
     TokenLogprob,
     after,
@@ -19,7 +20,6 @@ from tests.scripted_server.replies import (
     version,
     when,
 )
-from tests.scripted_server.request import HttpRequest
 from tests.scripted_server.server import (
     EVERY_PATH,
     Responder,

@@ -14,8 +14,7 @@ from aiohttp import web
 
 from serve_eval.evaluation.capabilities.sampling.reading import PROMPT
 from serve_eval.launchers._http.server import serve_app
-from tests.scripted_server.replies import Reply, answer
-from tests.scripted_server.request import HttpRequest
+from tests.scripted_server.replies import HttpRequest, Reply, answer
 
 Responder = Callable[[HttpRequest], Reply | Awaitable[Reply | web.StreamResponse]]
 """A reply, or a function that picks the reply to a request; an async one may return a response."""

@@ -22,8 +22,19 @@ from pathlib import Path
 from threading import Event, Thread
 
 from tests.cli.command import environment, serve_eval
-from tests.secrets.echoing import BROKEN, CALLS, ERRORS, FIELDS, SOUND, TEXTS, WAYS, echoing
-from tests.secrets.writings import KEY, ODD, left_in
+from tests.secrets.echoing import (
+    BROKEN,
+    CALLS,
+    ERRORS,
+    FIELDS,
+    KEY,
+    ODD,
+    SOUND,
+    TEXTS,
+    WAYS,
+    echoing,
+    left_in,
+)
 
 JUDGE = "judge-9fHs4Kq7ZtBv2LxW"
 PROXY = "proxy-Zk3Wq8TnY5rDc7Lm"

@@ -78,7 +78,7 @@ def test_the_search_saw_every_kind_of_output_of_commands_that_came_to_their_end(
 
 def test_the_log_of_a_run_that_was_killed_is_told_without_its_key(tmp_path: Path) -> None:
     from tests.cli.command import serve_eval
-    from tests.secrets.writings import KEY
+    from tests.secrets.echoing import KEY
 
     run = (
         "run",
@@ -104,7 +104,7 @@ def test_the_log_of_a_run_that_was_killed_is_told_without_its_key(tmp_path: Path
 
 
 def test_the_search_finds_what_is_there(tmp_path: Path) -> None:
-    from tests.secrets.writings import KEY, WRITINGS, left
+    from tests.secrets.echoing import KEY, WRITINGS, left
 
     for how, written in WRITINGS.items():
         assert left(f"a {written(KEY)} b", KEY) >= ENOUGH, how

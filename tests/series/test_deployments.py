@@ -1,4 +1,4 @@
-"""Deployments are distinguished by names of folders, attributes, and names of models."""
+"""Test how deployments are distinguished, and where a table has tasks that were not asked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.schema import AccuracySpec, Endpoint, Plan, Spec
+from serve_eval.schema import AccuracySpec, Endpoint, Metric, Plan, Spec
+from serve_eval.series.cells import find_column
 from serve_eval.series.deployments import (
     choose_shown,
     describe_deployment,
@@ -15,6 +16,7 @@ from serve_eval.series.deployments import (
     name_folders,
     without_seeds,
 )
+from serve_eval.series.planned_tasks import PlannedTask
 
 
 @pytest.mark.parametrize(
@@ -120,3 +122,14 @@ def test_only_models_with_several_deployments_get_another_name() -> None:
     assert names[:3] == ["org/m:7b (fp8)", "org/m:7b (bf16)", "org/one"]
     assert names[3:5] == ["org/two (quant_algo FP8)", "org/two (quant_algo none)"]
     assert names[5:] == ["org/three (endpoint http-//a-1)", "org/three (endpoint http-//a-2)"]
+
+
+def _planned(**fingerprint: str) -> PlannedTask:
+    spec = Spec(name="passkey_lines", options={})
+    return PlannedTask(spec=spec, metric=Metric(), fingerprint=fingerprint, prompts=30)
+
+
+def test_tasks_that_were_not_asked_share_a_column_if_only_their_seeds_differ() -> None:
+    first, second = (_planned(seed=seed, max_tokens="16") for seed in "12")
+    assert find_column(first, {}) == find_column(second, {})
+    assert find_column(first, {}) != find_column(_planned(seed="1", max_tokens="32"), {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -17,13 +18,13 @@ import yaml
 
 from serve_eval.plan.resolve import resolve
 from tests.slurm.cluster import cluster
-from tests.standin.answers import write_answers
-from tests.standin.process import environment
+from tests.standin.deployments import environment, write_answers
 
 MODEL = "my-org/my-model"
 BIN = Path(__file__).with_name("bin")
 WRAPPERS = ("older", "newest")
 """The imitated versions of TensorRT-LLM's wrapper, each in a folder of BIN."""
+SLOW = json.dumps({"latency_s": 0.5})
 JOB_S = 240.0
 
 
@@ -173,3 +174,18 @@ def wrapper(request: pytest.FixtureRequest, site: Site) -> str:
     """Return the version of the wrapper in the image of the site."""
     site.environ["PATH"] = f"{BIN / request.param}{os.pathsep}{site.environ['PATH']}"
     return str(request.param)
+
+
+def answered(site: Site) -> int:
+    file = site.out / "samples/gsm8k.jsonl"
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def result(site: Site) -> tuple[Any, Any, Any]:
+    (task,) = json.loads((site.out / "report.json").read_text())["tasks"]
+    return task["result"]["scored"], task["result"]["value"], task["verdict"]["outcome"]
+
+
+def gone(site: Site, job: str) -> None:
+    until(lambda: not site.servers(), 20)
+    assert not site.steps(job)

@@ -1,18 +1,25 @@
-"""Test evaluations submitted to a real SLURM, with the stand-in for trtllm-serve on two nodes."""
+"""Test evaluations on two nodes of a real SLURM, from their submission to every end."""
 
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.launchers.conftest import FAKE_ENGINE, Engine
 from tests.slurm.cluster import NODES, missing
+from tests.slurm.conftest import SLOW, Site, answered, gone, result, until
 
 if reason := missing():
     pytest.skip(reason, allow_module_level=True)
 
-from tests.slurm.conftest import Site
 
 pytestmark = [pytest.mark.slow, pytest.mark.slurm]
 
@@ -97,3 +104,267 @@ def test_ranks_are_tasks_of_pmix_on_both_nodes(site: Site) -> None:
     for rank in range(8):
         node = NODES[rank // 4]
         assert f"{rank}: rank {rank} of 8 on {node}, GPUs 0,1,2,3, PMIx rank {rank}" in log
+
+
+DOCKER = {"container": {"image": "image:1", "engine": "docker"}}
+
+
+@pytest.fixture
+def engine(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """Put `docker` on PATH of the site, with a daemon that belongs to no job."""
+    place = site.folder / "docker.sock"
+    (client := site.folder / "bin/docker").parent.mkdir()
+    client.write_text(f'#!/bin/sh\nexec {sys.executable} -I {FAKE_ENGINE} {place} "$@"\n')
+    client.chmod(0o755)
+    words = [sys.executable, "-I", str(FAKE_ENGINE), "daemon", str(place)]
+    with subprocess.Popen(words, env=site.environ, stdout=subprocess.PIPE, text=True) as daemon:
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == "ready\n"
+        site.environ["PATH"] = f"{client.parent}{os.pathsep}{site.environ['PATH']}"
+        monkeypatch.setenv("PATH", f"{client.parent}{os.pathsep}{os.environ['PATH']}")
+        try:
+            yield Engine(place)
+        finally:
+            daemon.terminate()
+
+
+def test_a_job_script_that_evaluates_servers_in_containers(site: Site, engine: Engine) -> None:
+    plan = site.plan({"trtllm_disaggregated": {"generation_servers": {"tp": 4}}, **DOCKER})
+    job = site.submit(site.script(site.command("run", str(plan))))
+    assert site.ended(job) == ("COMPLETED", 0), site.output(job)
+    assert result(site) == (80, 75.0, "PASS")
+    runs = {
+        words[words.index("--name") + 1]: words for words in engine.asked() if "--name" in words
+    }
+    gpus = {
+        name.rpartition("-")[2]: words[words.index("--gpus") + 1] for name, words in runs.items()
+    }
+    assert gpus == {
+        "context_0": '"device=0"',
+        "generation_0": '"device=0,1,2,3"',
+        "orchestrator": "all",
+    }
+    commands = json.loads((site.out / "report.json").read_text())["endpoint"]["info"]["commands"]
+    assert [
+        f"--nodelist={node}" in words
+        for words, node in zip(commands, [*NODES, NODES[0]], strict=True)
+    ] == [True] * 3
+    assert engine.names() == []
+    gone(site, job)
+
+
+@pytest.mark.parametrize("supervisors", [False, True])
+def test_a_tool_that_is_killed_leaves_no_container(
+    site: Site, engine: Engine, supervisors: bool
+) -> None:
+    """If the supervisors are killed as well, no process is left that could end the containers.
+
+    The batch script continues, so the end of the job does not end them. One of them ignores
+    SIGTERM.
+    """
+    deaf = {"env": {"STANDIN_FAULTS": '{"ignore_sigterm": true}'}}
+    sides = {"env": {"STANDIN_FAULTS": SLOW}, "context_servers": deaf}
+    plan = site.plan({"trtllm_disaggregated": sides, **DOCKER, "stop_timeout_s": 2})
+    run = site.command("run", str(plan), "--concurrency", "1")
+    job = site.submit(site.script(f"{run} & echo $! > {site.folder}/pid; sleep 100"))
+    until(lambda: answered(site) >= 3)
+    assert (len(site.steps(job)), len(engine.names())) == (3, 3)
+    pid = int((site.folder / "pid").read_text())
+    below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    assert len(below) == 3
+    for one in [pid, *map(int, below if supervisors else [])]:
+        os.kill(one, signal.SIGKILL)
+    assert engine.empty()
+    if not supervisors:  # their last step is rm
+        until(lambda: [words[0] for words in engine.asked()].count("rm") == 3)
+    until(lambda: not site.steps(job))
+    gone(site, job)
+    assert site.state(job) == "RUNNING"
+    site.run("scancel", job)
+
+
+def test_a_step_that_slurm_kills_leaves_no_container(site: Site, engine: Engine) -> None:
+    """Scancel of a step immediately kills all its processes, including the engine's client."""
+    plan = site.plan({"trtllm": {"env": {"STANDIN_FAULTS": SLOW}}, **DOCKER})
+    job = site.submit(site.script(site.command("run", str(plan), "--concurrency", "1")))
+    until(lambda: answered(site) >= 3)
+    site.run("scancel", f"{job}.{step_id(site, job)}")
+    assert site.ended(job) == ("FAILED", 4)
+    assert engine.names() == []
+
+
+def test_a_cancelled_job_leaves_no_container(site: Site, engine: Engine) -> None:
+    """Its steps are killed immediately, and no new one can be started."""
+    faults = json.dumps({"ignore_sigterm": True, "latency_s": 0.5})
+    plan = site.plan({"trtllm": {"env": {"STANDIN_FAULTS": faults}}, **DOCKER, "stop_timeout_s": 2})
+    job = site.submit(site.script(site.command("run", str(plan), "--concurrency", "1")))
+    until(lambda: answered(site) >= 3)
+    site.run("scancel", job)
+    assert engine.empty()
+    assert site.ended(job)[0] == "CANCELLED"
+    gone(site, job)
+
+
+def step_id(site: Site, job: str) -> str:
+    """Return the number of the only step that is a server."""
+    listed = site.run("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i %j").stdout
+    (line,) = [line for line in listed.splitlines() if "trtllm-" in line]
+    return line.split()[0].partition(".")[2]
+
+
+ONE_AND_ONE = {"trtllm_disaggregated": {}, "mpi": "none", "wrapper": ""}
+
+
+def slow_job(site: Site, time_limit: str = "10") -> tuple[str, Path]:
+    """Submit a job that soon has answers and needs much longer for all of them."""
+    plan = site.plan(ONE_AND_ONE)
+    script = site.script(
+        site.command("run", str(plan), "--concurrency", "1"), time_limit=time_limit
+    )
+    job = site.submit(script, STANDIN_FAULTS=SLOW)
+    until(lambda: answered(site) >= 3)
+    return job, script
+
+
+def test_a_cancelled_job_is_resumed_in_another_allocation(site: Site) -> None:
+    job, script = slow_job(site)
+    site.run("scancel", job)
+    assert site.ended(job)[0] == "CANCELLED"
+    gone(site, job)
+    had = answered(site)
+    assert 3 <= had < 80
+    again = site.submit(script)
+    assert site.ended(again) == ("COMPLETED", 0), site.output(again)
+    assert result(site) == (80, 75.0, "PASS")
+    assert answered(site) == 80
+
+
+def test_a_time_limit_leaves_a_run_that_can_be_resumed(site: Site) -> None:
+    job, script = slow_job(site, time_limit="1")
+    assert site.ended(job)[0] == "TIMEOUT"
+    gone(site, job)
+    again = site.submit(script)
+    assert site.ended(again) == ("COMPLETED", 0), site.output(again)
+    assert result(site) == (80, 75.0, "PASS")
+
+
+def test_a_server_that_dies_ends_the_run_by_its_name(site: Site) -> None:
+    plan = site.plan({"trtllm_disaggregated": {}})
+    faults = json.dumps({"crash_after": 30, "when": {"config": "generation_servers.yaml"}})
+    job = site.submit(site.script(site.command("run", str(plan))), STANDIN_FAULTS=faults)
+    assert site.ended(job) == ("FAILED", 4)
+    assert "generation_0 ended with exit code" in site.output(job)
+    gone(site, job)
+    assert answered(site) < 80
+
+
+def test_a_server_that_does_not_end_by_sigterm_is_cancelled(site: Site) -> None:
+    plan = site.plan({"trtllm": {}, "mpi": "none", "wrapper": "", "stop_timeout_s": 2})
+    job = site.submit(
+        site.script(site.command("run", str(plan)), "sleep 60"),
+        STANDIN_FAULTS=json.dumps({"ignore_sigterm": True}),
+    )
+    until(lambda: (site.out / "report.json").exists())
+    until(lambda: not site.servers(), 20)
+    until(lambda: not site.steps(job), 5)
+    assert "are left" not in site.output(job)
+    site.run("scancel", job)
+
+
+def test_a_tool_that_is_killed_leaves_no_step(site: Site) -> None:
+    """The batch script continues, so the end of the job does not end the steps."""
+    plan = site.plan(ONE_AND_ONE)
+    script = site.script(
+        f"{site.command('run', str(plan), '--concurrency', '1')} & echo $! > {site.folder}/pid;"
+        " sleep 100"
+    )
+    job = site.submit(script, STANDIN_FAULTS=SLOW)
+    until(lambda: answered(site) >= 3)
+    assert len(site.steps(job)) == 3
+    os.kill(int((site.folder / "pid").read_text()), signal.SIGKILL)
+    until(lambda: not site.servers(), 20)
+    until(lambda: not site.steps(job), 20)
+    assert site.state(job) == "RUNNING"
+    site.run("scancel", job)
+
+
+def test_ctrl_c_ends_a_run_from_outside_of_the_allocation(site: Site) -> None:
+    """The client runs outside the allocation and names it."""
+    job = site.submit(site.script("sleep 100"))
+    until(lambda: site.state(job) == "RUNNING")
+    plan = site.plan(ONE_AND_ONE)
+    with subprocess.Popen(
+        [*site.command("run", str(plan), "--concurrency", "1").split()],
+        env={**site.environ, "STANDIN_FAULTS": SLOW, "SLURM_JOB_ID": job},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as tool:
+        until(lambda: answered(site) >= 3)
+        tool.send_signal(signal.SIGINT)
+        out, _ = tool.communicate(timeout=60)
+    assert tool.returncode == 130, out
+    until(lambda: not site.servers(), 5)
+    until(lambda: not site.steps(job), 5)
+    site.run("scancel", job)
+
+
+def test_the_client_runs_as_a_step(site: Site) -> None:
+    plan = site.plan(ONE_AND_ONE)
+    words = site.command("run", str(plan))
+    job = site.submit(site.script(f"srun --overlap --nodes=1 --ntasks=1 {words}"))
+    assert site.ended(job) == ("COMPLETED", 0), site.output(job)
+    assert result(site) == (80, 75.0, "PASS")
+    gone(site, job)
+
+
+def test_outside_of_an_allocation_a_script_is_shown_that_works(site: Site) -> None:
+    plan = site.plan({**ONE_AND_ONE, "gpus_per_node": 4, "sbatch_args": ["--time=5"]})
+    words = site.command("run", str(plan)).split()
+    done = site.run(*words)
+    assert done.returncode == 4
+    assert "not inside a SLURM allocation, and this plan needs 1 node;" in done.stderr
+    text = done.stderr[done.stderr.index("#!/bin/bash") :].partition("\n\n")[0]
+    lines = [line.removeprefix("  ") for line in text.splitlines()]
+    script = site.folder / "shown.sh"
+    end = next(i for i, line in enumerate(lines) if line.startswith("exec serve-eval"))
+    script.write_text("\n".join([*lines[:end], " ".join(["exec", *words])]) + "\n")
+    job = site.run(
+        "sbatch", "--parsable", f"--output={site.folder}/%j.out", str(script)
+    ).stdout.strip()
+    assert site.ended(job) == ("COMPLETED", 0), site.output(job)
+    assert result(site) == (80, 75.0, "PASS")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"container": {"image": "image.sqsh"}}, "this SLURM does not support container images"),
+        ({"mpi": "pmix_v99"}, "this SLURM has no such MPI plug-in"),
+        ({"nodes": ["elsewhere"]}, "elsewhere: not in the allocation, which has 127.0.0.1"),
+        ({"trtllm": {"tp": 16}}, "4 nodes are needed, and there are 2"),
+    ],
+)
+def test_what_this_slurm_cannot_do_is_told(site: Site, options: dict[str, Any], told: str) -> None:
+    plan = site.plan({"wrapper": "trtllm-llmapi-launch", **options})
+    job = site.submit(site.script(site.command("run", str(plan))))
+    state, code = site.ended(job)
+    assert (state, code in (2, 4)) == ("FAILED", True)
+    assert told in site.output(job)
+
+
+def test_servers_of_a_job_are_held_and_used_by_its_runs(site: Site) -> None:
+    plan = str(site.plan({"trtllm_disaggregated": {}, "mpi": "none", "wrapper": ""}))
+    job = site.submit(
+        site.script(
+            site.command("serve", plan, "--detach"),
+            f"{site.command('run', plan, '--reuse')} || exit 9",
+            site.command("serve", "--list"),
+            site.command("serve", "--stop", "all"),
+        ),
+        XDG_STATE_HOME=str(site.folder / "state"),
+    )
+    assert site.ended(job) == ("COMPLETED", 0), site.output(job)
+    assert result(site) == (80, 75.0, "PASS")
+    assert "attached" in json.loads((site.out / "report.json").read_text())["endpoint"]["info"]
+    gone(site, job)

@@ -19,7 +19,7 @@ from serve_eval.launchers._standin.model import decode
 from serve_eval.launchers._standin.options import Flavour
 from serve_eval.schema import Message
 from serve_eval.schema.media import prompt_sha256
-from tests.standin.process import HTTP, READY_S, environment, free_port, running, wait_healthy
+from tests.standin.deployments import HTTP, READY_S, environment, free_port, running, wait_healthy
 
 TRANSCEIVER = {"cache_transceiver_config": {"backend": "DEFAULT"}}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "who?"}]}

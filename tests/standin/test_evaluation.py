@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.standin.process import environment, free_port, running, wait_healthy
+from tests.standin.deployments import environment, free_port, running, wait_healthy
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,17 @@ from serve_eval.launchers._standin.faults import Faults, faults, flatten
 from serve_eval.launchers._standin.model import BOS, MadeUpModel, decode, encode
 from serve_eval.launchers._standin.options import Flavour
 from serve_eval.schema.media import prompt_sha256
-from tests.standin.in_process import Deployed, aggregated, deployed
-from tests.standin.process import HTTP, READY_S, environment, free_port, running, wait_healthy
+from tests.standin.deployments import (
+    HTTP,
+    READY_S,
+    Deployed,
+    aggregated,
+    deployed,
+    environment,
+    free_port,
+    running,
+    wait_healthy,
+)
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "m", "prompt": "hi"}

@@ -21,7 +21,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from tests.standin.process import free_port, running
+from tests.standin.deployments import free_port, running
 
 CTX, GEN = "18001", "18003"
 """Ports in the recordings."""

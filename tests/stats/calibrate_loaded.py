@@ -9,27 +9,28 @@ import numpy
 
 from serve_eval.evidence.attribution.latency import Timed, correct_rows, make_row, usual_time
 from serve_eval.evidence.attribution.run_latency import in_run
-from tests.stats.loaded_servers import Served, serve
-from tests.stats.sticky_router import interval
+from tests.stats.simulation import ServedLoadedServers, interval, serve
 
 UNEVEN = (0.7, 0.1, 0.1, 0.1)
 HEALTHY = {
-    "even shares": Served(),
-    "even shares, in queues": Served(queued=True),
-    "shares .7 / .1 / .1 / .1": Served(shares=UNEVEN),
-    "shares .7 / .1 / .1 / .1, in queues": Served(shares=UNEVEN, queued=True),
-    "shares .4 / .2 / .2 / .2": Served(shares=(0.4, 0.2, 0.2, 0.2)),
-    "long prompts, mixed": Served(long=0.3),
-    "long prompts stick to g0": Served(long=0.1, sticky=True),
-    "only g0 has uncached prompts": Served(cached=True),
-    "50 hashed prompts, 8 repeats": Served(prompts=50, spread=1.0),
+    "even shares": ServedLoadedServers(),
+    "even shares, in queues": ServedLoadedServers(queued=True),
+    "shares .7 / .1 / .1 / .1": ServedLoadedServers(shares=UNEVEN),
+    "shares .7 / .1 / .1 / .1, in queues": ServedLoadedServers(shares=UNEVEN, queued=True),
+    "shares .4 / .2 / .2 / .2": ServedLoadedServers(shares=(0.4, 0.2, 0.2, 0.2)),
+    "long prompts, mixed": ServedLoadedServers(long=0.3),
+    "long prompts stick to g0": ServedLoadedServers(long=0.1, sticky=True),
+    "only g0 has uncached prompts": ServedLoadedServers(cached=True),
+    "50 hashed prompts, 8 repeats": ServedLoadedServers(prompts=50, spread=1.0),
 }
 SLOW = {
-    "even shares, g1 3 times as slow": Served(slower=3.0),
-    "the same in queues": Served(slower=3.0, queued=True),
-    "long prompts, mixed, g1 3 times as slow": Served(long=0.3, slower=3.0),
-    "shares .7 / .1 / .1 / .1, g1 5 times as slow": Served(shares=UNEVEN, slower=5.0),
-    "shares .2 / .4 / .2 / .2, g1 5 times as slow": Served(shares=(0.2, 0.4, 0.2, 0.2), slower=5.0),
+    "even shares, g1 3 times as slow": ServedLoadedServers(slower=3.0),
+    "the same in queues": ServedLoadedServers(slower=3.0, queued=True),
+    "long prompts, mixed, g1 3 times as slow": ServedLoadedServers(long=0.3, slower=3.0),
+    "shares .7 / .1 / .1 / .1, g1 5 times as slow": ServedLoadedServers(shares=UNEVEN, slower=5.0),
+    "shares .2 / .4 / .2 / .2, g1 5 times as slow": ServedLoadedServers(
+        shares=(0.2, 0.4, 0.2, 0.2), slower=5.0
+    ),
 }
 ROUNDS, FOUND_ROUNDS = 400, 100
 

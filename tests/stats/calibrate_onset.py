@@ -15,7 +15,7 @@ from serve_eval.evaluation.results.degradation import ALPHA, VALUE, Course, degr
 from serve_eval.schema import Metric
 from serve_eval.stats.onset import FIRST, limit, onset
 from serve_eval.verdicts.below_reference import Expected, estimate_expected
-from tests.stats.sticky_router import interval
+from tests.stats.simulation import interval
 
 LEVEL = ALPHA[VALUE]
 BAD = (0.002, 0.005, 0.01, 0.02, 0.1, 0.3, 0.6)

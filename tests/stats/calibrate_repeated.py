@@ -10,8 +10,7 @@ from dataclasses import replace
 
 import numpy
 
-from tests.stats.repeated_router import Routed, accused
-from tests.stats.sticky_router import interval
+from tests.stats.simulation import Routed, accused, interval
 
 UNEVEN = (0.7, 0.1, 0.1, 0.1)
 SETTINGS = {

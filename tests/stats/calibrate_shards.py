@@ -16,7 +16,7 @@ from serve_eval.evaluation.engine.lane import arrange
 from serve_eval.evaluation.results.degradation import Course, degradations
 from serve_eval.plan.shard import ShardPart, list_places
 from serve_eval.schema import Metric, Sample, Shard
-from tests.stats.sticky_router import interval
+from tests.stats.simulation import interval
 
 SAMPLES = 1319
 COUNTS = (4, 16)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy
 
-from tests.stats.sticky_router import ALPHA, Accused, Setting, interval, played
+from tests.stats.simulation import ALPHA, Accused, Setting, interval, played
 
 STICKY = (0.0, 0.3, 1.0)
 KNOWN = {

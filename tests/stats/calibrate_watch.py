@@ -23,8 +23,8 @@ from serve_eval.stats.betting import GRID, mean_lower_bound
 from serve_eval.workflows.watch.bets import ACCURACY, ALPHA, FAILURES, FLOOR_ALPHA, USABLE
 from tests.stats.calibrate_drift import interval
 from tests.stats.simulation import endpoints, run
-from tests.workflows.watch.simulated_day import DAY, NIGHT, Watch, by_day
-from tests.workflows.watch.simulated_day import PROMPTS as DAY_PROMPTS
+from tests.workflows.watch.changing_endpoint import DAY, NIGHT, Watch, by_day
+from tests.workflows.watch.changing_endpoint import PROMPTS as DAY_PROMPTS
 
 if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray, IntArray

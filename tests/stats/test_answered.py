@@ -1,16 +1,23 @@
-"""Test the bet that few answers will be missing, against counted probabilities."""
+"""Test the statistics of missing answers, availability and low scores."""
 
 from __future__ import annotations
 
+import json
 import math
+import statistics
 from fractions import Fraction
 from itertools import product
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serve_eval.errors import ServeEvalError
+from serve_eval.stats.contingency import find_cut
 from serve_eval.stats.early_stop import ON_NONE, log_wealth, most_missing
+from serve_eval.stats.intervals import bound_missing, failure_rate_upper
 
 
 def _probability(planned: int, all_missing: int, pattern: tuple[bool, ...]) -> Fraction:
@@ -99,3 +106,121 @@ def test_what_it_takes_where_nothing_is_missing(planned: int, asked: int) -> Non
         k for k in range(1, planned + 1) if log_wealth(planned, most, k, 0) >= math.log(100)
     )
     assert first == asked
+
+
+@pytest.mark.parametrize(
+    ("total", "scored", "planned", "low", "high"),
+    [
+        (279000.0, 4056, 4096, 68.115234375, 69.091796875),
+        (7100.0, 100, 100, 71.0, 71.0),
+        (0.0, 0, 10, 0.0, 100.0),
+    ],
+)
+def test_bounds_of_known_cases(
+    total: float, scored: int, planned: int, low: float, high: float
+) -> None:
+    assert bound_missing(total, scored, planned, 0.0, 100.0) == (
+        pytest.approx(low),
+        pytest.approx(high),
+    )
+
+
+def test_the_shared_vectors_hold_to_their_tolerance(shared: Path) -> None:
+    vectors = json.loads((shared / "vectors" / "verdict_vectors.json").read_text())["vectors"]
+    chosen = [v for v in vectors if v["kind"] == "missing_bounds"]
+    assert len(chosen) == 2
+    for vector in chosen:
+        low, high = bound_missing(**vector["inputs"])
+        assert low == pytest.approx(vector["expected"]["lower"], abs=vector["tolerance"])
+        assert high == pytest.approx(vector["expected"]["upper"], abs=vector["tolerance"])
+
+
+@given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=1), st.data())
+def test_the_full_mean_always_lies_within_the_bounds(
+    scores: list[float], data: st.DataObject
+) -> None:
+    had = data.draw(st.integers(0, len(scores)))
+    low, high = bound_missing(sum(scores[:had]), had, len(scores), 0.0, 1.0)
+    assert low - 1e-12 <= sum(scores) / len(scores) <= high + 1e-12
+
+
+@pytest.mark.parametrize(("scored", "planned"), [(1, 0), (0, 0), (3, 2), (-1, 2)])
+def test_impossible_counts_are_refused(scored: int, planned: int) -> None:
+    with pytest.raises(ServeEvalError):
+        bound_missing(0.0, scored, planned, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("failures", "n", "upper"),
+    [(0, 4096, 0.0007311125564754341), (41, 4096, 0.012968286817979428), (5, 5, 1.0)],
+)
+def test_the_upper_bound_equals_the_exact_one(failures: int, n: int, upper: float) -> None:
+    assert failure_rate_upper(failures, n) == pytest.approx(upper, abs=1e-9)
+
+
+def test_the_shared_vectors_hold_to_their_tolerance_availability(vectors: Any) -> None:
+    for vector in vectors("clopper_pearson_upper"):
+        upper = failure_rate_upper(**vector["inputs"])
+        assert upper == pytest.approx(vector["expected"]["upper"], abs=vector["tolerance"]), vector[
+            "id"
+        ]
+
+
+@given(st.integers(1, 5000), st.data())
+def test_one_more_failure_raises_the_bound_and_it_lies_above_the_share(
+    n: int, data: st.DataObject
+) -> None:
+    failures = data.draw(st.integers(0, n - 1))
+    upper = failure_rate_upper(failures, n)
+    assert failures / n < upper < failure_rate_upper(failures + 1, n)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 0), "number of requests must be 1 or more"),
+        ((-1, 5), "number of failures must be 0 or more"),
+        ((6, 5), "6 of 5 requests cannot have failed"),
+        ((1, 5, 1.0), "confidence must lie strictly between"),
+    ],
+)
+def test_impossible_counts_are_refused_availability(
+    arguments: tuple[Any, ...], message: str
+) -> None:
+    with pytest.raises(ServeEvalError, match=message) as caught:
+        failure_rate_upper(*arguments)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("values", "best", "low"),
+    [
+        ([0.5] * 60 + [1.0] * 40, 1.0, 60),
+        ([0.5] * 99 + [1.0], 1.0, 99),
+        ([0.5] * 100, 1.0, 100),
+        ([0.5] * 100, None, 0),
+        ([1.0] * 100, 1.0, 0),
+        ([0.5] * 5 + [1.0] * 95, 1.0, 5),
+        ([0.0] * 2 + [0.5] * 60 + [1.0] * 38, 1.0, 62),
+        ([0.5] * 20 + [0.75] * 60 + [1.0] * 20, 1.0, 20),
+        ([0.0] * 30 + [1.0] * 70, 1.0, 30),
+        ([-7.0, -5.0, -3.0], None, 1),
+    ],
+)
+def test_the_lower_half_of_scores_with_ties(
+    values: list[float], best: float | None, low: int
+) -> None:
+    cut = find_cut(values, best)
+    assert sum(value < cut for value in values) == low
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, unique=True))
+def test_of_different_scores_the_lower_half_is_that_of_the_median(values: list[float]) -> None:
+    cut = find_cut(values)
+    below = sum(value < statistics.median(values) for value in values)
+    assert sum(value < cut for value in values) == below or len(values) == 1
+
+
+@given(st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), min_size=1))
+def test_something_is_low_unless_all_scores_are_the_best(values: list[float]) -> None:
+    assert any(value < find_cut(values, 1.0) for value in values) == (min(values) < 1.0)

@@ -1,14 +1,43 @@
-"""Test a small run of `make calibrate`, and that the page of the method shows its tables."""
+"""Test small runs and worst cells of `make calibrate`, and that pages show its tables.
+
+The worst cell holds in a small run, and the page has rows for the same series.
+
+The page has the printed tables.
+
+The page of the method has the printed tables.
+
+The page has the printed tables.
+"""
 
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
+import numpy
 import pytest
 
-from tests.stats import calibrate, calibrate_all
+from serve_eval.stats.bounds import noninferiority
+from serve_eval.stats.drop import drop_test, equal_accuracy_test
+from serve_eval.stats.multiplicity import acceptance_region, holm
+from serve_eval.stats.paired_t import average_largest_gain
+from tests.stats import (
+    calibrate,
+    calibrate_all,
+    calibrate_batches,
+    calibrate_drift,
+    calibrate_flips,
+    calibrate_onset,
+    calibrate_watch,
+    calibrate_workers,
+)
+from tests.stats import calibrate_paired as calibrate_paired_calibrate
+from tests.stats import calibrate_repeats as calibrate_repeats_calibrate
+from tests.stats.calibrate_paired import Job, beyond, draw, interval, share
+from tests.stats.calibrate_repeats import BuildJob, MarginJob, draw_cells, lose
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/method.md").read_text()
 
@@ -53,3 +82,336 @@ def test_the_tables_of_every_part_have_their_place_in_the_docs(name: str) -> Non
 def _exact(row: str) -> list[str]:
     """Return the values in brackets, which do not depend on chance."""
     return re.findall(r"\((.*?)\)", row)
+
+
+PAGE_CALIBRATE_DRIFT = (Path(__file__).resolve().parents[2] / "docs/drift.md").read_text()
+
+
+def test_the_worst_cell_keeps_its_promise_and_would_not_if_the_estimate_were_taken_for_the_variance() -> (  # noqa: E501
+    None
+):
+    """Use 720 series of 100 prompts that are wrong with .03, and two reference runs."""
+    random = numpy.random.default_rng(12)
+    cell = calibrate_drift.measure(random, "all .03", 100, 2, own=False, endpoint_count=18)
+    assert calibrate_drift.interval(cell.before, cell.series)[0] > 5 * calibrate_drift.NOMINAL
+    assert calibrate_drift.interval(cell.after, cell.series)[0] <= calibrate_drift.NOMINAL
+    assert min(cell.limits) > 10.0
+
+
+def test_runs_are_drawn_from_the_law_of_their_prompts() -> None:
+    random = numpy.random.default_rng(13)
+    for name, difficulty in calibrate_drift.DIFFICULTIES.items():
+        wrong = difficulty(random, 300)
+        counts = calibrate_drift.drawn(random, wrong, (20_000,))
+        variance = float((wrong * (1.0 - wrong)).sum())
+        assert counts.mean() == pytest.approx(wrong.sum(), abs=4 * (variance / 20_000) ** 0.5), name
+        assert counts.var() == pytest.approx(variance, rel=0.06), name
+
+
+def test_the_page_of_the_method_has_rows_for_the_same_series(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("ENDPOINTS", "SERIES", "EFFECT_SERIES", "FALL_SERIES"):
+        monkeypatch.setattr(calibrate_drift, name, 1)
+    rows = [line for line in calibrate_drift.tables().splitlines() if line.startswith("|")]
+    assert len(rows) == 16 + 9 + 4 + 6
+    for row in rows:
+        assert "|".join(row.split("|")[:3]) in PAGE_CALIBRATE_DRIFT
+
+
+PAGE_CALIBRATE_FLIPS = (
+    Path(__file__).resolve().parents[2] / "docs/regression-checks.md"
+).read_text()
+
+
+def test_the_page_has_rows_for_the_same_endpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate_flips, "ROUNDS", 2)
+    monkeypatch.setattr(calibrate_batches, "ROUNDS", 2)
+    for row in (*calibrate_flips.tables().splitlines(), *calibrate_batches.tables().splitlines()):
+        assert "|".join(row.split("|")[:-3]) in PAGE_CALIBRATE_FLIPS
+
+
+def test_the_page_of_the_method_has_rows_for_the_same_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate_onset, "HEALTHY", dict.fromkeys(calibrate_onset.HEALTHY, 1))
+    monkeypatch.setattr(calibrate_onset, "LOOKED_AT", dict.fromkeys(calibrate_onset.LOOKED_AT, 1))
+    monkeypatch.setattr(calibrate_onset, "RUNS", 5)
+    for row in calibrate_onset.tables().splitlines():
+        first = "|".join(row.split("|")[: 3 if row.count("|") > 6 else 2])  # with the limit
+        assert first in PAGE
+
+
+PAGE_CALIBRATE_WATCH = (Path(__file__).resolve().parents[2] / "docs/watch.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_page_has_rows_for_the_same_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate_watch, "RUNS", 2)
+    monkeypatch.setattr(calibrate_watch, "LATE", (0,))
+    monkeypatch.setattr(calibrate_watch, "BASELINES", 2)
+    monkeypatch.setattr(calibrate_watch, "VARYING", 2)
+    monkeypatch.setattr(calibrate_watch, "VARYING_ROUNDS", 20)
+    for table, cells in (("falls", 4), ("floors", 4), ("dependent", 3)):
+        for row in getattr(calibrate_watch, table)().splitlines()[2:]:
+            assert f"\n{'|'.join(row.split('|')[:cells])}|" in PAGE_CALIBRATE_WATCH
+    printed = re.search(
+        r"^\| 1000 \| 4320 \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| 10 \|$",
+        PAGE_CALIBRATE_WATCH,
+        re.MULTILINE,
+    )
+    assert printed is not None
+    assert int(printed[4]) <= 10
+
+
+def test_healthy_watches_do_not_alarm_and_a_large_fall_is_noticed() -> None:
+    random = numpy.random.default_rng(3)
+    known = calibrate_watch.watches(random, 30)
+    healthy = calibrate_watch.alarms(random, known, 150, 20)
+    assert not any(rounds.any() for rounds in healthy.values())
+    for means in (False, True):
+        fallen = calibrate_watch.alarms(
+            random, known, 60, 20, fall=0.3, after=20, round_means=means
+        )
+        assert (fallen["accuracy"] > 20).all()
+        assert not fallen["failures"].any()
+
+
+def test_rounds_that_are_worse_as_a_whole_are_no_alarm_where_their_means_are_bet_on() -> None:
+    random = numpy.random.default_rng(4)
+    known = calibrate_watch.varying(random, 30, 60, calibrate_watch.sometimes_worse)
+    shares = []
+    for means in (False, True):
+        found = calibrate_watch.alarms(
+            random,
+            known,
+            300,
+            60,
+            round_means=means,
+            state=calibrate_watch.sometimes_worse,
+            failed_share=0.0,
+        )
+        shares.append((found["accuracy"] > 0).mean())
+    assert shares[0] > 0.3
+    assert shares[1] == 0.0
+
+
+PAGE_CALIBRATE_WORKERS = (Path(__file__).resolve().parents[2] / "docs/workers.md").read_text()
+
+
+def test_the_page_has_rows_for_the_same_deployments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate_workers, "ROUNDS", 2)
+    monkeypatch.setattr(calibrate_workers, "ANSWERS", 40)
+    for row in calibrate_workers.tables().splitlines():
+        assert "|".join(row.split("|")[:2]) in PAGE_CALIBRATE_WORKERS
+
+
+REPLICATES = 400
+
+
+@cache
+def _p(job: Job) -> list[float]:
+    """Return the p-values of the automatic test in comparisons without a drop."""
+    random = numpy.random.default_rng(20261122)
+    found = [drop_test(draw(job, random)).p for _ in range(REPLICATES)]
+    return [1.0 if p is None else p for p in found]
+
+
+@pytest.mark.parametrize("level", [0.05, 0.01])
+@pytest.mark.parametrize(
+    "job",
+    [
+        Job("all .01", 100, 3),  # Student's t: .212 and .028
+        Job("all .01", 100, 10),  # .363 and .336
+        Job("all .10", 30, 10),  # .122 and .056
+        Job("all .10", 30, 3, half=0.05),
+        Job("Beta(.5, 9.5)", 30, 3),  # .151 and .029
+        Job("flip rate .034", 198, 10, altered=0.04),  # the exchange test alone: .131 and .051
+        Job("flip rate .034", 198, 3, 3, altered=0.04),
+        Job("ROUGE-like", 40, 1, texts=True),
+    ],
+    ids=lambda job: f"{job.name}, {job.before}, {job.after}" if isinstance(job, Job) else None,
+)
+def test_the_worst_cells_keep_their_level(job: Job, level: float) -> None:
+    assert sum(p <= level for p in _p(job)) <= acceptance_region(REPLICATES, level)[1]
+
+
+def test_the_worst_cell_of_student_is_seen_to_break() -> None:
+    """The cells above test nothing if the t test passes them as well."""
+    random = numpy.random.default_rng(1)
+    job = Job("all .01", 100, 10)
+    broken = sum(
+        (drop_test(draw(job, random), "paired_t").p or 0.0) <= 0.05 for _ in range(REPLICATES)
+    )
+    assert broken > 2 * acceptance_region(REPLICATES, 0.05)[1]
+
+
+@pytest.mark.parametrize("altered", [0.0, 0.04], ids=["the same endpoint", "another build"])
+def test_a_suite_of_forty_small_tasks_alarms_at_its_level(altered: float) -> None:
+    random = numpy.random.default_rng(3)
+    job = Job("Beta(1, 9)", 30) if not altered else Job("flip rate .034", 100, altered=altered)
+    alarms = 0
+    for _ in range(40):
+        alarms += min(holm([drop_test(draw(job, random)).p or 1.0 for _ in range(40)])) <= 0.05
+    assert alarms <= 7  # 2 on average; 8 or more has a chance of .0009
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Job("flip rate .034", 198, 3, drop=0.0827),
+        Job("flip rate .034", 198, 1, drop=0.05, half=0.02),
+        Job("all .99", 198, 3, everywhere=0.02),
+    ],
+    ids=["three runs", "half scores", "all nearly right"],
+)
+def test_a_true_drop_of_the_margin_is_excluded_at_the_level_of_the_bound(job: Job) -> None:
+    random = numpy.random.default_rng(7)
+    margin = job.drop or 0.99 * job.everywhere
+    excluded = sum(noninferiority(draw(job, random), margin, 0.05).holds for _ in range(REPLICATES))
+    assert excluded <= acceptance_region(REPLICATES, 0.055)[1]
+    assert excluded >= REPLICATES // 100  # a bound that never excludes anything would pass too
+
+
+def test_an_interval_is_exact_and_marks_what_is_beyond() -> None:
+    assert interval(0, 100) == pytest.approx((0.0, 0.0362), abs=1e-4)
+    assert interval(8, 100) == pytest.approx((0.0352, 0.1516), abs=1e-4)
+    assert beyond(12, 100, 0.05)
+    assert not beyond(9, 100, 0.05)
+    assert share(12, 100, 0.05) == "**12.00 [6.36, 20.02]**"
+    assert share(12, 100) == "12.00 [6.36, 20.02]"
+
+
+def test_the_prompts_that_anchors_take() -> None:
+    assert calibrate_paired_calibrate.anchor_sizes(0.034) == [4378, 3276, 2655, 1574, 1058]
+
+
+@pytest.mark.slow
+def test_a_small_calibration_prints_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate_paired_calibrate, "REPLICATES", 20)
+    monkeypatch.setattr(calibrate_paired_calibrate, "SUITES", 1)
+    jobs = {
+        "LEVEL_JOBS": calibrate_paired_calibrate.measure,
+        "POWER_JOBS": calibrate_paired_calibrate.measure,
+        "MARGIN_JOBS": calibrate_paired_calibrate.exclude,
+    }
+    parts: dict[str, Any] = {}
+    for name, simulate in jobs.items():
+        few = [job for job in getattr(calibrate_paired_calibrate, name) if job.n <= 200][:3]
+        monkeypatch.setattr(calibrate_paired_calibrate, name, few)
+        parts[name.split("_")[0].lower()] = [simulate(job) for job in few]
+    assert parts["level"] == [
+        calibrate_paired_calibrate.measure(job) for job in calibrate_paired_calibrate.LEVEL_JOBS
+    ]
+    name = next(iter(calibrate_paired_calibrate.SUITE_JOBS))
+    parts["suite"] = {name: calibrate_paired_calibrate.suite(name, 0)}
+    rows = [
+        line
+        for line in calibrate_paired_calibrate.tables(parts).splitlines()
+        if line.startswith("|")
+    ]
+    assert len(rows) == 5 * 2 + 3 + 3 + 3 + 1 + 3
+    assert {row.count("|") for row in rows} == {12, 8, 9, 5, 7}
+
+
+REPLICATES_CALIBRATE_REPEATS = 150
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_drop_is_exactly_the_margin(moved: bool) -> None:
+    random = numpy.random.default_rng(1)
+    before = random.beta(0.5, 0.5, 40)
+    after = lose(random, before, 0.07, moved=moved)
+    assert before.mean() - after.mean() == pytest.approx(0.07)
+    assert (after >= -1e-12).all()
+
+
+def test_the_drawn_cells_are_those_of_the_seed_and_of_all_sizes() -> None:
+    margins, builds = draw_cells()
+    assert draw_cells() == (margins, builds)
+    assert draw_cells(1) != (margins, builds)
+    many = draw_cells(2, 200)[0]
+    assert {job.n for job in many} == {10, 20, 40, 80, 200}
+    assert {job.k for job in many} == {job.m for job in many} == {1, 2, 3, 5, 8, 16, 64}
+
+
+@pytest.mark.parametrize("seed", [52, 2026])
+def test_margins_of_drawn_cells_keep_their_level(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibrate_repeats_calibrate, "REPLICATES", REPLICATES_CALIBRATE_REPEATS)
+    jobs = [job for job in draw_cells(seed, 8)[0] if job.k * job.m * job.n < 20_000][:4]
+    for job in jobs:
+        found = calibrate_repeats_calibrate.exclude(job)
+        if found.of:
+            assert found.at_margin <= acceptance_region(found.of, 0.06)[1], job
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        BuildJob("all .03", "steadier", 30, 8, 8),  # sign flips: .37
+        BuildJob("all .97", "steadier reference", 30, 8, 8),  # .38
+        BuildJob("Beta(.5, 9.5)", "steadier", 30, 8, 8),  # .17
+    ],
+    ids=lambda job: f"{job.shape} {job.kind}",
+)
+def test_the_worst_builds_keep_their_level_and_break_that_of_signs(
+    job: BuildJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibrate_repeats_calibrate, "REPLICATES", REPLICATES_CALIBRATE_REPEATS)
+    found = calibrate_repeats_calibrate.prove(job)
+    most = acceptance_region(REPLICATES_CALIBRATE_REPEATS, 0.05)[1]
+    assert found.auto[0] <= most < found.flips[0]
+
+
+@pytest.mark.parametrize(
+    "job", [BuildJob("all .5", "same", 100, 3, 1, 0.1), BuildJob("all .5", "same", 30, 8, 8, 0.08)]
+)
+def test_the_power_given_up_for_symmetric_differences_is_small(
+    job: BuildJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the end of the whole range, 30 prompts with 8 answers would give up 5.4 points."""
+    monkeypatch.setattr(calibrate_repeats_calibrate, "REPLICATES", REPLICATES_CALIBRATE_REPEATS)
+    found = calibrate_repeats_calibrate.prove(job)
+    assert found.flips[0] - found.auto[0] <= 0.05 * REPLICATES_CALIBRATE_REPEATS
+
+
+def test_the_cells_measure_the_automatic_test() -> None:
+    job = BuildJob("Beta(.2, .1)", "redrawn", 30, 3, 2)
+    random = numpy.random.default_rng(4)
+    for _ in range(20):
+        pairs = calibrate_repeats_calibrate.draw_build(job, random)
+        exchange = drop_test(pairs, "exchange").p
+        end = average_largest_gain(pairs, at_best=False)
+        equal = equal_accuracy_test(pairs.worst.round(12), end).p_mid
+        assert exchange is not None
+        assert drop_test(pairs).p == pytest.approx(max(exchange, equal), abs=1e-12)
+
+
+@pytest.mark.slow
+def test_a_small_calibration_prints_every_table_calibrate_repeats(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in (("REPLICATES", 10), ("SUITES", 1), ("DRAWN", 1)):
+        monkeypatch.setattr(calibrate_repeats_calibrate, name, value)
+    margins = [job for job in calibrate_repeats_calibrate.MARGIN_JOBS if job.k < 64][:2]
+    builds, powers = (
+        calibrate_repeats_calibrate.BUILD_JOBS[:2],
+        calibrate_repeats_calibrate.POWER_JOBS[-1:],
+    )
+    monkeypatch.setattr(calibrate_repeats_calibrate, "POWER_JOBS", powers)
+    name = next(iter(calibrate_repeats_calibrate.SUITE_JOBS))
+    text = calibrate_repeats_calibrate.write_tables(
+        margins,
+        [calibrate_repeats_calibrate.exclude(job) for job in margins],
+        builds,
+        [calibrate_repeats_calibrate.prove(job) for job in [*builds, *powers]],
+        {name: calibrate_repeats_calibrate.run_suites(name)},
+    )
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len(rows) == 4 * 2 + 2 + 2 + 1 + 1
+    assert {row.count("|") for row in rows} == {8, 9, 10, 4}
+
+
+def test_a_margin_that_is_no_drop_of_the_shape_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate_repeats_calibrate, "REPLICATES", 3)
+    assert calibrate_repeats_calibrate.exclude(MarginJob("all .12 (floor)", 10, 1, 1, 0.2)).of == 0

@@ -1,23 +1,29 @@
-"""Test which of several workers is to blame.
+"""Test which of several workers or sources is to blame.
 
 Covers exact p-values, deployments with one fault each, and false accusations.
+
+Some routers read the prompts, others do not.
 """
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import permutations, product
 from math import comb
 
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.contingency import Cell, rows
+from serve_eval.stats.contingency import PERMUTATIONS, Cell, dependence, rows
 from serve_eval.stats.no_worse import no_worse, no_worse_in_blocks
-from serve_eval.stats.sign_tests import mcnemar
+from serve_eval.stats.sign_tests import mcnemar, odd_one_out
+from serve_eval.stats.together import Together, compare_together
 
 ALPHA = 0.01
 
@@ -248,3 +254,135 @@ def test_blocks_of_one_answer_each_are_tables_of_one_against_the_others(
 ) -> None:
     tables = [(1, block[0], len(block) - 1, sum(block[1:])) for block in blocks]
     assert no_worse_in_blocks(blocks) == pytest.approx(no_worse(tables), rel=1e-9)
+
+
+Row = tuple[str, str]
+"""A row as its first value, and those of the others."""
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([], (0, 0, 1.0)),
+        ([("a", "bbb")] * 5, (5, 5, 4**-5)),
+        ([("a", "bbb")] * 4 + [("a", "aaa")] * 100, (4, 4, 4**-4)),
+        ([("a", "bbb"), ("b", "abb"), ("b", "bab")], (3, 1, 1 - 0.75**3)),
+        ([("a", "bb")] * 2 + [("a", "bbb")] * 2, (4, 4, 3**-4)),
+        ([("a", "b"), ("a", "")], (0, 0, 1.0)),
+        ([("a", "bbc"), ("a", "abb"), ("a", "aa")], (0, 0, 1.0)),
+    ],
+)
+def test_rows_with_one_odd_source_count(rows: list[Row], expected: tuple[int, int, float]) -> None:
+    found = odd_one_out(rows)
+    assert (found.rows, found.own) == expected[:2]
+    assert found.p == pytest.approx(expected[2])
+
+
+@pytest.mark.parametrize("sources", [3, 4])
+@given(data=st.data())
+def test_p_is_at_most_the_level_of_any_exchangeable_sources(
+    sources: int, data: st.DataObject
+) -> None:
+    """Given the values of each row, each order of the sources is as likely: try all of them."""
+    words = st.text("abc", min_size=sources, max_size=sources)
+    values = data.draw(st.lists(words, min_size=1, max_size=3 if sources == 4 else 4))
+    orders = [sorted(set(permutations(row))) for row in values]
+    ps = Counter(
+        round(odd_one_out([(own, others) for own, *others in rows]).p, 12)
+        for rows in product(*orders)
+    )
+    for level in ps:
+        share = sum(times for p, times in ps.items() if p <= level) / ps.total()
+        assert share <= level + 1e-9
+
+
+KINDS = (numpy.arange(400) // 20).tolist()
+
+
+def test_routers_that_choose_at_random_are_suspected_no_more_often_than_the_level() -> None:
+    random = numpy.random.default_rng(5)
+    found = [dependence(random.integers(4, size=200).tolist(), KINDS[:200]) for _ in range(200)]
+    assert sum(p <= 0.05 for p in found) <= 17  # 10 are expected; more are one case in 100
+    assert 60 <= sum(p <= 0.5 for p in found) <= 125
+
+
+def test_a_router_that_keeps_three_in_ten_requests_with_their_like_is_seen() -> None:
+    random = numpy.random.default_rng(6)
+    for _ in range(10):
+        home, stuck = random.integers(4, size=20), random.random(400) < 0.3
+        workers = numpy.where(stuck, home[KINDS], random.integers(4, size=400)).tolist()
+        assert dependence(workers, KINDS) == 1 / (PERMUTATIONS + 1)
+
+
+@pytest.mark.parametrize(
+    ("workers", "kinds"),
+    [
+        ([], []),
+        (["a"] * 9, list(range(9))),
+        (list("abc") * 3, ["one"] * 9),
+        (list("ab") * 20, list(range(40))),  # each kind once
+        (list("ab") * 200, KINDS),  # taking turns is more even than chance
+    ],
+)
+def test_what_cannot_go_together_is_not_suspected(workers: list[str], kinds: list[int]) -> None:
+    assert dependence(workers, kinds) == 1.0
+
+
+def test_many_answers_are_looked_at_evenly() -> None:
+    subject = (numpy.arange(40_000) // 2000).tolist()
+    assert dependence([one % 4 for one in subject], subject) < 0.002
+
+
+def test_one_kind_per_answer_is_wanted() -> None:
+    with pytest.raises(ServeEvalError, match="3 workers and 2 kinds"):
+        dependence(["a", "b", "a"], [1, 2])
+
+
+SPANS = [(0.0, 1.0), (10.0, 11.0), (0.5, 1.5), (20.0, 21.0)] + [
+    (100.0 + 2 * i, 101.0 + 2 * i) for i in range(6)
+]
+"""Ten samples of one length, which makes five classes of two. Samples 0 and 2 were in flight
+together; their contents are together in one of four permutations."""
+
+
+def compare(
+    *pairs: tuple[int, int], alpha: float = 1.0, seed: int = 0, draws: int = 1999
+) -> Together:
+    strata, weights = ["all"] * len(SPANS), [1.0] * len(pairs)
+    return compare_together(SPANS, strata, pairs, weights, alpha=alpha, seed=seed, draws=draws)
+
+
+def test_p_is_the_share_of_permutations_with_as_much_together() -> None:
+    found = compare((0, 2))
+    assert found.p == pytest.approx(0.25, abs=0.04)
+    assert found.expected == pytest.approx(0.25, abs=0.04)
+
+
+def test_the_pairs_in_flight_together_are_named_by_their_places() -> None:
+    assert compare((4, 6), (2, 0), (0, 3), (0, 2)).observed == (3, 1)
+    none = compare((4, 6))
+    assert (none.p, none.observed, none.expected) == (1.0, (), 0.0)
+
+
+def test_the_test_stops_at_the_first_permutation_that_is_one_too_many() -> None:
+    """Of 19 draws none may reach what was seen; the first that does is the last, and p is 1/k."""
+    found = [compare((0, 2), alpha=0.05, seed=seed, draws=19).p for seed in range(30)]
+    assert [1.0 / p for p in found] == pytest.approx([round(1.0 / p) for p in found])
+    assert {round(1.0 / p) for p in found} >= {1, 2, 3}
+    assert all(p >= 0.1 or p == 0.05 for p in found)
+
+
+def test_a_test_that_stops_at_a_large_alpha_has_a_p_of_one_at_most() -> None:
+    strata = [f"{i}" for i in range(len(SPANS))]
+    assert compare_together(SPANS, strata, [(0, 2)], [1.0], alpha=0.9, seed=0, draws=19).p == 1.0
+
+
+def test_contents_are_exchanged_within_their_stratum_alone() -> None:
+    strata = [f"{i}" for i in range(len(SPANS))]
+    found = compare_together(SPANS, strata, [(0, 2)], [1.0], alpha=0.05, seed=0)
+    assert (found.p, found.observed, found.expected) == (1.0, (0,), 1.0)
+
+
+def test_too_few_permutations_for_alpha_are_refused() -> None:
+    with pytest.raises(ServeEvalError, match="18 permutations"):
+        compare((0, 2), alpha=0.05, draws=18)

@@ -1,14 +1,24 @@
+"""Test corrections for several tests, and p-values that combine them."""
+
 from __future__ import annotations
 
-from itertools import pairwise
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import pairwise, product
+from random import Random
 from typing import Any
 
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.multiplicity import benjamini_hochberg, holm
+from serve_eval.stats.multiplicity import benjamini_hochberg, holm, mean_z_p
+from serve_eval.stats.sign_tests import Signs, mcnemar, min_p
 
 
 def test_a_small_family_equals_statsmodels() -> None:
@@ -65,3 +75,175 @@ def test_what_is_no_probability_is_refused(adjust: Any, value: float) -> None:
     with pytest.raises(ServeEvalError, match="position 1 is") as caught:
         adjust([0.5, value])
     assert "leave out" in caught.value.hint
+
+
+SIGNS = st.tuples(st.integers(-1, 1), st.integers(-1, 1))
+FEW = st.lists(SIGNS, min_size=1, max_size=7).map(Counter)
+
+
+def _mid(positive: int, n: int) -> Fraction:
+    """Return McNemar's mid-p from whole numbers."""
+    if n == 0:
+        return Fraction(1)
+    more = sum(math.comb(n, k) for k in range(positive + 1, n + 1))
+    return Fraction(2 * more + math.comb(n, positive), 2 ** (n + 1))
+
+
+def _least(signs: list[Signs]) -> Fraction:
+    """Return the smaller mid-p of the two measures."""
+    each = [[one[which] for one in signs if one[which]] for which in (0, 1)]
+    return min(_mid(sum(s > 0 for s in row), len(row)) for row in each)
+
+
+def _flipped(counts: Counter[Signs]) -> Iterator[list[Signs]]:
+    """Return all joint flips of the signs."""
+    signs = [one for one in counts.elements() if one != (0, 0)]
+    for flips in product((1, -1), repeat=len(signs)):
+        yield [(flip * a, flip * b) for flip, (a, b) in zip(flips, signs, strict=True)]
+
+
+@given(FEW)
+def test_it_is_the_share_of_all_joint_flips(counts: Counter[Signs]) -> None:
+    observed = _least(list(counts.elements()))
+    all_flips = [_least(signs) for signs in _flipped(counts)]
+    lower, equal = (sum(p < observed for p in all_flips), sum(p == observed for p in all_flips))
+    found = min_p(counts)
+    if counts.total() == counts[(0, 0)]:
+        assert found.p_mid == found.p_exact == 1.0
+        return
+    assert found.p_exact == pytest.approx(float(Fraction(lower + equal, len(all_flips))), rel=1e-9)
+    assert found.p_mid == pytest.approx(
+        float(Fraction(2 * lower + equal, 2 * len(all_flips))), rel=1e-9
+    )
+
+
+@given(FEW, st.sampled_from([0.01, 0.05, 0.2, 0.5]))
+def test_under_exchange_the_exact_p_holds_its_level_and_the_mid_p_is_half_on_average(
+    counts: Counter[Signs], alpha: float
+) -> None:
+    if counts.total() == counts[(0, 0)]:
+        return
+    told = [min_p(Counter(signs)) for signs in _flipped(counts)]
+    assert sum(one.p_exact <= alpha * (1 + 1e-9) for one in told) <= alpha * len(told)
+    assert sum(one.p_mid for one in told) / len(told) == pytest.approx(0.5)
+
+
+COUNT = st.integers(0, 400)
+
+
+@given(COUNT, COUNT, st.integers(0, 400), st.sampled_from([(1, 0), (0, 1), (1, 1)]))
+def test_one_measure_alone_and_two_that_agree_are_mcnemars_test(
+    plus: int, minus: int, none: int, by: Signs
+) -> None:
+    found = min_p({by: plus, (-by[0], -by[1]): minus, (0, 0): none})
+    assert found.p_mid == pytest.approx(mcnemar(plus, minus).p_mid, rel=1e-9)
+    assert found.p_exact == pytest.approx(mcnemar(plus, minus).p_exact, rel=1e-9)
+
+
+@given(st.dictionaries(SIGNS, st.integers(0, 60)))
+def test_it_lies_between_the_smaller_p_and_twice_that(counts: dict[Signs, int]) -> None:
+    found = min_p(counts)
+    assert min(found.each) * (1 - 1e-9) <= found.p_exact
+    # Bonferroni bound of exact p-values, which are at most twice the mid-p.
+    assert found.p_exact <= min(1.0, 4 * min(found.each)) * (1 + 1e-9)
+    assert found.p_mid <= found.p_exact <= 2 * found.p_mid * (1 + 1e-9)
+
+
+@given(st.dictionaries(SIGNS, st.integers(0, 60)))
+def test_the_order_of_the_measures_does_not_matter(counts: dict[Signs, int]) -> None:
+    one, other = min_p(counts), min_p({(b, a): n for (a, b), n in counts.items()})
+    assert one.p_mid == pytest.approx(other.p_mid, rel=1e-9)
+    assert one.each == other.each[::-1]
+
+
+@pytest.mark.parametrize(
+    ("counts", "p"),
+    [
+        # bf16 and int4 of a served model, 100 prompts: 6 texts changed, none of the second ones.
+        ({(0, 1): 6}, 0.0078125),
+        ({(0, 1): 3, (1, 1): 3}, 0.0078125),
+        # The embedded model as bf16 and int4, 100 word problems: 14 texts changed, and 13 of their
+        # scores.
+        ({(1, 1): 13, (0, 1): 1, (0, 0): 86}, 2.0**-15),
+        # Continuous scores under noise, 200 prompts: int8 is farther away in 134, int4 in 193.
+        ({(1, 0): 134, (-1, 0): 66}, 6.425945581938067e-07),
+        ({(1, 0): 193, (-1, 0): 7}, 7.635380881512203e-49),
+        # Four prompts whose signs are opposite: one measure has at least three positive signs in
+        # 10 of 16 flips, and all four in 2.
+        ({(1, -1): 3, (-1, 1): 1}, 0.375),
+        ({}, 1.0),
+        ({(0, 0): 100}, 1.0),
+    ],
+)
+def test_cases_that_were_met(counts: dict[Signs, int], p: float) -> None:
+    assert min_p(counts).p_mid == pytest.approx(p, rel=1e-9)
+
+
+def test_two_measures_that_know_nothing_of_each_other_cost_twice_the_p() -> None:
+    found = min_p({(1, 0): 193, (-1, 0): 7, (0, 1): 193, (0, -1): 7})
+    assert found.p_mid == pytest.approx(2 * 7.635380881512203e-49, rel=1e-6)
+
+
+@pytest.mark.parametrize("n", [20, 50, 500])
+def test_equal_p_values_of_different_numbers_of_signs_are_ties(n: int) -> None:
+    """Half of the signs positive is a mid-p of 1/2 for any number of signs."""
+    at_most_half = Fraction(sum(math.comb(n, k) for k in range(n // 2 + 1)), 2**n)
+    below_half = at_most_half - Fraction(math.comb(n, n // 2), 2**n)
+    found = min_p({(1, 0): 1, (-1, 0): 1, (0, 1): n // 2, (0, -1): n // 2})
+    assert found.p_exact == pytest.approx(float(1 - below_half / 4), rel=1e-9)
+    assert found.p_mid == pytest.approx(
+        float(1 - (below_half / 4 + at_most_half * 3 / 4) / 2), rel=1e-9
+    )
+
+
+def test_more_prompts_than_fit_into_memory_at_once_give_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = {(1, 1): 40, (-1, -1): 31, (1, -1): 20, (-1, 1): 18, (0, 1): 9, (-1, 0): 4}
+    whole = min_p(counts)
+    monkeypatch.setattr("serve_eval.stats.sign_tests.CELLS", 100)
+    assert min_p(counts).p_mid == pytest.approx(whole.p_mid, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("counts", "value"),
+    [({(2, 0): 1}, "(2, 0)"), ({(0.5, 1): 3}, "(0.5, 1)"), ({(1, 1): -1}, "-1")],
+)
+def test_what_is_no_count_of_signs_is_refused(counts: Any, value: str) -> None:
+    with pytest.raises(ServeEvalError, match=re.escape(value)) as caught:
+        min_p(counts)
+    assert caught.value.hint
+
+
+P = st.floats(0.0, 1.0)
+
+
+@given(st.lists(P, min_size=1, max_size=6), st.randoms(use_true_random=False))
+def test_it_lies_between_the_p_values_and_has_no_order(ps: list[float], random: Random) -> None:
+    found = mean_z_p(ps)
+    assert min(ps) - 1e-12 <= found <= max(ps) + 1e-12
+    assert found == pytest.approx(mean_z_p(random.sample(ps, len(ps))))
+
+
+@pytest.mark.parametrize("p", [0.001, 0.04, 0.5, 0.9])
+def test_equal_p_values_stay(p: float) -> None:
+    assert mean_z_p([p, p, p]) == pytest.approx(p)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 1.0])
+def test_it_holds_its_level_however_the_tests_depend(correlation: float) -> None:
+    """4000 simulated triples: the share of p up to 0.05 is at most 0.05 but for chance."""
+    from scipy.special import ndtr
+
+    random = numpy.random.default_rng(5)
+    shared = random.standard_normal((4000, 1))
+    own = random.standard_normal((4000, 3))
+    z = numpy.sqrt(correlation) * shared + numpy.sqrt(1 - correlation) * own
+    share = numpy.mean([mean_z_p(list(map(float, row))) <= 0.05 for row in ndtr(z)])
+    assert share <= 0.05 + 3 * (0.05 * 0.95 / 4000) ** 0.5
+
+
+@pytest.mark.parametrize("wrong", [[], [1.1], [-0.1, 0.5]])
+def test_what_is_no_p_is_refused(wrong: list[float]) -> None:
+    with pytest.raises(ServeEvalError, match="p-values between 0 and 1 are needed"):
+        mean_z_p(wrong)

@@ -1,3 +1,5 @@
+"""Test measures of whole sets of answers: sums such as BLEU, precision and recall."""
+
 from __future__ import annotations
 
 import itertools
@@ -7,6 +9,7 @@ import numpy
 import pytest
 
 from serve_eval.errors import ServeEvalError
+from serve_eval.scorers._served_call import TriggerCounts, count_trigger
 from serve_eval.scorers.translation import corpus_bleu
 from serve_eval.stats.bounds import BoundsMethod, bounds
 from serve_eval.stats.drop import drop_test
@@ -206,3 +209,25 @@ def test_sides_that_do_not_fit_are_refused() -> None:
         pair_sums([parts], [[[1.0], [5.0]]], _rate, higher_is_better=False)
     with pytest.raises(ServeEvalError, match="there are no sums"):
         pair_sums([], [parts], _rate, higher_is_better=False)
+
+
+@pytest.mark.parametrize(
+    ("counts", "precision", "recall", "f1"),
+    [
+        (TriggerCounts(6, 2, 4), 6 / 8, 6 / 10, 12 / 18),
+        (TriggerCounts(6, 0, 4), 1.0, 6 / 10, 12 / 16),
+        (TriggerCounts(6, 2, 0), 6 / 8, 1.0, 12 / 14),
+        (TriggerCounts(0, 2, 0), 0.0, 1.0, 0.0),
+        (TriggerCounts(0, 0, 2), 1.0, 0.0, 0.0),
+        (TriggerCounts(0, 0, 0), 1.0, 1.0, 1.0),
+    ],
+)
+def test_shares_are_those_of_the_counts(
+    counts: TriggerCounts, precision: float, recall: float, f1: float
+) -> None:
+    assert (counts.precision, counts.recall, counts.f1) == pytest.approx((precision, recall, f1))
+
+
+def test_each_choice_is_right_unwanted_missed_or_rightly_left_out() -> None:
+    choices = [(True, True)] * 5 + [(False, True)] * 3 + [(True, False)] * 2 + [(False, False)] * 7
+    assert count_trigger(choices) == TriggerCounts(right=5, unwanted=3, missed=2)

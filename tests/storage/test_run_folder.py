@@ -1,17 +1,41 @@
+"""Test the format of a run folder and the signature of its owner.
+
+The error names the version. The files of a run and of a suite have readers of their own.
+"""
+
 from __future__ import annotations
 
 import json
+import re
+import stat
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from serve_eval.errors import RunFolderError
 from serve_eval.schema import Connection, Limits, Plan, Spec
 from serve_eval.storage.json_files import differences, write_private
+from serve_eval.storage.ownership import add_signature, has_key, is_own
+from serve_eval.storage.reports import story_results
 from serve_eval.storage.run_folder import open_folder, read_plan
+from serve_eval.storage.story_files import (
+    ATTRIBUTE,
+    COMPARE,
+    INVARIANTS,
+    RUN,
+    STORIES,
+    SUITE,
+    TOOLS,
+    StoryFiles,
+    find_maker,
+)
 
 PLAN = Plan(
     model="m",
@@ -218,3 +242,179 @@ def test_differences_name_new_and_lost_fields() -> None:
         "a: was 1, now null",
         "b[1]: was 2, now 3",
     ]
+
+
+Read = Callable[[Path], object]
+CONTENT = dict[str, Any]
+SIDES = {"a": {"run": "/one"}, "b": {"launcher": {"name": "simulated"}}}
+
+
+def _list_readers() -> list[tuple[str, StoryFiles, Read, bool]]:
+    """Return the file, the story, a reader, and whether it takes a damaged file for a missing one.
+
+    Fails if a story of the table cannot be read by its declaration.
+    """
+    found = list[tuple[str, StoryFiles, Read, bool]]()
+    for one in (one for one in STORIES if one not in (RUN, SUITE)):
+        if one.plan:
+            found += [(one.plan, one, partial(one.find_plan, of=CONTENT), False)]
+            found += [(one.plan, one, one.find_plan_content, False)]
+        if one.result:
+            found += [(one.result, one, partial(one.find, of=CONTENT), True)]
+            found += [(one.result, one, partial(one.read, of=CONTENT), False)]
+    found += [("compare.json", COMPARE, story_results.locate_runs, False)]
+    found += [("attribution.json", ATTRIBUTE, story_results.check_attribution, True)]
+    return found
+
+
+READERS = _list_readers()
+
+
+@pytest.mark.parametrize("more", [SIDES, {"all": "else"}], ids=["alike", "of other fields"])
+@pytest.mark.parametrize(("name", "story", "read", "lenient"), READERS)
+def test_a_newer_file_is_refused(
+    name: str, story: StoryFiles, read: Read, lenient: bool, more: dict[str, Any], tmp_path: Path
+) -> None:
+    text = json.dumps({"schema_version": story.version + 4, **more})
+    (tmp_path / name).write_text(text)
+    said = (
+        f"{re.escape(str(tmp_path / name))} has format {story.version + 4}, but .* reads formats"
+        f" up to {story.version}$"
+    )
+    with pytest.raises(RunFolderError, match=said) as caught:
+        read(tmp_path)
+    assert "or a newer one" in caught.value.hint
+    assert (tmp_path / name).read_text() == text
+
+
+def test_a_command_reads_what_it_writes_and_drops_it(tmp_path: Path) -> None:
+    COMPARE.write_plan(tmp_path, SIDES)
+    stored = json.loads((tmp_path / "compare.json").read_text())
+    assert stored == {"schema_version": COMPARE.version, **SIDES}
+    assert COMPARE.find_plan_content(tmp_path) == SIDES
+    assert story_results.locate_runs(tmp_path) == [("A", Path("/one")), ("B", tmp_path / "b")]
+    TOOLS.write(tmp_path, {"cells": [1]})
+    (tmp_path / "report.html").write_text("the page")
+    assert TOOLS.find(tmp_path, CONTENT) == {"cells": [1]}
+    TOOLS.drop(tmp_path)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["compare.json"]
+    assert TOOLS.find(tmp_path, CONTENT) is TOOLS.read(tmp_path, CONTENT) is None
+
+
+def test_a_file_without_a_version_is_of_the_first(tmp_path: Path) -> None:
+    (tmp_path / "compare.json").write_text(json.dumps(SIDES))
+    assert COMPARE.find_plan_content(tmp_path) == SIDES
+    assert len(story_results.locate_runs(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("content", ["{", '{"schema_version": "five"}', "[]"])
+@pytest.mark.parametrize(("name", "story", "read", "lenient"), READERS)
+def test_a_damaged_file_is_named(
+    name: str, story: StoryFiles, read: Read, lenient: bool, content: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(content)
+    if lenient:
+        assert read(tmp_path) is None
+        return
+    with pytest.raises(RunFolderError, match="cannot be read"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("plan", "place", "maker"),
+    [
+        ("compare.json", "a", "compare"),
+        ("compare.json", "again_b", "compare"),
+        ("compare.json", "c", ""),
+        ("references.json", "run_2", "references take"),
+        ("load_plan.json", "64_again", "load"),
+        ("tools_plan.json", "stream_8", "tools"),
+        (INVARIANTS.plan, "cold", "invariants"),
+        ("bisect.json", "runs/00", "bisect"),
+        ("bisect.json", "00", ""),
+        ("suite.json", "runs/00", ""),
+    ],
+)
+def test_a_run_is_known_as_a_part_of_what_asked_it(
+    plan: str, place: str, maker: str, tmp_path: Path
+) -> None:
+    (tmp_path / "out" / place).mkdir(parents=True)
+    (tmp_path / "out" / plan).write_text("{}")
+    assert find_maker(tmp_path / "out" / place) == maker
+
+
+CONTENT_OWNERSHIP = {"plan": {"a": 0.1, "b": [1, None]}, "schema_version": 1}
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"XDG_STATE_HOME": str(tmp_path / "state")}
+
+
+def test_what_this_user_signed_for_a_folder_is_his_own_there(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    saved = add_signature(CONTENT_OWNERSHIP, tmp_path, environ)
+    key = tmp_path / "state/serve-eval/key"
+    assert (stat.S_IMODE(key.stat().st_mode), len(key.read_bytes())) == (0o600, 32)
+    assert is_own(saved, tmp_path, environ)
+    assert is_own(dict(reversed(saved.items())), tmp_path, environ), (
+        "the order of keys is not content"
+    )
+    (link := tmp_path / "link").symlink_to(tmp_path)
+    assert is_own(saved, link, environ)
+    assert not is_own(saved, tmp_path / "other", environ)
+    assert not is_own({**saved, "schema_version": 2}, tmp_path, environ)
+    assert not is_own({**saved, "more": 1}, tmp_path, environ)
+    assert not is_own(CONTENT_OWNERSHIP, tmp_path, environ)
+    assert not is_own({**saved, "signature": 5}, tmp_path, environ)
+    assert not is_own({**saved, "signature": "\u00e9"}, tmp_path, environ)
+    assert not is_own(saved, tmp_path, {"XDG_STATE_HOME": str(tmp_path / "another")})
+
+
+@pytest.mark.parametrize("name", ["XDG_STATE_HOME", "HOME"])
+def test_no_key_counts_that_lies_where_the_command_was_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """An unpacked folder could contain a key and plans signed with it."""
+    monkeypatch.chdir(tmp_path)
+    unpacked = tmp_path / ("state" if name == "XDG_STATE_HOME" else ".local/state")
+    saved = add_signature(CONTENT_OWNERSHIP, tmp_path, {"XDG_STATE_HOME": str(unpacked)})
+    monkeypatch.setenv("HOME", "." if name == "HOME" else str(tmp_path / "home"))
+    relative = {"XDG_STATE_HOME": "state"} if name == "XDG_STATE_HOME" else {}
+    assert not is_own(saved, tmp_path, relative)
+    assert has_key(relative) is (name != "HOME")
+
+
+def test_many_that_begin_at_once_have_one_key(tmp_path: Path, environ: dict[str, str]) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = list(
+            pool.map(
+                lambda _: add_signature(CONTENT_OWNERSHIP, tmp_path, environ)["signature"],
+                range(32),
+            )
+        )
+    assert len(set(found)) == 1
+    assert [path.name for path in (tmp_path / "state/serve-eval").iterdir()] == ["key"]
+
+
+@pytest.mark.parametrize("how", ["readable", "short", "link", "unwritable", "no home"])
+def test_a_key_that_others_may_have_made_does_not_count(
+    tmp_path: Path, environ: dict[str, str], how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = add_signature(CONTENT_OWNERSHIP, tmp_path, environ)
+    key = tmp_path / "state/serve-eval/key"
+    if how == "readable":
+        key.chmod(0o640)
+    elif how == "short":
+        key.write_bytes(b"k")
+    elif how == "link":
+        key.symlink_to(key.rename(tmp_path / "elsewhere"))
+    elif how == "unwritable":
+        environ["XDG_STATE_HOME"] = "/proc/nowhere"
+    else:
+        environ.clear()
+        monkeypatch.setenv("HOME", "/proc/nowhere")
+    assert not is_own(saved, tmp_path, environ)
+    assert not has_key(environ)
+    assert "signature" not in add_signature(CONTENT_OWNERSHIP, tmp_path, environ)

@@ -24,8 +24,7 @@ from serve_eval.schema import Spec
 from serve_eval.tasks._longbench import CHINESE, SETS
 from serve_eval.tasks.mmmu import ROWS, SUBJECTS
 from tests.datasets.videos import write_video
-from tests.tasks.made_bfcl import write_bfcl
-from tests.tasks.made_instructions import write_instruction_sets
+from tests.tasks.made_suites import write_bfcl, write_instruction_sets
 
 _WORDS = """river stone quiet harbour lamp winter garden train letter morning silver bridge paper
 hill market"""

@@ -21,7 +21,7 @@ from serve_eval.tasks._bfcl.literals import read_java, read_javascript
 from serve_eval.tasks._bfcl.rows import CATEGORIES, LEADERBOARD, weight_of
 from serve_eval.tasks._bfcl.scoring import Mode, UnreadableError, read_text
 from serve_eval.tasks.bfcl import SOURCE, task
-from tests.tasks.made_bfcl import write_bfcl
+from tests.tasks.made_suites import write_bfcl
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "bfcl"
 REQUESTS: dict[Mode, str] = {

@@ -22,11 +22,7 @@ from serve_eval.tasks._instructions.ifbench_forms import FORMS
 from serve_eval.tasks._instructions.ifbench_words import WORDS
 from serve_eval.tasks._instructions.ifeval_checks import IFEVAL
 from tests.tasks.made_data import write_jsonl
-from tests.tasks.made_instructions import (
-    IFBENCH_ARGUMENTS,
-    IFEVAL_ARGUMENTS,
-    write_nltk_data,
-)
+from tests.tasks.made_suites import IFBENCH_ARGUMENTS, IFEVAL_ARGUMENTS, write_nltk_data
 
 CHECKS = {**IFEVAL, **WORDS, **FORMS}
 ARGUMENTS = {**IFEVAL_ARGUMENTS, **IFBENCH_ARGUMENTS}

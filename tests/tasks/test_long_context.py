@@ -1,7 +1,11 @@
-"""Test the prompts of long_context, their lengths, and their scores."""
+"""Test the prompts of long_context and of passkeys, their lengths and scores.
+
+Requests stay the same for a data version, and are new to every prefix cache.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import random
 from pathlib import Path
 
@@ -12,6 +16,10 @@ from hypothesis import strategies as st
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Message, Outcome, Prompt, Response, Sample, Spec
+from serve_eval.tasks import passkey_lines, passkey_retrieval_64k, passkey_retrieval_128k
+from serve_eval.tasks._passkey import NOISE as PASSKEY_LINES_NOISE
+from serve_eval.tasks._passkey import NOISE as PASSKEY_NOISE
+from serve_eval.tasks._passkey import keys
 from serve_eval.tasks._ruler import ingredients, kinds, needles
 from serve_eval.tasks._ruler.ingredients import (
     CLOSE,
@@ -304,3 +312,84 @@ def test_a_chat_has_the_whole_prompt_in_its_turn() -> None:
     assert isinstance(sample.prompt, tuple)
     assert [type(turn) for turn in sample.prompt] == [Message]
     assert sample.prompt[0].text.endswith("they are: ")
+
+
+def test_the_keys_are_the_golden_ones() -> None:
+    found = keys(20, 0)
+    assert found[:6] == ["66048", "76475", "93824", "21948", "92411", "57815"]
+    assert found[19] == "01868"
+
+
+@pytest.mark.parametrize(
+    ("task", "lines", "step"),
+    [(passkey_retrieval_64k.task, 2610, 45), (passkey_retrieval_128k.task, 5220, 90)],
+)
+def test_the_first_twenty_lie_in_the_first_depths_of_59(task, lines: int, step: int) -> None:  # type: ignore[no-untyped-def]
+    dataset = task().load(DataRoots(), 20)
+    assert (dataset.total, len(dataset.samples), dataset.deviation) == (295, 20, None)
+    for i, sample in enumerate(dataset.samples):
+        text = sample.prompt
+        assert text.count(PASSKEY_NOISE) == lines
+        before, _, after = text.partition(f"The pass key is {sample.target}. Remember it.")
+        assert before.count(PASSKEY_NOISE) == i // 5 * step
+        assert after.count(PASSKEY_NOISE) == lines - i // 5 * step
+        assert text.endswith(
+            "Here we go. There and back again.\n\n\nWhat is the pass key?\n\nThe pass key is"
+        )
+    assert [s.metadata["depth"] for s in dataset.samples[::5]] == [
+        "0.0 %",
+        "1.7 %",
+        "3.4 %",
+        "5.2 %",
+    ]
+
+
+def test_all_depths_reach_from_the_first_line_to_the_last() -> None:
+    made = passkey_retrieval_64k.task(depths="all", num_samples=12)
+    dataset = made.load(DataRoots(), 12)
+    depths = [float(s.metadata["depth"].split()[0]) for s in dataset.samples]
+    assert (depths[0], depths[-1], sorted(depths)) == (0.0, 100.0, depths)
+    assert len(set(depths)) == 12
+    assert len({s.id for s in dataset.samples}) == 12
+    table = made.breakdown((s, float(i > 0)) for i, s in enumerate(dataset.samples))
+    assert table["depth"]["0.0 %"] == {"value": 0.0, "scored": 1}  # type: ignore[index]
+
+
+def test_every_sample_counts_and_one_miss_fails() -> None:
+    made = passkey_retrieval_64k.task()
+    assert (made.hypothesis.sigma, made.hypothesis.alpha) == (0.0, 0.5)
+    assert made.sampling.max_tokens == 6
+    sample = made.load(DataRoots(), 1).samples[0]
+    assert made.score(sample, Response(text=" 66048. The", finish_reason="length")).value == 1.0
+    with pytest.raises(PlanError, match="1 to 295"):
+        passkey_retrieval_64k.task(num_samples=296)
+
+
+def test_texts_differ_by_length_in_nothing_but_noise_and_title() -> None:
+    short, long = (
+        passkey_lines.task(lines=lines).load(DataRoots(), 22).samples for lines in (30, 34)
+    )
+    assert [a.target for a in short] == [b.target for b in long]
+    assert [a.metadata for a in short] == [b.metadata for b in long]
+    for a, b in zip(short, long, strict=True):
+        assert isinstance(a.prompt, str)
+        assert isinstance(b.prompt, str)
+        assert (a.prompt.count(PASSKEY_LINES_NOISE), b.prompt.count(PASSKEY_LINES_NOISE)) == (
+            30,
+            34,
+        )
+        assert a.prompt.count(a.target) == 2
+    titles = [str(one.prompt).split("\n", 1)[0] for one in (*short, *long)]
+    assert len(set(titles)) == len(titles)
+
+
+def test_the_texts_of_this_data_version() -> None:
+    prompts = [str(one.prompt) for one in passkey_lines.task().load(DataRoots(), 55).samples]
+    digest = hashlib.sha256("\0".join(prompts).encode()).hexdigest()[:16]
+    assert (passkey_lines.DATA_VERSION, digest) == (1, "bf2845eba61dfaaa")
+
+
+def test_options_out_of_range_are_refused() -> None:
+    for options in ({"lines": 0}, {"num_samples": 0}):
+        with pytest.raises(PlanError, match="1 or more"):
+            passkey_lines.task(**options)

@@ -1,6 +1,9 @@
+"""Test tasks about images: MMMU, MMMU-Pro and OCRBench."""
+
 from __future__ import annotations
 
 import base64
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import (
     DataRoots,
     ImagePart,
+    MediaFile,
     Message,
     Need,
     Plan,
@@ -19,7 +23,11 @@ from serve_eval.schema import (
     Spec,
     TextPart,
 )
+from serve_eval.tasks import mmmu
 from serve_eval.tasks.mmmu import SUBJECTS, task
+from serve_eval.tasks.mmmu_pro import task as mmmu_pro_task
+from serve_eval.tasks.ocrbench import contains
+from serve_eval.tasks.ocrbench import task as ocrbench_task
 from tests.tasks.made_data import png, write_jsonl
 
 
@@ -130,3 +138,212 @@ def test_as_many_of_each_subject(data_root: Path) -> None:
 def test_an_unknown_subject_has_its_nearest() -> None:
     with pytest.raises(PlanError, match="Did you mean 'Art_Theory'"):
         task(subjects=["Art_Teory"])
+
+
+def _row_mmmu_pro(**more: Any) -> dict[str, Any]:
+    row = {"id": "test_Art_1", "question": "Which is <image 1>?", "answer": "D"}
+    return {**row, "options": "['a', '<image 2>', 'c', 'd']", "image_1": "1.png", **more}
+
+
+def _load_mmmu_pro(folder: Path, *rows: dict[str, Any], **options: Any) -> list[Sample]:
+    write_jsonl(folder / "standard (10 options)/test.jsonl", rows)
+    (folder / "standard (10 options)/1.png").write_bytes(png(1))
+    return list(mmmu_pro_task(**options).load(DataRoots(roots=(folder,)), len(rows)).samples)
+
+
+def _seen_mmmu_pro(sample: Sample) -> list[str]:
+    [turn] = sample.prompt
+    assert isinstance(turn, Message)
+    return [
+        part.text if isinstance(part, TextPart) else "image" * isinstance(part, ImagePart)
+        for part in turn.content
+    ]
+
+
+def test_it_asks_as_mmmu_and_leaves_missing_images_out(tmp_path: Path) -> None:
+    [sample] = _load_mmmu_pro(tmp_path, _row_mmmu_pro())
+    text = (
+        "Which is ?\n\n(A) a\n(B) \n(C) c\n(D) d\n\n"
+        "Answer with the option's letter from the given choices directly."
+    )
+    assert _seen_mmmu_pro(sample) == ["image", text]
+
+
+def test_or_for_thoughts_before_the_letter(tmp_path: Path) -> None:
+    [sample] = _load_mmmu_pro(tmp_path, _row_mmmu_pro(), prompt="cot", interleaved=True)
+    assert _seen_mmmu_pro(sample)[:2] == ["Which is ", "image"]
+    assert _seen_mmmu_pro(sample)[-1].endswith(
+        "Answer the preceding multiple choice question. The last line of your response should be of"
+        " the following format: 'Answer: $LETTER' (without quotes) where LETTER is one of options."
+        " Think step by step before answering."
+    )
+
+
+def test_answers_of_thinking_models_are_read_by_option(tmp_path: Path) -> None:
+    [sample] = _load_mmmu_pro(tmp_path, _row_mmmu_pro())
+    response = Response(text="(A) looks wrong.\n\n**Answer: D**", finish_reason="stop")
+    assert mmmu_pro_task().score(sample, response).answer == "A"
+    kept = mmmu_pro_task(post_process="strip_thinking_mmmu")
+    assert kept.score(sample, response).answer == "D"
+    assert kept.protocol["post_process"] == "strip_thinking_mmmu"
+    assert "post_process" not in mmmu_pro_task().protocol
+    assert mmmu.task(post_process="kimi_k3_mmmu").protocol["post_process"] == "kimi_k3_mmmu"
+
+
+def test_mmmu_reads_them_too(tmp_path: Path) -> None:
+    (tmp_path / "Art").mkdir()
+    (tmp_path / "Art/1.png").write_bytes(png(1))
+    write_jsonl(tmp_path / "Art/validation.jsonl", [_row_mmmu_pro(question_type="multiple-choice", options="['a', 'b', 'c', 'd']")])  # noqa: E501  # fmt: skip
+    plain, kept = (
+        mmmu.task(subjects=["Art"], post_process=by) for by in ("none", "strip_thinking_mmmu")
+    )
+    [sample] = plain.load(DataRoots(roots=(tmp_path,)), 1).samples
+    response = Response(text="(A) looks wrong.\n\n**Answer: D**", finish_reason="stop")
+    assert [one.score(sample, response).value for one in (plain, kept)] == [0.0, 1.0]
+
+
+def test_both_subsets_are_found_and_broken_down(data_root: Path) -> None:
+    roots = DataRoots(roots=(data_root,))
+    for options, letters in (({}, "ABCDEFGHIJ"), ({"subset": "standard_4"}, "ABCD")):
+        one = mmmu_pro_task(**options)  # type: ignore[arg-type]
+        dataset = one.load(roots, 1730)
+        assert (dataset.total, dataset.deviation) == (1730, None)
+        assert {sample.target for sample in dataset.samples} == set(letters)
+        table = one.breakdown((sample, 1.0) for sample in dataset.samples)
+        assert sorted(table["topic_difficulty"]) == ["Easy", "Hard", "Medium"]  # type: ignore[call-overload]
+    assert len(mmmu_pro_task().load(roots, 1730).files) == 2
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        (_row_mmmu_pro(answer="E"), "the answer 'E' is not one of the 4 options"),
+        (_row_mmmu_pro(options="a or b"), "is not a list"),
+        (_row_mmmu_pro(image_1="2.png"), "No such file"),
+        (_row_mmmu_pro(question=None), "row 1: question is empty, not a text"),
+    ],
+)
+def test_rows_that_cannot_be_asked_are_named_mmmu_pro(
+    tmp_path: Path, row: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(DatasetError, match=what):
+        _load_mmmu_pro(tmp_path, row)
+
+
+def test_too_few_rows_say_where_to_get_the_others(tmp_path: Path) -> None:
+    _load_mmmu_pro(tmp_path, _row_mmmu_pro())
+    with pytest.raises(DatasetError, match="has 1 rows; 2 are needed") as raised:
+        mmmu_pro_task().load(DataRoots(roots=(tmp_path,)), 2)
+    assert "serve-eval data fetch mmmu_pro -o DIR" in raised.value.hint
+    with pytest.raises(PlanError, match="num_samples"):
+        mmmu_pro_task(num_samples=0)
+
+
+def _row_ocrbench(**more: Any) -> dict[str, Any]:
+    row = {"dataset_name": "docVQA", "id": 708, "image_path": "docVQA/1.png", "answers": "$506 M"}
+    return {**row, "question": "What is the value?", "type": "Doc-oriented VQA", **more}
+
+
+def _load_ocrbench(folder: Path, *rows: dict[str, Any], **options: Any) -> list[Sample]:
+    """Write the authors' file with its images, and load it."""
+    (folder / "OCRBench_Images/docVQA").mkdir(parents=True, exist_ok=True)
+    (folder / "OCRBench_Images/docVQA/1.png").write_bytes(png(1))
+    (folder / "OCRBench.json").write_text(json.dumps(rows))
+    return list(ocrbench_task(**options).load(DataRoots(roots=(folder,)), len(rows)).samples)
+
+
+def _seen_ocrbench(sample: Sample) -> list[str]:
+    [turn] = sample.prompt
+    assert isinstance(turn, Message)
+    return [part.text if isinstance(part, TextPart) else "image" for part in turn.content]  # type: ignore[union-attr]
+
+
+def test_the_question_follows_its_image(tmp_path: Path) -> None:
+    [sample] = _load_ocrbench(tmp_path, _row_ocrbench())
+    assert _seen_ocrbench(sample) == ["image", "What is the value?"]
+    [sample] = _load_ocrbench(tmp_path, _row_ocrbench(), text_first=True)
+    assert _seen_ocrbench(sample) == ["What is the value?", "image"]
+
+
+def test_an_image_of_its_own_stays_in_its_file_and_those_of_the_hub_are_sent_as_bytes(
+    tmp_path: Path, data_root: Path
+) -> None:
+    kinds = []
+    hub = ocrbench_task().load(DataRoots(roots=(data_root,)), 1000)
+    for sample in (_load_ocrbench(tmp_path, _row_ocrbench())[0], hub.samples[0]):
+        [turn] = sample.prompt
+        assert isinstance(turn, Message)
+        kinds.append(type(turn.content[0]))
+    assert kinds == [MediaFile, ImagePart]
+    assert (hub.total, hub.deviation) == (1000, None)
+
+
+def test_questions_on_one_image_are_a_group(tmp_path: Path) -> None:
+    first, second = _load_ocrbench(tmp_path, _row_ocrbench(), _row_ocrbench(question="And this?"))
+    assert first.group == second.group is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "accepted", "formula", "right"),
+    [
+        ("It is $506 m\nin all.", ["$506 M"], False, True),
+        ("It is $506\nm.", ["$506 M"], False, True),
+        ("It is $ 506 m.", ["$506 M"], False, False),
+        ("Centre", ["CENTRE"], False, True),
+        ("The center", ["CENTRE", " center \n"], False, True),
+        ("So y_{2} = -1", ["y _ { 2 } = - 1\n"], True, True),
+        ("So Y_{2} = -1", ["y _ { 2 } = - 1\n"], True, False),
+        ("so y_2\n=-1", ["y_2 = - 1"], True, True),
+        ("so y_2\t=-1", ["y_2 = - 1"], True, False),
+        ("", ["a"], False, False),
+    ],
+)
+def test_an_answer_that_contains_an_expected_one_is_right(
+    text: str, accepted: list[str], formula: bool, right: bool
+) -> None:
+    assert contains(text, accepted, formula=formula) is right
+
+
+def test_only_handwritten_formulas_are_compared_with_their_case(tmp_path: Path) -> None:
+    formula = {"dataset_name": "HME100k", "answers": ["Y = 1", "y = 2"]}
+    plain, handwritten = _load_ocrbench(
+        tmp_path, _row_ocrbench(answers=["Y = 1"]), _row_ocrbench(**formula)
+    )
+    if plain.id != "test-0":
+        plain, handwritten = handwritten, plain
+    told = Response(text="y = 1", finish_reason="stop")
+    assert [ocrbench_task().score(one, told).value for one in (plain, handwritten)] == [1.0, 0.0]
+
+
+def test_the_breakdown_is_by_component_and_type(data_root: Path) -> None:
+    samples = ocrbench_task().load(DataRoots(roots=(data_root,)), 1000).samples
+    found = ocrbench_task().breakdown((sample, 1.0) for sample in samples)
+    formulas = "Handwritten Mathematical Expression Recognition"
+    assert list(found["type"]) == ["Doc-oriented VQA", formulas, "Regular Text Recognition"]  # type: ignore[call-overload]
+    assert list(found["component"]) == ["Doc-oriented VQA", formulas, "Text Recognition"]  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        (_row_ocrbench(image_path="docVQA/2.png"), "there is no image docVQA/2.png in"),
+        (_row_ocrbench(image_path=None), "row 1: the image is missing"),
+        (_row_ocrbench(answers=[]), "row 1: answers must be a text or a list of texts"),
+        (_row_ocrbench(answers=""), "row 1: answers must be a text or a list of texts"),
+        (_row_ocrbench(question=None), "row 1: question is empty, not a text"),
+    ],
+)
+def test_rows_that_cannot_be_asked_are_named_ocrbench(
+    tmp_path: Path, row: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(DatasetError, match=what):
+        _load_ocrbench(tmp_path, row)
+
+
+def test_too_few_rows_say_where_to_get_the_others_ocrbench(tmp_path: Path) -> None:
+    _load_ocrbench(tmp_path, _row_ocrbench())
+    with pytest.raises(DatasetError, match="has 1 rows; 2 are needed") as raised:
+        ocrbench_task().load(DataRoots(roots=(tmp_path,)), 2)
+    assert "serve-eval data fetch ocrbench -o DIR" in raised.value.hint
+    with pytest.raises(PlanError, match="num_samples"):
+        ocrbench_task(num_samples=0)

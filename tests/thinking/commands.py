@@ -1,4 +1,4 @@
-"""Ask sound and damaged models that think by each further command, and return what it says."""
+"""Serve flavours of models that think, and ask them by each further command."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import asyncio
 import json
 import re
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +17,80 @@ from serve_eval.client.connection import connect
 from serve_eval.client.preflight import PING
 from serve_eval.evaluation.capabilities.features import TOOL, probe_guided_decoding, tools
 from serve_eval.evaluation.capabilities.probe_request import WORD
+from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers._standin.calls import ToolFaults
+from serve_eval.launchers._standin.faults import Faults
+from serve_eval.launchers._standin.generation import ThoughtsForm
 from serve_eval.launchers._standin.model import EOS, MadeUpModel, encode, prompt_of
+from serve_eval.launchers._standin.worker import create
+from serve_eval.launchers._standin.worker_config import WorkerConfig
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plan.resolve import resolve_address
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Ability, DataRoots, Endpoint, Spec
 from tests.cli.command import serve_eval
-from tests.thinking.flavours import flavour_in_thread, serve_flavour
-from tests.workflows.invariants.canary_server import code_in
+from tests.workflows.invariants.faulty_servers import code_in
 from tests.workflows.tools.on_standin import write_tool_answers
+
+SHORT, LONG = 60, 600
+"""Words of short and of long thoughts, of 1.2 tokens each."""
+PARSER = {"reasoning_parser": "deepseek-r1"}
+NONE: Mapping[str, Any] = {}
+FLAVOURS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+    "never": (NONE, NONE),
+    "field": (PARSER, {"thinks": "always", "thoughts": ThoughtsForm(words=SHORT)}),
+    "inline": (NONE, {"thinks": "always", "thoughts": ThoughtsForm(words=SHORT)}),
+    "opened": (NONE, {"thinks": "always", "thoughts": ThoughtsForm(opened=True, words=SHORT)}),
+    "field_long": (PARSER, {"thinks": "always", "thoughts": ThoughtsForm(words=LONG)}),
+    "inline_long": (NONE, {"thinks": "always", "thoughts": ThoughtsForm(words=LONG)}),
+    "opened_long": (
+        NONE,
+        {"thinks": "always", "thoughts": ThoughtsForm(opened=True, words=LONG)},
+    ),
+    "hybrid_field": (PARSER, {"thinks": "as_asked", "thoughts": ThoughtsForm(words=LONG)}),
+    "hybrid_opened": (
+        NONE,
+        {"thinks": "as_asked", "thoughts": ThoughtsForm(opened=True, words=LONG)},
+    ),
+}
+"""By name: the arguments of the model, and the faults of the server, which are its thoughts.
+`never` is the control."""
+
+
+@asynccontextmanager
+async def serve_flavour(
+    name: str, model: MadeUpModel | None = None, *, tool_parser: str | None = "qwen3", **faults: Any
+) -> AsyncIterator[str]:
+    """Serve a flavour with further `faults`, and yield its base URL."""
+    args, thoughts = FLAVOURS[name]
+    args = {**args, "guided_decoding_backend": "xgrammar"}
+    config = WorkerConfig(model="M", host="127.0.0.1", port=0, args=args, tool_parser=tool_parser)
+    brain = model or MadeUpModel(skilled=True)
+    app = create(config, brain, Faults(**{**thoughts, **faults}), "main")
+    async with serve_app(app) as url:
+        yield url
+
+
+@contextmanager
+def flavour_in_thread(name: str, model: MadeUpModel | None = None, **more: Any) -> Iterator[str]:
+    """Serve a flavour in another thread, since commands want the main one, and yield its URL."""
+    found: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def main() -> None:
+        async with serve_flavour(name, model, **more) as url:
+            ended = asyncio.Event()
+            found.set_result((url, asyncio.get_running_loop(), ended))
+            await ended.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    url, loop, ended = found.result(timeout=30)
+    try:
+        yield url
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join()
+
 
 UNJUDGED = "not judged"
 NOT_COMPARABLE, NO_ANSWERS = 3, 5

@@ -26,8 +26,14 @@ from serve_eval.workflows.watch.story import WatchJob, watch
 from tests.cli.command import serve_eval
 from tests.stats.calibrate_siblings import interval
 from tests.thinking import commands
-from tests.thinking.commands import BROKEN, NOT_COMPARABLE, UNJUDGED
-from tests.thinking.flavours import FLAVOURS, flavour_in_thread, serve_flavour
+from tests.thinking.commands import (
+    BROKEN,
+    FLAVOURS,
+    NOT_COMPARABLE,
+    UNJUDGED,
+    flavour_in_thread,
+    serve_flavour,
+)
 from tests.workflows.smoke.trying import smoke_at
 
 THINKING = tuple(name for name in FLAVOURS if name != "never")

@@ -1,26 +1,44 @@
+"""Test what a reference keeps of its answers: samples, lengths, damage and cuts."""
+
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from array import array
+from base64 import b64decode
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import ReferenceFileError
+from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.launchers._embedded.server import create_app
+from serve_eval.launchers._http.server import serve_app
+from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.protocol.fingerprint import KEY_BYTES, sample_key
-from serve_eval.schema import Sample
+from serve_eval.report.summary import SummaryTask
+from serve_eval.report.summary.rows import describe_cuts
+from serve_eval.schema import Limits, Plan, Sample, Spec, TaskReport
+from serve_eval.verdicts.cut_answers import CUT
 from serve_eval.verdicts.reference_samples import (
     LEVELS,
+    LONGEST,
     SampleScores,
+    StoredAnswers,
     as_stored,
+    pack,
     places,
     read,
+    unpack,
     write,
 )
+from serve_eval.workflows.references.register import register
 
 
 def _scores(*runs: list[float], lo: float = 0.0, hi: float = 1.0) -> SampleScores:
@@ -124,3 +142,140 @@ def test_a_file_that_is_none_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ReferenceFileError) as caught:
         read(tmp_path / "f.json", hashlib.sha256(b"{").hexdigest())
     assert caught.value.hint == "Register the runs again."
+
+
+NINE = StoredAnswers(
+    counted=True,
+    lengths=(1, 256, LONGEST, LONGEST + 9, 0, 7, 8, 9, 10),
+    cut=(True, False, True, False, False, False, False, False, True),
+    looping=(False,) * 7 + (True, False),
+    shared=(False,) * 9,
+    scripts=frozenset({"LATIN", "GREEK"}),
+)
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> StoredAnswers:
+    n = draw(st.integers(0, 40))
+    flags = st.lists(st.booleans(), min_size=n, max_size=n).map(tuple)
+    lengths = st.lists(st.integers(0, LONGEST), min_size=n, max_size=n).map(tuple)
+    return StoredAnswers(
+        counted=draw(st.booleans()),
+        lengths=draw(lengths),
+        cut=draw(flags),
+        looping=draw(flags),
+        shared=draw(flags),
+        scripts=draw(st.frozensets(st.sampled_from(["LATIN", "HAN", "GREEK"]))),
+        cut_by_run=draw(st.lists(flags, max_size=3).map(tuple)),
+    )
+
+
+@given(answers())
+def test_answers_come_back_as_they_were(known: StoredAnswers) -> None:
+    assert unpack(pack(known), len(known.lengths)) == known
+
+
+def test_the_form_is_that_of_files_which_are_there() -> None:
+    packed = pack(NINE)
+    assert b64decode(packed.lengths)[:8] == b"\x01\x00\x00\x01\xff\xff\xff\xff"
+    assert (b64decode(packed.cut), b64decode(packed.looping)) == (b"\x05\x01", b"\x80\x00")
+    assert (packed.unit, packed.scripts) == ("tokens", ["GREEK", "LATIN"])
+    assert pack(replace(NINE, counted=False)).unit == "characters"
+
+
+def test_the_cuts_of_all_runs_are_known_or_none_are() -> None:
+    other = tuple(not one for one in NINE.cut)
+    known = replace(NINE, cut_by_run=(NINE.cut, other, NINE.cut))
+    assert known.list_cuts(3) == (NINE.cut, other, NINE.cut)
+    assert known.take([7, 0]).cut_by_run == ((False, True), (True, False), (False, True))
+    assert NINE.list_cuts(1) == (NINE.cut,)  # a file of one run, of before they were kept
+    assert NINE.list_cuts(3) is None
+
+
+def test_the_answers_to_some_prompts_are_taken_in_their_order() -> None:
+    found = NINE.take([7, 0])
+    assert (found.lengths, found.cut, found.looping) == ((9, 1), (False, True), (True, False))
+    assert (found.shared, found.scripts) == ((False, False), NINE.scripts)
+
+
+@pytest.mark.parametrize(
+    ("damage", "n", "why"),
+    [
+        ({}, 8, "lengths do not belong to 8"),
+        ({"unit": "words"}, 9, "lengths do not belong to 9"),
+        ({"cut": "AA=="}, 9, "a bitmap of 1 bytes does not hold 9 flags"),
+        ({"shared": "AAAA"}, 9, "a bitmap of 3 bytes does not hold 9 flags"),
+    ],
+)
+def test_data_of_another_number_of_answers_is_refused(
+    damage: dict[str, Any], n: int, why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        unpack(msgspec.structs.replace(pack(NINE), **damage), n)
+
+
+N = 60
+
+
+def _run(folder: Path, references: Path | None = None, *, repeats: int = 1) -> TaskReport:
+    """Ask the embedded model, which needs more than 30 tokens for many problems."""
+
+    async def ask() -> TaskReport:
+        async with serve_app(create_app(WEIGHTS, {"m": "none"})) as url:
+            plan = Plan(
+                model="m",
+                launcher=Spec(name="external", options={"base_url": url}),
+                tasks=(Spec(name="word_problems", options={"num_samples": N, "max_tokens": 30}),),
+                limits=Limits(concurrency=32),
+                repeats=repeats,
+                no_reference=references is None,
+                references_dir=None if references is None else str(references),
+            )
+            report = await evaluate(plan, folder, environ={})
+            return report.tasks[0]
+
+    return asyncio.run(ask())
+
+
+def _find_row(task: TaskReport) -> str:
+    [(_, told)] = describe_cuts(SummaryTask(result=task.result, verdict=task.verdict))
+    return told
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_equal_answers_have_equal_bounds_for_any_number_of_runs(runs: int, tmp_path: Path) -> None:
+    """Fails if only the first run's cut answers count as right: the bound shrinks with runs."""
+    _run(tmp_path / "run", repeats=runs)
+    register([tmp_path / "run"], tmp_path / "references")
+    task = _run(tmp_path / "again", tmp_path / "references")
+    effect = task.verdict.cut
+    assert effect is not None
+    assert effect.cut > 5
+    assert (effect.reference_cut, effect.reference_answers) == (runs * effect.cut, runs * N)
+    assert effect.reference_value == pytest.approx(effect.value)
+    assert f"reference: {runs * effect.cut} of {runs * N} cut, " in _find_row(task)
+    [warning] = [line for line in task.verdict.warnings if line.startswith(CUT)]
+    whose = "the reference's 3 runs" if runs == 3 else "the reference were"
+    assert "this PASS could be FAIL" in warning
+    assert whose in warning
+
+    if runs == 3:
+        _forget_cuts(tmp_path / "references")
+        task = _run(tmp_path / "old", tmp_path / "references")
+        assert task.verdict.cut is not None
+        assert task.verdict.cut.reference_value is None
+        assert f"reference: {effect.cut} of {N} cut in its first run, the others" in _find_row(task)
+        assert not any(line.startswith(CUT) for line in task.verdict.warnings)
+
+
+def _forget_cuts(references: Path) -> None:
+    """Make the files of a reference those of a version that kept the first run's cuts alone."""
+    [samples] = (references / "samples").iterdir()
+    content = msgspec.json.decode(samples.read_bytes())
+    del content["answers"]["cut_by_run"]
+    old = samples.read_bytes()
+    samples.write_bytes(msgspec.json.encode(content))
+    [entry] = references.glob("*.yaml")
+    digests = [hashlib.sha256(data).hexdigest() for data in (old, samples.read_bytes())]
+    assert digests[0] in entry.read_text()
+    entry.write_text(entry.read_text().replace(*digests))

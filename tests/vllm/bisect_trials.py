@@ -24,9 +24,8 @@ from typing import Any
 from serve_eval.plugins.scope import scope
 from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.workflows.bisect.configurations import Configurations, between_plans, list_changes
-from tests.vllm.deployments import MODEL, Deployments, aggregated
-from tests.vllm.quantise import write_model
-from tests.workflows.bisect.trial import OURS, TrialFile, search, tell_case
+from tests.vllm.deployments import MODEL, Deployments, aggregated, write_model
+from tests.workflows.bisect.searches import OURS, TrialFile, search, tell_case
 
 TRIALS, SAMPLES = 20, 200
 CASES = {"int3": ("launcher.model",), "w8a8": ()}

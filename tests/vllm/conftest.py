@@ -23,8 +23,8 @@ from tests.vllm.deployments import (
     NoKernelError,
     aggregated,
     disaggregated,
+    write_model,
 )
-from tests.vllm.quantise import write_model
 
 __all__ = ["ours"]
 

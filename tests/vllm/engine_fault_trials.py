@@ -13,9 +13,8 @@ from pathlib import Path
 
 from tests.faulty_front import Exchange, in_front, take_from
 from tests.vllm.conftest import address
-from tests.vllm.deployments import OPTIONS, Deployments, aggregated, disaggregated
+from tests.vllm.deployments import OPTIONS, Deployments, aggregated, disaggregated, write_model
 from tests.vllm.faulty_transfer import Chosen, choose_tenth, foreign_blocks, orchestrated
-from tests.vllm.quantise import write_model
 from tests.workflows.diagnose.fault_trials import (
     BLOCK,
     LAST,

@@ -1,4 +1,6 @@
-"""Measure `serve-eval verify` on real engines: one pool of probes, read on each, then many trials.
+"""Measure `serve-eval verify` on real engines: one pool of probes, then many trials.
+
+`make test-peers` builds them; without any, the pool has vLLM and our own server only.
 
 `make verify-trials` prints how often each outcome came, and after how many probes. A is the real
 vLLM; what it is compared with are other engines, precisions and transfers. Reading takes some ten
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,14 +27,85 @@ from serve_eval.client.client import Client
 from serve_eval.evaluation.probe_server import AskedServer
 from serve_eval.evidence.probes.floor import DistanceLimits, find_floor, measure_distance
 from serve_eval.evidence.probes.judging import ProbeEvidence
-from serve_eval.schema import Endpoint, Limits, Plan, Probe, ProbeDistance, ProbeReading, Spec
-from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
+from serve_eval.schema import (
+    Endpoint,
+    Limits,
+    Plan,
+    Probe,
+    ProbeDistance,
+    ProbeReading,
+    ProbeRoute,
+    Spec,
+)
+from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules, VerifySession, open_server
 from serve_eval.workflows.verify.verify import register
+from tests.peers.peers import PEERS_OF_OURS, PYTHON, ROOT, WEIGHTS, Peer
 from tests.scripted_server import serve_in_thread
-from tests.vllm.deployments import MODEL, Deployments, aggregated, decoding, disaggregated
+from tests.vllm.deployments import (
+    MODEL,
+    Deployments,
+    aggregated,
+    decoding,
+    disaggregated,
+    write_model,
+)
 from tests.vllm.faulty_transfer import foreign_blocks, orchestrated
-from tests.vllm.peer_pool import list_systems, read_peer
-from tests.vllm.quantise import write_model
+
+GGUF = {
+    "BF16": ("--type", "BF16"),
+    "Q8_0": ("--type", "Q8_0"),
+    "Q4_0": ("--type", "Q4_0"),
+    "int3": ("--type", "F32", "--damage", "int3"),
+}
+HUB = "HF"
+
+
+def list_systems() -> Iterator[tuple[str, Peer, str]]:
+    """Yield the name of each system, its server, and the kind of its weights.
+
+    Of the servers that read GGUF files and list log-probabilities, the first one that is built is
+    taken.
+    """
+    built = [peer for peer in PEERS_OF_OURS if peer.missing() is None]
+    llama = next((one for one in built if one.name.startswith("llama-server")), None)
+    if llama is not None:
+        for kind in GGUF:
+            yield f"llama-server {kind}", llama, kind
+    for one in built:
+        if not one.gguf:
+            yield one.name, one, HUB
+
+
+async def read_peer(
+    peer: Peer, kind: str, texts: Sequence[str], folder: Path
+) -> list[ProbeReading | None]:
+    """Start a server with weights of a kind, and read all probes on it."""
+    model = WEIGHTS if kind == HUB else _write(kind, folder)
+    plan = Plan(
+        model=MODEL,
+        launcher=peer.spec(model),
+        tasks=(Spec(name="word_problems"),),
+        no_reference=True,
+    )
+    session = VerifySession(
+        rules=VerifyRules(), out_dir=folder / peer.name / kind, environ=peer.env(), notify=print
+    )
+    began = time.monotonic()
+    async with open_server(
+        NamedPlan(name="b", plan=plan), session, route=ProbeRoute.TEXT
+    ) as server:
+        found = await server.read_all(texts)
+    print(f"{peer.name} {kind}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    return found
+
+
+def _write(kind: str, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{kind}.gguf"
+    writer = ROOT / "tests/peers/write_gguf.py"
+    subprocess.run([PYTHON, writer, WEIGHTS, file, *GGUF[kind]], check=True)
+    return file
+
 
 POOL, TRIALS, BUDGET = 500, 200, 200
 SIBLING_PROBES, SEED = 60, 7

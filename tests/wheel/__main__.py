@@ -15,9 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.wheel.distributions import build
-from tests.wheel.environments import Environment
-from tests.wheel.failing import Failed
+from tests.wheel.environments import Environment, Failed, build
 from tests.wheel.steps import Steps
 from tests.wheel.watching import Hiding, copy_watch, hide
 

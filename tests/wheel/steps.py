@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.processes.hostile_folder import AT_START, fill
-from tests.wheel.environments import Environment
-from tests.wheel.failing import Failed, expect
+from tests.wheel.environments import Environment, Failed, expect
 from tests.wheel.watching import Hiding, build_variables, find_foreign, run_watched
 
 ASKS = ("--launcher", "embedded", "-m", "embedded", "-t", "word_problems", "--limit", "50")

@@ -29,7 +29,7 @@ from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.protocol.sampling_fields import ROWS, TABLE
 from serve_eval.schema import Endpoint, Limits, SamplingDefaults
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, json_reply
-from tests.standin.in_process import aggregated
+from tests.standin.deployments import aggregated
 
 NAMES = tuple(row.name for row in TABLE)
 PENALTIES = tuple(row.name for row in TABLE if row.greedy)

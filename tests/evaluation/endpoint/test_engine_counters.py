@@ -45,7 +45,7 @@ from tests.scripted_server import (
     raw,
     version,
 )
-from tests.standin.in_process import deployed
+from tests.standin.deployments import deployed
 
 N = 12
 KEY = "a secret of the user"

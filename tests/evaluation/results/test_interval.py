@@ -1,20 +1,96 @@
-"""The interval of a value: Wilson's, Student's t, the jackknife; repeats and missing answers."""
+"""Test the interval of a value, its breakdown, and the wrong answer shown with it."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 from scipy.stats import t
 
+from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.results import examples
+from serve_eval.evaluation.results.examples import break_down_reference, order_ids, pick_example
 from serve_eval.evaluation.results.sample_table import OUTCOME_CODES, SampleTable
 from serve_eval.evaluation.results.task_result import interval
-from serve_eval.schema import MEAN, Aggregation, Metric, Outcome
+from serve_eval.schema import (
+    MEAN,
+    AccuracySpec,
+    Aggregation,
+    Dataset,
+    Hypothesis,
+    Metric,
+    Outcome,
+    Plan,
+    Reference,
+    Response,
+    Sample,
+    SamplingParams,
+    Score,
+    Spec,
+    Task,
+    WrongExample,
+)
 from serve_eval.stats.intervals import wilson
-from tests.evaluation.results.small_task import SAMPLES, small_task
+from serve_eval.storage.records.scores import (
+    ScoreRecord,
+    ScoreWriter,
+    encode,
+    read_scores,
+    write_scores,
+)
+
+SAMPLES = [
+    Sample(
+        id=str(i), prompt=f"{i}?", target="1", metadata={"kind": "even" if i % 2 == 0 else "odd"}
+    )
+    for i in range(100)
+]
+
+
+def small_task(metric: Metric, aggregation: Aggregation, **more: Any) -> Task:
+    """Return a task that is never asked."""
+    return Task(
+        name="small",
+        version=1,
+        reference_file="small",
+        metric=metric,
+        hypothesis=Hypothesis(num_samples=3),
+        sampling=SamplingParams(max_tokens=5),
+        protocol={},
+        load=_load,
+        score=_score,
+        answers=lambda sample: ("1", "0"),
+        aggregation=aggregation,
+        **more,
+    )
+
+
+def by_kind(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
+    """Return the mean by the kind of the sample."""
+    kinds: dict[str, list[float]] = {}
+    for sample, value in scored:
+        kinds.setdefault(sample.metadata["kind"], []).append(value)
+    return {
+        "kind": {
+            kind: {"value": 100.0 * sum(values) / len(values), "scored": len(values)}
+            for kind, values in kinds.items()
+        }
+    }
+
+
+def _load(roots: object, wanted: object) -> Dataset:
+    raise NotImplementedError
+
+
+def _score(sample: Sample, response: Response) -> Score:
+    return Score(value=float(response.text), outcome=Outcome.PARTIAL)
+
 
 SHARE = Metric()
 UNBOUNDED = Metric(name="loss", lo=None, hi=None, scale=1.0, higher_is_better=False)
@@ -98,3 +174,97 @@ def test_the_jackknife_of_another_aggregation_covers_the_true_value() -> None:
 )
 def test_what_cannot_be_known_has_no_interval(table: SampleTable) -> None:
     assert interval(table) is None
+
+
+TASK = small_task(Metric(), MEAN, breakdown=by_kind)
+
+
+def _asked(tmp_path: Path, outcomes: list[Outcome]) -> SampleTable:
+    """Return a table with these outcomes, and write their scores as a run does."""
+    table = SampleTable(TASK, SAMPLES[: len(outcomes)])
+    (tmp_path / "scores").mkdir()
+    with write_scores(tmp_path, TASK.name) as scores:
+        for i, outcome in enumerate(outcomes):
+            table.outcomes[i] = OUTCOME_CODES[outcome]
+            _write(scores, i, outcome)
+    return table
+
+
+def _write(scores: ScoreWriter, i: int, outcome: Outcome) -> None:
+    answer = None if outcome is Outcome.UNPARSED else f"answer {i}"
+    scores.write(
+        ScoreRecord(id=str(i), outcome=outcome, value=0.0, answer=answer, target=f"target {i}")
+    )
+
+
+RIGHT, WRONG, UNPARSED = Outcome.CORRECT, Outcome.WRONG, Outcome.UNPARSED
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "reference", "shown"),
+    [
+        ([RIGHT, UNPARSED, WRONG, WRONG], [1.0, 1.0, 0.5, 1.0], 3),
+        ([RIGHT, UNPARSED, WRONG, WRONG], [1.0, 1.0, 0.0, math.nan], 2),
+        ([RIGHT, UNPARSED, WRONG, WRONG], [], 2),
+        ([RIGHT, UNPARSED, UNPARSED], [1.0, 0.0, 1.0], 2),
+        ([RIGHT, RIGHT], [1.0, 1.0], None),
+    ],
+)
+def test_the_example_is_an_answer_that_turned_wrong(
+    tmp_path: Path, outcomes: list[Outcome], reference: list[float], shown: int | None
+) -> None:
+    found = pick_example(tmp_path, _asked(tmp_path, outcomes), reference)
+    if shown is None:
+        assert found is None
+        return
+    answer = None if outcomes[shown] is UNPARSED else f"answer {shown}"
+    assert found == WrongExample(id=str(shown), answer=answer, target=f"target {shown}")
+
+
+def test_the_reference_is_broken_down_by_the_mean_of_its_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dataset = Dataset(samples=SAMPLES[:4], files=(), total=4)
+    reference = Reference(task="small", model="m", spec=AccuracySpec(), value=50.0)
+    assert break_down_reference(TASK, dataset, None) == ({}, ())
+    assert break_down_reference(TASK, dataset, reference) == ({}, ())
+    runs = [[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, math.nan]]
+    monkeypatch.setattr(examples, "read_stored_runs", lambda dataset, reference: (runs, 0.0, 1.0))
+    table, means = break_down_reference(TASK, dataset, reference)
+    assert table == {
+        "kind": {"even": {"value": 75.0, "scored": 2}, "odd": {"value": 0.0, "scored": 1}}
+    }
+    assert list(means[:3]) == [0.5, 0.0, 1.0]
+    assert math.isnan(means[3])
+
+
+def test_numbers_in_ids_are_ordered_by_value() -> None:
+    names = ["b-2", "b-10", "b-9", "a", "10", "9"]
+    assert sorted(names, key=order_ids) == ["9", "10", "a", "b-2", "b-9", "b-10"]
+
+
+@pytest.mark.usefixtures("simulated_here")
+def test_a_run_shows_an_example_although_its_scores_are_not_all_on_disk(tmp_path: Path) -> None:
+    plan = Plan(
+        model="simulated",
+        launcher=Spec(name="simulated", options={"accuracy": 0.0}),
+        tasks=(Spec(name="word_problems", options={"num_samples": 5}),),
+        no_reference=True,
+    )
+    [task] = asyncio.run(evaluate(plan, tmp_path / "run")).tasks
+    lines = read_scores(tmp_path / "run", "word_problems")
+    assert task.example is not None
+    assert task.example.target == lines[task.example.id].target
+    assert task.example.answer == lines[task.example.id].answer
+
+
+def test_of_a_sample_that_was_asked_again_the_last_answer_is_shown(tmp_path: Path) -> None:
+    table = _asked(tmp_path, [WRONG])
+    with (tmp_path / "scores/small.jsonl").open("ab") as file:
+        file.write(
+            encode(ScoreRecord(id="0", outcome=WRONG, value=0.0, answer="later", target="target 0"))
+            + b"\n"
+        )
+    assert pick_example(tmp_path, table, ()) == WrongExample(
+        id="0", answer="later", target="target 0"
+    )

@@ -1,4 +1,4 @@
-"""The places at which pairs of answers part, and their words."""
+"""Test the places at which answers part, by tokens and by texts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from serve_eval.evidence.agreement.answer_pairs import measure_places
 from serve_eval.evidence.agreement.answer_texts import (
     describe_first_divergences,
     draw_first_divergences,
@@ -15,7 +16,7 @@ from serve_eval.evidence.agreement.answer_texts import (
     part,
     read_first_divergences,
 )
-from serve_eval.schema import FirstDivergences, Parting
+from serve_eval.schema import FirstDivergences, Parting, TextPlaces
 
 
 @pytest.mark.parametrize(
@@ -133,3 +134,27 @@ def test_the_histogram_fits_in_80_columns() -> None:
     assert list(draw_first_divergences(replace(found, counts={"0": 2}))) == [
         "  token 0           2  ##"
     ]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "found"),
+    [
+        ([], None),
+        ([("same", "same"), ("", "")], None),
+        ([("abcd", "abXd"), ("same", "same")], (1, 0, 2.0, 0.5)),
+        ([("abcd", "Xbcd"), ("abcd", "abcX")], (2, 1, 1.5, 0.375)),
+        ([("", "abcd")], (1, 1, 0.0, 0.0)),
+        ([("ab", "abcd"), ("abcd", "a"), ("abcdefgh", "abcdefg")], (3, 0, 2.0, 0.5)),
+    ],
+)
+def test_the_first_differing_characters_of_texts(
+    pairs: Sequence[tuple[str, str]], found: tuple[int, int, float, float] | None
+) -> None:
+    told = measure_places(pairs)
+    if found is None:
+        assert told is None
+        return
+    texts, at_start, character, share = found
+    assert told == TextPlaces(
+        texts=texts, at_start=at_start, median_character=character, median_share=share
+    )

@@ -9,6 +9,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,11 +17,18 @@ from scipy.stats import binom
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evidence.agreement.answer_pairs import TaskAnswers, another_answer
-from serve_eval.evidence.agreement.self_flips import FLIP_ALPHA, conclusion, evidence, self_flips
+from serve_eval.evidence.agreement.self_flips import (
+    FLIP_ALPHA,
+    conclusion,
+    evidence,
+    find_drawn,
+    self_flips,
+)
 from serve_eval.schema import Agreement, Outcome, Response, SelfFlips, ToolCall
 from serve_eval.stats.distances import common_prefix
 from serve_eval.storage.journal import Journal, Record
 from serve_eval.storage.records.scores import ScoreRecord
+from serve_eval.workflows.compare.exact import Second, keep_like
 
 ROUNDS, PROMPTS = 700, 200
 SILENT: tuple[dict[str, str], ...] = ({}, {}, {})
@@ -345,3 +353,44 @@ def test_an_older_file_is_read_and_claims_nothing_of_texts() -> None:
         conclusion(msgspec.convert({**old, "more": False}, SelfFlips))
         == "not more by score; texts were not compared"
     )
+
+
+@pytest.mark.parametrize(
+    ("temperature", "seed", "repeats", "expected"),
+    [
+        ("0.8", "5", True, "other_seeds"),
+        ("0.8", "5", False, "same"),
+        ("0.8", "null", True, "seedless"),
+        ("0.8", "null", False, "seedless"),
+        ("null", "null", True, "seedless"),
+        ("0", "5", True, "same"),  # no seed is sent
+        ("0.0", "null", True, "same"),
+        ("0.0", "null", False, "same"),
+    ],
+)
+def test_a_side_disagrees_with_itself_only_in_the_same_draw(
+    temperature: str, seed: str, repeats: bool, expected: str
+) -> None:
+    protocol = {"temperature": temperature, "seed": seed}
+    answers: Any = SimpleNamespace(task=SimpleNamespace(fingerprint=protocol))
+    assert find_drawn(answers, repeats=repeats) == expected
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "kept"),
+    [
+        ("same", "same", "AB"),
+        ("seedless", "seedless", "AB"),
+        ("other_seeds", "other_seeds", ""),
+        ("other_seeds", "same", "B"),
+        ("seedless", "other_seeds", "A"),
+        ("seedless", "same", ""),
+        (None, "same", "B"),
+        (None, None, ""),
+    ],
+)
+def test_only_answers_drawn_alike_are_compared(a: Any, b: Any, kept: str) -> None:
+    twice = {
+        name: Second(None, drawn=drawn) for name, drawn in (("A", a), ("B", b)) if drawn is not None
+    }
+    assert "".join(keep_like(twice)) == kept

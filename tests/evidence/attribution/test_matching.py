@@ -1,4 +1,4 @@
-"""Test which record belongs to which request.
+"""Test which record belongs to which request, also of repeats and kinds of prompts.
 
 Ids decide, or times on clocks that differ. An uncertain request is left unmatched, never guessed.
 """
@@ -6,14 +6,22 @@ Ids decide, or times on clocks that differ. An uncertain request is left unmatch
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serve_eval.evidence.attribution.bad_workers import BEGINNING, SUBJECT, kinds_of
 from serve_eval.evidence.attribution.clock_offset import SentAttempt, WorkerRecord, record
 from serve_eval.evidence.attribution.matching import IDS, TIMES, join
+from serve_eval.protocol.shared import build_task
+from serve_eval.schema import Message, Sample, Spec
+from serve_eval.stats.no_worse import no_worse
+from tests.workflows.diagnose.server import Asked, Said, Server, answers_to, plan_for, run, sound
 
 TIMING = {"arrival_time": 5.2, "first_token_time": 6.0, "last_token_time": 9.5}
 TRANSFER = {
@@ -208,3 +216,70 @@ def test_no_record_is_joined_twice() -> None:
     traffic = _Traffic(in_flight=32, takes_s=0.05, jitter_s=0.01)
     told = [id(one) for one, _ in join(traffic.sent, traffic.records).values()]
     assert len(told) == len(set(told))
+
+
+PROMPTS, REPEATS = 60, 4
+
+
+@pytest.mark.parametrize(("wrong", "accused"), [(0.1, False), (0.7, True)])
+def test_repeats_that_a_router_keeps_at_a_server_accuse_it_by_prompts_only(
+    tmp_path: Path, wrong: float, accused: bool
+) -> None:
+    """All wrong answers are at g0: of few prompts by chance, though plain by answers."""
+
+    def answer(asked: Asked) -> Said:
+        server = "g0" if asked.chance("server") < 0.5 else "g1"
+        bad = server == "g0" and asked.chance("wrong") < wrong
+        said = Said(text="0") if bad else sound(asked, 1.0)
+        return replace(said, servers=("c0", server))
+
+    plan = replace(plan_for(tmp_path, num_samples=PROMPTS), repeats=REPEATS)
+    report = run(plan, Server(act=answer, answers=answers_to(plan.tasks[0])), tmp_path / "out")
+    told = report.tasks[0].attribution
+    assert told is not None
+    assert (told.joined, told.dealt_by) == (PROMPTS * REPEATS, ())
+    [row] = [row for row in told.rows if row.worker == "g0" and row.measure == "wrong answers"]
+    counts = row.answers, row.bad, row.others, row.others_bad
+    assert row.others_bad == 0 < row.bad
+    assert all(count % REPEATS == 0 for count in counts)
+    a, b, c, d = (count // REPEATS for count in counts)
+    assert row.p == pytest.approx(no_worse([(a, b, c, d)]), rel=1e-6)
+    assert no_worse([counts]) < 0.001
+    assert row.accused is accused
+
+
+TASK = build_task(Spec(name="gsm8k"))
+
+
+def _samples(texts: Sequence[str]) -> list[Sample]:
+    return [Sample(id=str(i), prompt=text, target="1") for i, text in enumerate(texts)]
+
+
+def test_a_subject_is_what_the_breakdown_tells_apart_first() -> None:
+    mmlu = build_task(Spec(name="mmlu"))
+    subjects = ["anatomy", "astronomy", "anatomy"]
+    samples = [
+        replace(one, metadata={"subject": s})
+        for one, s in zip(_samples("???"), subjects, strict=True)
+    ]
+    assert kinds_of(mmlu, samples) == {SUBJECT: subjects}
+
+
+def _alike(kind: Sequence[object]) -> list[int]:
+    return [kind.index(one) for one in kind]
+
+
+@pytest.mark.parametrize("shared", [0, 70, 5000])
+def test_prompts_begin_alike_up_to_where_some_of_them_part(shared: int) -> None:
+    texts = [
+        "s" * shared + about + f" question {i}"
+        for i, about in enumerate(["a" * 99, "b" * 99, "a" * 99])
+    ]
+    for prompts in (texts, [(Message(role="user", content=text),) for text in texts]):
+        samples = [Sample(id=str(i), prompt=prompt, target="1") for i, prompt in enumerate(prompts)]
+        assert _alike(kinds_of(TASK, samples)[BEGINNING]) == [0, 1, 0]
+
+
+def test_what_nothing_tells_apart_has_no_kinds() -> None:
+    assert kinds_of(TASK, _samples(["the same"] * 3)) == {}
+    assert kinds_of(TASK, []) == {}

@@ -37,7 +37,7 @@ from serve_eval.workflows.compare.compare import CompareRules, CompareSide, comp
 from serve_eval.workflows.compare.document import make_document
 from serve_eval.workflows.references.register import register
 from tests.scripted_server import EVERY_PATH, HttpRequest, Reply, ScriptedServer, json_reply
-from tests.standin.in_process import Deployed, deployed
+from tests.standin.deployments import Deployed, deployed
 
 N = 100
 PACE = {f"generation_{i}": {"latency_s": 0.005 * (i + 1)} for i in range(4)}

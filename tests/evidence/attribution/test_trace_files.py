@@ -27,7 +27,7 @@ from serve_eval.launchers._standin.options import Flavour
 from serve_eval.plugins import registry
 from serve_eval.schema import Attempt, Limits, Plan, Report, Spec
 from serve_eval.storage.journal import Journal
-from tests.standin.in_process import Deployed, deployed
+from tests.standin.deployments import Deployed, deployed
 
 N = 60
 

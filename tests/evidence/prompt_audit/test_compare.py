@@ -1,4 +1,4 @@
-"""Test that each known difference between two readings of a prompt gets its own name."""
+"""Test that each known difference between two readings of a prompt gets its name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.evidence.prompt_audit.compare import compare
+from serve_eval.evidence.prompt_audit.compare import compare, find_today, list_dates, mask_dates
 from serve_eval.evidence.prompt_audit.reading import (
     PromptCause,
     PromptFinding,
@@ -269,3 +269,38 @@ def test_the_page_lists_every_cause() -> None:
     assert re.findall(r"^\| `(\w+)` \| (.*) \|$", table, re.MULTILINE) == [
         (one.value, f"{one.meaning} {one.advice}".strip()) for one in PromptCause
     ]
+
+
+TODAY_DATES = date(2026, 9, 4)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "2026-09-04",
+        "2026/9/4",
+        "04 Sep 2026",
+        "4 September 2026",
+        "September 4, 2026",
+        "Sept 04, 2026",
+        "Sep. 4, 2026",
+        "09/04/2026",
+        "04.09.2026",
+        "2026-09-05",
+        "03 Sep 2026",
+    ],
+)
+def test_today_is_found_as_written(written: str) -> None:
+    text = f"Knowledge: December 2023\nToday: {written}\n\nHi 12-34."
+    assert find_today(text, TODAY_DATES) == written
+    assert mask_dates(text).count("<date>") == 1
+
+
+@pytest.mark.parametrize("written", ["26 Jul 2024", "2026-09-07", "Monday", "2026", "12026-09-041"])
+def test_other_days_and_numbers_are_not_today(written: str) -> None:
+    assert find_today(f"Today: {written}", TODAY_DATES) is None
+
+
+def test_dates_and_weekdays_are_masked() -> None:
+    assert list_dates("1/2/2026 and May 3, 2025") == ["1/2/2026", "May 3, 2025"]
+    assert mask_dates("Friday, 4 September 2026") == "<weekday>, <date>"

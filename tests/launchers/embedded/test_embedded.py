@@ -20,7 +20,7 @@ from serve_eval.launchers import embedded
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.cli.command import environment, serve_eval
-from tests.launchers.processes import gone, wait_until_gone
+from tests.launchers.machine import gone, wait_until_gone
 
 ROOT = Path(__file__).resolve().parents[3]
 

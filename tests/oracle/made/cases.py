@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.oracle.made import chosen, generated, measured, nested
+from tests.oracle.made import chosen, generated, nested
+from tests.oracle.made import chosen as measured
 from tests.oracle.made.drawn import Drawn, Row
 
 

@@ -1,4 +1,4 @@
-"""Find the stories with a document by walking the packages, and make their documents."""
+"""Find the stories with a document, and make their documents and pages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import importlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from serve_eval.report.document import Document
+from serve_eval.report.document import Document, make_page
+from serve_eval.report.page.content import PageContent
 
 PACKAGE = Path(__file__).parents[3] / "serve_eval"
 WORKFLOWS = PACKAGE / "workflows"
@@ -35,3 +36,18 @@ def make_documents(story: str, text: str = "some text") -> Mapping[str, Document
     made = importlib.import_module(f"tests.report.document.made.{story}")
     documents: Mapping[str, Document] = made.make_documents(text)
     return documents
+
+
+HOSTILE = "</title><script>window.hit = 1</script><img src=x onerror=hit()>\x1b[31m\u202e\ud800"
+
+__all__ = ["HOSTILE", "STORIES", "make_story_page"]
+
+
+def make_story_page(story: str) -> PageContent:
+    """Return the page of the longest document of a story."""
+    return make_page(max(make_documents(story, HOSTILE).values(), key=_measure))
+
+
+def _measure(document: Document) -> int:
+    rows = sum(len(one.statements) for one in document.conclusions)
+    return 10 * len(document.blocks) + len(document.statements) + rows

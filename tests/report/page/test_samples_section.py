@@ -1,4 +1,4 @@
-"""The data of the samples: whole, small, without what must not be shown, and never a failure."""
+"""Test the samples on a page: which are chosen, what is kept of them, and their media."""
 
 from __future__ import annotations
 
@@ -6,21 +6,50 @@ import base64
 import gzip
 import json
 import random
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from serve_eval.cli._ending import save
+from serve_eval.datasets.small_media import dot, number, shape
 from serve_eval.errors import RunFolderError
-from serve_eval.report.page.columns import pack
+from serve_eval.report.page.chosen_rows import (
+    FELL,
+    LEAST_SHARE,
+    ROSE,
+    SAME,
+    TaskRows,
+    choose_rows,
+    compare_values,
+    join_arms,
+    share_evenly,
+)
+from serve_eval.report.page.columns import PageMedia, pack
 from serve_eval.report.page.sample_data import PageTask, SampleData, show_samples
 from serve_eval.report.samples.known import KnownTask, ReferenceScores
+from serve_eval.report.samples.sample_index import CATEGORIES, RowTable, order_by_chance
 from serve_eval.report.samples.samples import SampleSource
-from serve_eval.schema import HOLDOUT, Message, Metric, Outcome, Response, Sample
+from serve_eval.schema import (
+    HOLDOUT,
+    MediaPart,
+    Message,
+    Metric,
+    Outcome,
+    Prompt,
+    Response,
+    Sample,
+    VideoPart,
+    VideoUrl,
+)
+from serve_eval.schema.media import describe_turn, media_url
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.journal import Journal, Record
-from serve_eval.storage.records.prompts import write_prompts
+from serve_eval.storage.records.prompts import keep_media, write_prompts
 from serve_eval.storage.records.scores import ScoreRecord, write_scores
 
 HEAD = "The same beginning with \U0001f600 in it. " * 10
@@ -148,3 +177,165 @@ def test_a_page_that_cannot_be_written_is_a_warning(
 
     save(write)
     assert capsys.readouterr().err == (f"warning: the page could not be written: {told}\n")
+
+
+def _rows(groups: list[int], first: int = 0) -> TaskRows:
+    keys = np.arange(first, first + len(groups))
+    order = np.array([order_by_chance(f"q-{key}") for key in keys], np.uint32)
+    group = np.array(groups, np.int64)
+    return TaskRows(keys=keys, order=order, group=group, sides={}, answers=len(groups))
+
+
+@given(st.lists(st.integers(0, 9), max_size=300), st.integers(0, 200))
+def test_each_group_keeps_a_tenth_and_the_first_groups_get_the_rest(
+    groups: list[int], most: int
+) -> None:
+    [chosen] = choose_rows([_rows(groups)], most)
+    if len(groups) <= most:
+        assert chosen is None
+        return
+    assert chosen is not None
+    assert len(chosen) == len(set(chosen.tolist())) == most
+    there, taken = Counter(groups), Counter(groups[key] for key in chosen.tolist())
+    for group, n in there.items():
+        assert taken[group] >= min(n, most // LEAST_SHARE)
+    first = min(there)
+    above = {group: n for group, n in taken.items() if n > most // LEAST_SHARE}
+    if taken[first] < there[first]:
+        assert set(above) <= {first}
+
+
+def test_chance_takes_the_same_prompts_each_time_and_from_everywhere() -> None:
+    [once], [again] = (choose_rows([_rows([9] * 10_000)], 1000) for _ in range(2))
+    assert once is not None
+    assert again is not None
+    assert np.array_equal(once, again)
+    thirds = Counter((once // 3334).tolist())
+    assert all(250 < n < 420 for n in thirds.values())
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=8), st.integers(0, 200))
+def test_the_places_are_shared_evenly_among_tasks(wanted: list[int], most: int) -> None:
+    shares = share_evenly(wanted, most)
+    assert sum(shares) == min(most, sum(wanted))
+    for share, want in zip(shares, wanted, strict=True):
+        assert share <= want
+        if share < want:
+            assert share + 1 >= max(shares)
+
+
+def test_several_tasks_are_bounded_together() -> None:
+    tasks = [_rows([9] * n, first) for n, first in ((30, 0), (500, 100), (900, 1000))]
+    few, *chosen = choose_rows(tasks, 130)
+    assert few is None
+    assert [len(one) for one in chosen if one is not None] == [50, 50]
+
+
+def test_of_repeated_prompts_fewer_are_shown() -> None:
+    task = _rows([9] * 100)
+    repeated = TaskRows(
+        keys=task.keys, order=task.order, group=task.group, sides={}, answers=16 * 100
+    )
+    [chosen] = choose_rows([repeated], 160)
+    assert chosen is not None
+    assert len(chosen) == 10
+
+
+def _table(names: dict[int, tuple[str, float]]) -> RowTable:
+    keys = np.array(sorted(names), np.int64)
+    codes = np.array([CATEGORIES.index(names[key][0]) for key in sorted(names)], np.uint8)
+    value = np.array([names[key][1] for key in sorted(names)])
+    return RowTable(
+        keys=keys, order=keys.astype(np.uint32), category=codes, first=codes, value=value
+    )
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "side", "earlier"),
+    [
+        (("right", 1.0), ("wrong", 0.0), ("right", "wrong"), ("wrong", "right")),
+        (("right, but cut off", 1.0), ("failed", np.nan), ("right", "missing"), None),
+        (("not scored", np.nan), ("unreadable", 0.0), ("missing", "wrong"), None),
+        (("partly right", 0.7), ("partly right", 0.2), ("wrong", "wrong"), ("wrong", "wrong")),
+    ],
+)
+def test_what_changed_between_two_arms_is_counted_and_comes_first(
+    a: tuple[str, float],
+    b: tuple[str, float],
+    side: tuple[str, str],
+    earlier: tuple[str, str] | None,
+) -> None:
+    same = ("right", 1.0)
+    joined = join_arms(_table({1: same, 2: a}), _table({1: same, 2: b}), 2)
+    assert joined.sides[side] == 1
+    assert joined.sides["right", "right"] == 1
+    assert sum(joined.sides.values()) == 2
+    fell = bool(joined.group[1] < joined.group[0])
+    assert fell == (earlier is not None)
+
+
+def test_a_prompt_that_one_arm_lacks_is_missing_there() -> None:
+    joined = join_arms(_table({1: ("right", 1.0)}), _table({2: ("wrong", 0.0)}), 1)
+    assert joined.sides["right", "missing"] == joined.sides["missing", "wrong"] == 1
+
+
+def test_changes_of_scores_have_codes() -> None:
+    a, b = np.array([1.0, 0.0, 0.5, np.nan, 1.0]), np.array([0.0, 1.0, 0.5, 1.0, np.nan])
+    assert compare_values(a, b).tolist() == [FELL, ROSE, SAME, 0, 0]
+
+
+def _prompt(*parts: MediaPart) -> Prompt:
+    return (describe_turn(Message(role="user", content=parts)),)
+
+
+def _keep(run: Path, *parts: MediaPart) -> None:
+    turn = Message(role="user", content=parts)
+    keep_media(run, [Sample(id="1", prompt=(turn,), target="")])
+
+
+def test_images_are_held_once_and_others_are_linked(tmp_path: Path) -> None:
+    _keep(tmp_path / "a", shape(), dot())
+    media = PageMedia(tmp_path)
+    elsewhere = VideoPart(video_url=VideoUrl(url="https://host/a.mp4"))
+    media.add(0, _prompt(shape(), dot(), number(), elsewhere), [tmp_path / "a"])
+    media.add(1, "a text", [tmp_path / "a"])
+    media.add(2, _prompt(shape()), [tmp_path / "none", tmp_path / "a"])
+    found = media.to_json()
+    [(key, held)] = dict(found["images"]).items()  # type: ignore[call-overload]
+    assert held == media_url(shape())
+    image = ["image: image/png, 707 bytes, sha256 " + key[:12], key, f"a/media/{key}.png"]
+    rows: dict[int, list[list[str]]] = found["rows"]  # type: ignore[assignment]
+    assert sorted(rows) == [0, 2]
+    assert rows[2] == [image] == rows[0][:1]
+    [video, sound, other] = rows[0][1:]
+    assert video[0].startswith("video: video/mp4, 3,028 bytes, sha256 ")
+    assert (video[1], video[2][:8], video[2][-4:]) == ("", "a/media/", ".mp4")
+    assert sound[0].endswith(", not kept in the run folder")
+    assert (sound[1:], other) == (["", ""], ["video, elsewhere", "", ""])
+
+
+def test_a_page_elsewhere_links_nothing(tmp_path: Path) -> None:
+    _keep(tmp_path / "a", shape())
+    for folder in (None, tmp_path / "b"):
+        media = PageMedia(folder)
+        media.add(0, _prompt(shape()), [tmp_path / "a"])
+        [[[_, key, link]]] = dict(media.to_json()["rows"]).values()  # type: ignore[call-overload]
+        assert (len(key), link) == (64, "")
+
+
+def test_images_beyond_the_room_are_linked_only(tmp_path: Path) -> None:
+    _keep(tmp_path, shape())
+    media = PageMedia(tmp_path, most_images=706)
+    media.add(0, _prompt(shape()), [tmp_path])
+    assert media.to_json()["images"] == {}
+    [[[_, key, link]]] = dict(media.to_json()["rows"]).values()  # type: ignore[call-overload]
+    assert (key, link[:6]) == ("", "media/")
+
+
+def test_bytes_of_another_type_are_no_image(tmp_path: Path) -> None:
+    _keep(tmp_path, shape())
+    [file] = (tmp_path / "media").iterdir()
+    file.write_bytes(b"<svg onload='1'/>")
+    media = PageMedia(tmp_path)
+    media.add(0, _prompt(shape()), [tmp_path])
+    assert media.to_json()["images"] == {}

@@ -27,7 +27,7 @@ from serve_eval.schema import (
 from serve_eval.schema.plan import Spec
 from serve_eval.storage.journal import Record
 from serve_eval.storage.records.scores import ScoreRecord, encode
-from tests.page.stories import HOSTILE
+from tests.report.document.stories import HOSTILE
 
 
 def _attempt(start_s: float, failure: FailureKind | None = None) -> Attempt:

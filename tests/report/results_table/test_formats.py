@@ -1,10 +1,11 @@
-"""The formats of the table of deployments by tasks: every name is text, no figure is lost."""
+"""Test the formats of the table of deployments, narrow or with empty cells too."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -21,9 +22,11 @@ from serve_eval.report.results_table import (
     write_table,
     write_text,
 )
+from serve_eval.report.results_table.cell import name_outcome
 from serve_eval.report.results_table.formats import FIGURES as CSV_FIGURES
 from serve_eval.report.results_table.formats import escape_latex
 from serve_eval.report.results_table.svg import make_ruler
+from serve_eval.report.results_table.text import fit_names
 from serve_eval.report.text import clean
 from serve_eval.schema import Metric, VerdictOutcome
 
@@ -205,3 +208,177 @@ def test_the_axis_holds_every_value(values: list[float]) -> None:
     ruler = make_ruler([_cell(value, interval=None) for value in values])
     assert ruler.low <= min(values) <= max(values) <= ruler.high
     assert 2 <= len(ruler.ticks) <= 9
+
+
+CELL = ResultCell(
+    value=65.0, interval=(40.78, 84.56), outcome=VerdictOutcome.PASS, scored=20, planned=20
+)
+ADDRESS = "http://gpu-node-{}.cluster.example.org:8000/v1"
+
+
+def _make(*rows: dict[str, str]) -> ResultsTable:
+    return ResultsTable(
+        columns=[TaskColumn(task="gsm8k", heading="gsm8k", metric=Metric(), planned=20)],
+        rows=[DeploymentRow(model="org/m", attributes=one, cells=[CELL]) for one in rows],
+        shown=list(rows[0]),
+    )
+
+
+ROWS = [
+    {"recipe": f"recipe-{i % 2}", "kv": ("auto", "fp8")[i % 2], "endpoint": ADDRESS.format(i)}
+    for i in range(4)
+]
+
+
+@pytest.mark.parametrize("width", [60, 70, 80])
+def test_what_the_user_said_stays_where_a_shorter_address_is_enough(width: int) -> None:
+    text = write_text(_make(*ROWS), width)
+    head, _, *rows = text.split("\n\n")[1].splitlines()
+    assert head.split()[:3] == ["recipe", "kv", "endpoint"]
+    assert len({row.partition("  65.0")[0] for row in rows}) == 4, text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_sampling_seed_stays_as_long_as_the_time() -> None:
+    rows = [
+        {"recipe": f"recipe-{'x' * 20}-{i // 2}", "sampling seed": str(i % 2 + 1)}
+        | {"began": f"2026-11-27 10:00:0{i}"}
+        for i in range(4)
+    ]
+    table = _make(*rows)
+    assert fit_names(table, 60).shown == ["recipe", "sampling seed"]
+    same = _make(*({**row, "sampling seed": "1"} for row in rows))
+    assert "sampling seed" in fit_names(same, 60).shown
+
+
+def test_a_wide_table_has_the_whole_address() -> None:
+    assert ADDRESS.format(3) in write_text(_make(*ROWS), 120)
+
+
+def test_addresses_are_cut_only_as_far_as_they_differ() -> None:
+    rows = [
+        {"recipe": "x" * 30, "endpoint": f"http://{'a' * 20}{i}{'b' * 20}/v1"} for i in range(3)
+    ]
+    text = write_text(_make(*rows), 70)
+    shown = text.split("\n\n")[1].splitlines()[2:]
+    assert len(set(shown)) == 3, text
+
+
+def test_what_tells_no_rows_apart_goes_before_an_address_is_cut() -> None:
+    rows = [
+        {**one, "server": "vLLM 0.11.0 build abcdef", "run": f"r{i}"} for i, one in enumerate(ROWS)
+    ]
+    text = write_text(_make(*rows), 80)
+    assert "not shown here: " in text
+    assert "vLLM" not in text
+    assert "recipe" in text.split("\n\n")[1].splitlines()[0]
+
+
+def test_a_reason_of_several_rows_is_one_note() -> None:
+    lost = ResultCell(
+        value=None, interval=None, outcome=VerdictOutcome.ERROR, scored=0, planned=20, reason="dead"
+    )
+    table = ResultsTable(
+        columns=[TaskColumn(task="gsm8k", heading="gsm8k", metric=Metric(), planned=20)],
+        rows=[DeploymentRow(model="m", attributes={"run": r}, cells=[lost]) for r in ("a", "b")],
+        shown=["run"],
+    )
+    assert write_text(table).count("dead") == 1
+    assert "* a; b: gsm8k: no value: ERROR: dead" in write_text(table)
+
+
+def test_only_columns_that_are_shown_are_said_to_differ() -> None:
+    cell = ResultCell(value=50.0, interval=None, outcome=VerdictOutcome.PASS, scored=20, planned=20)
+    columns = [
+        TaskColumn(task="gsm8k", heading=f"gsm8k (n {n})", metric=Metric(), planned=n)
+        for n in (20, 40)
+    ]
+    table = ResultsTable(
+        columns=columns,
+        rows=[DeploymentRow(model="m", attributes={"run": "a"}, cells=[cell, cell])],
+        shown=["run"],
+        differing={"gsm8k": "number of samples"},
+    )
+    told = "gsm8k: 2 columns, whose values cannot be compared: number of samples differ"
+    assert told in list(table.list_notes())
+    paired = replace(table, against="b")
+    assert "gsm8k: 2 columns, since number of samples differ" in list(paired.list_notes())
+    one = replace(table, columns=columns[:1], rows=[replace(table.rows[0], cells=[cell])])
+    assert not [note for note in one.list_notes() if "columns" in note]
+
+
+WHY = "something is the matter"
+
+
+def _table_no_figure(
+    outcome: VerdictOutcome, *, value: float | None, against: str, why: str
+) -> ResultsTable:
+    cells = [
+        ResultCell(
+            value=value,
+            interval=None,
+            outcome=outcome,
+            scored=20,
+            planned=20,
+            run="a",
+            reason=why if value is None else "",
+            no_difference=name_outcome(outcome, why),
+        ),
+        None,
+    ]
+    columns = [
+        TaskColumn(task=name, heading=name, metric=Metric(), planned=20)
+        for name in ("gsm8k", "mmlu")
+    ]
+    row = DeploymentRow(model="org/m", attributes={"run": "a"}, cells=cells)
+    return ResultsTable(columns=columns, rows=[row], shown=["run"], against=against)
+
+
+def _read(text: str) -> str:
+    return " ".join(re.sub(r"<[^>]*>|[{}\\]", " ", text).split())
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("outcome", VerdictOutcome)
+@pytest.mark.parametrize("value", [None, 65.0])
+def test_a_difference_that_is_missing_has_its_own_reason(
+    name: str, outcome: VerdictOutcome, value: float | None
+) -> None:
+    table = _table_no_figure(outcome, value=value, against="the reference", why=WHY)
+    text = _read(write_table(table, name))
+    assert name_outcome(outcome, WHY) in text
+    assert "not run in this way, or not finished" in text
+    for other in {one.value for one in VerdictOutcome} - {outcome.value}:
+        assert other not in text.replace(outcome.value, "")
+
+
+@pytest.mark.parametrize("name", ["latex", "svg"])
+@pytest.mark.parametrize("outcome", VerdictOutcome)
+def test_a_paper_leaves_paths_out_and_not_the_reason(name: str, outcome: VerdictOutcome) -> None:
+    table = _table_no_figure(
+        outcome, value=None, against="it", why=f"{WHY}; see /etc/x; run serve-eval y"
+    )
+    text = _read(write_table(table, name))
+    assert f"no difference: {name_outcome(outcome, WHY)}" in text
+    assert "/etc" not in text
+    only = _table_no_figure(outcome, value=None, against="it", why="see /etc/x")
+    text = _read(write_table(only, name))
+    judged = outcome in (VerdictOutcome.PASS, VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE)
+    reason = "the runs cannot be paired" if judged else outcome.value
+    assert f"no difference: {reason}" in text
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("outcome", VerdictOutcome)
+def test_a_value_that_is_missing_has_its_reason(name: str, outcome: VerdictOutcome) -> None:
+    text = _read(write_table(_table_no_figure(outcome, value=None, against="", why=WHY), name))
+    assert WHY in text
+    bare = write_table(_table_no_figure(outcome, value=None, against="", why=""), name)
+    assert outcome.value in _read(bare)
+
+
+def test_csv_says_why_there_is_no_difference_next_to_a_value() -> None:
+    table = _table_no_figure(VerdictOutcome.NO_REFERENCE, value=65.0, against="", why=WHY)
+    [row] = csv.DictReader(io.StringIO(write_table(table, "csv"), newline=""))
+    assert (row["gsm8k value"], row["gsm8k no value because"]) == ("65", "")
+    assert row["gsm8k no difference because"] == f"NO REFERENCE: {WHY}"

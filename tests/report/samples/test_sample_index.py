@@ -1,4 +1,4 @@
-"""An index of samples says what reading every record says, and takes little memory."""
+"""Test the index of the samples of a run, and their places."""
 
 from __future__ import annotations
 
@@ -11,19 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.report.samples.sample_index import (
-    CATEGORIES,
-    SampleIndex,
-    order_by_chance,
-)
+from serve_eval.report.samples.place import find_place
+from serve_eval.report.samples.sample_index import CATEGORIES, SampleIndex, order_by_chance
 from serve_eval.report.samples.samples import SampleSource, read_samples
-from serve_eval.schema import (
-    Attempt,
-    Failure,
-    FailureKind,
-    Outcome,
-    Response,
-)
+from serve_eval.schema import Attempt, Failure, FailureKind, Outcome, Response
 from serve_eval.storage.journal import Record
 from serve_eval.storage.records.scores import ScoreRecord, encode
 
@@ -138,3 +129,36 @@ def test_a_sample_takes_at_most_a_hundred_bytes(tmp_path: Path) -> None:
         tracemalloc.stop()
         assert index.answers == n
     assert peaks[1] - peaks[0] < 20_000 * 100
+
+
+@pytest.mark.parametrize(
+    ("text", "extracted", "found"),
+    [
+        ("The total is 1,234 apples.", "1234", "1,234"),
+        ("90 or 190, so 90.", "90", "90"),
+        ("the answer is (b)", "B", "b"),
+        ("it is New\n York", "new york", "New\n York"),
+        ("x = -5", "-5", "-5"),
+        ("a+b", "a+b", "a+b"),
+        ("1900", "90", None),
+        ("50 and 30\n#### 80", "80.0", "80"),
+        ("that is 1,234 or -5.50.", "-5.5", "-5.50"),
+        ("some 1 234 in all", "1234.0", "1 234"),
+        ("N = 6.02e23", "6.02e+23", "6.02e23"),
+        ("0.80 and 180 and 80.05", "80.0", None),
+        ("about", "B", None),
+        ("anything", "", None),
+        ("anything", None, None),
+    ],
+)
+def test_the_last_place_as_a_word_is_found_in_any_form(
+    text: str, extracted: str | None, found: str | None
+) -> None:
+    place = find_place(text, extracted)
+    assert (None if place is None else text[place.start : place.end]) == found
+
+
+def test_lines_and_places_are_counted() -> None:
+    place = find_place("7 at first\nthen 8\n7 it is\n", "7")
+    assert place is not None
+    assert (place.start, place.line, place.lines, place.times) == (18, 3, 3, 2)

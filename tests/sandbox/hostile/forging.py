@@ -5,7 +5,7 @@ The checks of each program are false, and ask for a word that it cannot know.
 
 from __future__ import annotations
 
-from tests.sandbox.hostile.attempt import Attempt
+from tests.sandbox.hostile.run import Attempt
 
 WORD = "SECRET"
 IS_WORD = f"assert f(1) == {WORD!r}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.sandbox.hostile.attempt import Attempt
+from tests.sandbox.hostile.run import Attempt
 
 FAMILY = "EAFNOSUPPORT"
 NETWORK = [

@@ -1,9 +1,12 @@
-"""Every fault: how it is made with real servers, and what names it rightly."""
+"""List every fault and the sound deployments, made with real servers."""
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,19 +16,53 @@ from serve_eval.launchers._options import LOOPBACK
 from serve_eval.launchers._vllm.deployment import VllmSide
 from serve_eval.schema import Spec
 from tests.vllm.conftest import SIDE_PORT
-from tests.vllm.damaged_files import Damage, OtherPrompts, damage_files, round_to_four_bits
-from tests.vllm.deployments import aggregated, decoding, disaggregated
-from tests.vllm.fault_table import disturbing
-from tests.vllm.fault_table.stage import Stage
-from tests.vllm.fault_table.system import System
+from tests.vllm.deployments import PYTHON, aggregated, decoding, disaggregated
+from tests.vllm.fault_table.system import IN_FLIGHT, Stage, System
 from tests.vllm.faulty_transfer import (
     Chosen,
+    Damage,
+    OtherPrompts,
     choose_one_in,
+    damage_files,
     drop_last_block,
     foreign_blocks,
     handing_over,
     orchestrated,
+    round_to_four_bits,
 )
+
+PATIENCE_S = 60.0
+ANSWERS = 10
+"""Answers after which a server is killed."""
+
+
+def count_answers(out: Path) -> int:
+    """Return the number of answers in the folder of a run, or of the runs of several loads."""
+    return sum(len(file.read_bytes().splitlines()) for file in out.glob("**/samples/*"))
+
+
+def wait_for_answers(out: Path, number: int) -> None:
+    """Wait until a run has so many answers, or for PATIENCE_S."""
+    deadline = time.monotonic() + PATIENCE_S
+    while count_answers(out) < number and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def _list_processes() -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the number and the command line of each process; others may end at any time."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with suppress(OSError):
+                yield int(folder.name), (folder / "cmdline").read_bytes().split(b"\0")
+
+
+def kill_when_asked(url: str, out: Path) -> None:
+    """Kill the server at an address after the first answers of a run."""
+    port = url.rpartition(":")[2].encode()
+    [pid] = [pid for pid, words in _list_processes() if words[0] == bytes(PYTHON) and port in words]
+    wait_for_answers(out, ANSWERS)
+    os.kill(pid, signal.SIGKILL)
+
 
 NEVER_ACCEPTED = {"model": "bad_drafts.BadDrafts", "num_speculative_tokens": 3}
 OTHER_TEMPLATE = (
@@ -126,7 +163,7 @@ def _killed(stage: Stage) -> Iterator[System]:
         context, decode = (stage.server("killed", name) for name in PAIR_NAMES)
         with orchestrated(context, [decode]) as url:
             servers = _name(context, decode)
-            kill = partial(disturbing.kill_when_asked, context)
+            kill = partial(kill_when_asked, context)
             yield System(a=stage.sound, b=url, servers=servers, prompts=MANY, disturb=kill)
 
 
@@ -140,7 +177,7 @@ def _restarted(stage: Stage) -> Iterator[System]:
         servers = _name(context, stage.root("decode"))
 
         def restart(out: Path) -> None:
-            disturbing.wait_for_answers(out, MANY // 3)
+            wait_for_answers(out, MANY // 3)
             stage.running.stop("decode")
             stage.running.start(decode=other)
 
@@ -178,4 +215,42 @@ FAULTS: Mapping[str, Fault] = {
     "no draft accepted": Fault(
         lambda s: _alone(s, aggregated(speculative=NEVER_ACCEPTED), "speculation")
     ),
+}
+
+
+PROMPTS = 150
+
+
+@contextmanager
+def _pairs(
+    stage: Stage, context: int, generation: int, in_flight: int = IN_FLIGHT
+) -> Iterator[System]:
+    sides = {
+        "context_servers": VllmSide(num_instances=context),
+        "generation_servers": VllmSide(num_instances=generation),
+    }
+    with stage.up(pair=disaggregated(**sides)):
+        names = [f"context_{i}" for i in range(context)]
+        names += [f"generation_{i}" for i in range(generation)]
+        servers = {name: stage.server("pair", name) for name in names}
+        url = stage.running["pair"].base_url
+        yield System(a=stage.sound, b=url, servers=servers, prompts=PROMPTS, in_flight=in_flight)
+
+
+@contextmanager
+def _one(stage: Stage, spec: Spec, expect: str, shots: int = 0) -> Iterator[System]:
+    with stage.up(one=spec):
+        url = stage.running["one"].base_url
+        yield System(a=stage.sound, b=url, expect=expect, prompts=PROMPTS, shots=shots)
+
+
+SOUND: Mapping[str, Fault] = {
+    "sound, 1 + 1": Fault(lambda s: _pairs(s, 1, 1)),
+    "sound, 1 + 2": Fault(lambda s: _pairs(s, 1, 2)),
+    "sound, 2 + 2": Fault(lambda s: _pairs(s, 2, 2)),
+    "sound, compiled": Fault(lambda s: _one(s, aggregated(eager=False), "")),
+    "sound, prefix cache on": Fault(
+        lambda s: _one(s, aggregated(prefix_caching=True), "prefix_cache", shots=2)
+    ),
+    "sound, 64 in flight": Fault(lambda s: _pairs(s, 1, 1, in_flight=64)),
 }

@@ -1,17 +1,20 @@
-"""Run trials of the commands on a system that is up."""
+"""Run trials, keep their results in a file, and print them as tables.
+
+measured.jsonl has the trials of docs/real-faults.md.
+"""
 
 from __future__ import annotations
 
 import re
+import statistics
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
-from tests.vllm.fault_table import kept
-from tests.vllm.fault_table.causes import CAUSES
-from tests.vllm.fault_table.commands import COMMANDS
-from tests.vllm.fault_table.kept import RESULTS, Found
+import msgspec
+
+from tests.vllm.fault_table.commands import CAUSES, COMMANDS, USAGE
 from tests.vllm.fault_table.system import System
 
 
@@ -21,7 +24,7 @@ def is_done(top: Path, name: str, trial: int, commands: Collection[str]) -> bool
 
 
 def _find_done(top: Path, name: str, trial: int) -> set[str]:
-    found = kept.read(top / RESULTS)
+    found = read(top / RESULTS)
     return {one.command for one in found if (one.system, one.trial) == (name, trial)}
 
 
@@ -53,6 +56,90 @@ def run_trial(name: str, system: System, trial: int, commands: Collection[str], 
             tokens=after[1] - before[1],
             seconds=took,
         )
-        kept.add(top / RESULTS, found)
+        add(top / RESULTS, found)
         short = f"{name} | {trial} | {command} | {told.code} {found.found} | {took:.0f} s"
         print(short, file=sys.stderr, flush=True)
+
+
+RESULTS = "found.jsonl"
+MEASURED = Path(__file__).with_name("measured.jsonl")
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """Keep the result of one command in one trial.
+
+    `found`: the command accuses the deployment, or names the fault. `named`: it says where the
+    fault is (None: the command has no name for it).
+    """
+
+    system: str
+    trial: int
+    command: str
+    code: int
+    found: bool
+    named: bool | None
+    requests: float
+    tokens: float
+    seconds: float
+
+
+def read(file: Path) -> list[Found]:
+    """Return the results so far."""
+    lines = file.read_bytes().splitlines() if file.exists() else []
+    return [msgspec.json.decode(line, type=Found) for line in lines]
+
+
+def add(file: Path, found: Found) -> None:
+    """Append a result."""
+    with file.open("ab") as out:
+        out.write(msgspec.json.encode(found) + b"\n")
+
+
+def print_tables(found: Sequence[Found], systems: Iterable[str]) -> None:
+    """Print what each command found of each system, then what a trial took, if it sent requests.
+
+    Systems without results are left out.
+    """
+    order = [name for name in systems if any(one.system == name for one in found)]
+    _print_rows(found, order, list(COMMANDS), _describe)
+    print()
+    asking = [c for c in COMMANDS if any(one.requests for one in found if one.command == c)]
+    _print_rows(found, order, asking, _describe_costs)
+
+
+def _print_rows(
+    found: Sequence[Found],
+    order: Sequence[str],
+    commands: Sequence[str],
+    describe: Callable[[Sequence[Found]], str],
+) -> None:
+    print(f"| system | {' | '.join(commands)} |")
+    print("|---" * (len(commands) + 1) + "|")
+    for name in order:
+        own = [one for one in found if one.system == name and one.code != USAGE]
+        cells = [describe([one for one in own if one.command == c]) for c in commands]
+        print(f"| {name} | {' | '.join(cells)} |")
+
+
+def _describe(found: Sequence[Found]) -> str:
+    """Return "found / named of trials"."""
+    if not found:
+        return "-"
+    hits, named = sum(one.found for one in found), [one.named for one in found]
+    if None in named:
+        return f"{hits} of {len(found)}"
+    return f"{hits} / {sum(map(bool, named))} of {len(found)}"
+
+
+def _describe_costs(found: Sequence[Found]) -> str:
+    """Return "requests / tokens / seconds", the medians of the trials.
+
+    A server that was killed takes its counters with it: "?" if less than nothing is left.
+    """
+    if not found:
+        return "-"
+    medians = (
+        statistics.median(getattr(one, what) for one in found)
+        for what in ("requests", "tokens", "seconds")
+    )
+    return " / ".join("?" if one < 0 else f"{one:,.0f}" for one in medians)

@@ -34,7 +34,7 @@ from serve_eval.workflows.attribute.attribute import (
     worker,
 )
 from tests.cli.command import serve_eval
-from tests.standin.in_process import Deployed, deployed
+from tests.standin.deployments import Deployed, deployed
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,18 @@ from serve_eval.launchers._embedded.damage import Damage
 from serve_eval.plugins.scope import scope
 from serve_eval.schema import LaunchContext
 from serve_eval.workflows.bisect.configurations import Configurations
-from tests.workflows.bisect import on_standin
-from tests.workflows.bisect.breaking import OPTIONS, STEPS, build_options, build_steps
-from tests.workflows.bisect.on_standin import two_gpus
-from tests.workflows.bisect.trial import HEADER, TrialFile, tell_case, try_both
+from tests.workflows.bisect import searches
+from tests.workflows.bisect.searches import (
+    HEADER,
+    OPTIONS,
+    STEPS,
+    TrialFile,
+    build_options,
+    build_steps,
+    tell_case,
+    try_both,
+    two_gpus,
+)
 
 TRIALS, SAMPLES, SAMPLES_EMBEDDED = 20, 500, 200
 BITS: Damage = "int3"
@@ -87,10 +95,10 @@ def build(
     drawing = random.Random(f"{case.name}:{seed}")
     more: dict[str, Any]
     if standin is not None:
-        breaks = tuple(drawing.sample([*on_standin.BROKEN], case.culprits))
+        breaks = tuple(drawing.sample([*searches.BROKEN], case.culprits))
         order_seed = drawing.randrange(10**6)
         more = {"damage": STANDIN_DAMAGE, "flip_rate": 0.06, "order_seed": order_seed}
-        return on_standin.build(standin, breaks, samples=STANDIN_SAMPLES, **more), breaks
+        return searches.build(standin, breaks, samples=STANDIN_SAMPLES, **more), breaks
     more = {
         "damage": case.damage,
         "order_seed": drawing.randrange(10**6),

@@ -11,7 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from serve_eval.workflows.collect.document import COLUMNS, CollectedRow, write_csv
+from serve_eval.report.ci_result import CiState
+from serve_eval.workflows.collect.document import COLUMNS, CollectedRow, make_document, write_csv
 from serve_eval.workflows.collect.trtllm_log import read_trtllm_log
 from tests.cli.command import serve_eval
 
@@ -303,3 +304,19 @@ def test_runs_and_logs_of_a_folder_are_collected(
         "runs", "export", "all/a", "--format", "csv"
     ).stdout  # a row for each deployment
     assert wide.startswith("model,")
+
+
+def test_the_verdict_in_a_suite_counts_and_a_row_without_one_is_skipped() -> None:
+    rows = [
+        CollectedRow(source="s/a", kind="run", task="t", verdict="PASS", suite_verdict="FAIL"),
+        CollectedRow(source="s/a", kind="run", task="u", verdict="PASS", value=1.0),
+        CollectedRow(source="x.log", kind="trtllm-eval", metric="bleu", value=1.0),
+    ]
+    document = make_document(rows, ["warning: one was left out"], [Path("s"), Path("x.log")], None)
+    [one] = document.conclusions
+    assert one.figures == "3 rows of 1 run and 1 result of a log"
+    assert one.statements[0].text == "1 FAIL, 1 NOT JUDGED, 1 PASS"
+    states = [case.state for case in document.cases]
+    assert states == [CiState.FAILURE, CiState.PASSED, CiState.SKIPPED]
+    assert document.warnings == ["one was left out"]
+    assert document.commands == ["serve-eval runs export s --format table"]

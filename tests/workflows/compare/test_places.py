@@ -1,4 +1,4 @@
-"""The places at which flips first differ, and the sentence that reads them."""
+"""Test the places at which flips first differ, and the sentences that show them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evidence.agreement.answer_pairs import first_difference
 from serve_eval.evidence.agreement.answer_texts import is_clear
 from serve_eval.report.document import print_document
+from serve_eval.report.run.conclusions import make_statements
 from serve_eval.schema import (
     Agreement,
     Comparison,
@@ -33,6 +34,7 @@ from serve_eval.verdicts.exit_code import FAIL
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.divergence import draw_places, find_places
 from serve_eval.workflows.compare.document import make_document
+from serve_eval.workflows.compare.rows import describe_flip
 from serve_eval.workflows.compare.verdict import compare_folders
 from serve_eval.workflows.diagnose.finding import list_leading
 from serve_eval.workflows.diagnose.story import diagnose
@@ -356,3 +358,25 @@ def test_a_comparison_of_an_older_version_is_read(plan: Plan, tmp_path: Path) ->
     assert (task.own, task.places, task.text_places) == ((None, None), None, None)
     assert task.flips == found.tasks[0].flips
     assert not any("answers differ" in line for line in _print(old, tmp_path))
+
+
+@pytest.mark.parametrize("id_", ["test-1", "a: b", "cases: 2 -> 3"])
+@pytest.mark.parametrize(
+    ("answer", "said"), [("8", "B answered 8"), (None, "B answered nothing readable")]
+)
+def test_a_flip_names_the_answer_of_each_side_and_leads_to_its_sample(
+    id_: str, answer: str | None, said: str
+) -> None:
+    flip = Flip(
+        id=id_,
+        scores=(1.0, 0.0),
+        answers=("6", answer),
+        target="6",
+        texts=("6", answer or ""),
+        first_difference=None,
+    )
+    [row] = describe_flip("gsm8k", flip)
+    assert row == ("e.g.", f"{id_}: A answered 6, {said}, expected 6 (scores 1 and 0)")
+    [statement] = make_statements([row], "gsm8k")
+    assert statement.href.startswith("#sample=gsm8k%2F")
+    assert "answered" not in statement.href

@@ -1,4 +1,4 @@
-"""An endpoint that answers word problems rightly but for one fault, and runs against it."""
+"""Answer word problems rightly but for one fault, and make what diagnose says of its runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from typing import Any
 from serve_eval.client.wire_format.response_head import CONTEXT_SERVER, GENERATION_SERVER
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.protocol.shared import build_task
+from serve_eval.report.document import Document, list_statements
 from serve_eval.schema import DataRoots, Endpoint, Limits, Plan, Prompt, Report, Spec
+from serve_eval.workflows.diagnose.document import make_document
+from serve_eval.workflows.diagnose.judged import list_outcomes, read_folder
+from serve_eval.workflows.diagnose.story import diagnose_read
 from tests.scripted_server import (
     HttpRequest,
     Reply,
@@ -205,3 +209,16 @@ def run(
             )
 
     return asyncio.run(evaluated())
+
+
+def make_document_of(folder: Path) -> Document:
+    """Return the document of the diagnosis of a folder."""
+    answers = read_folder(folder)
+    return make_document(diagnose_read(answers), list_outcomes(answers), folder)
+
+
+def list_lines(folder: Path) -> list[str]:
+    """Return the statements of that document, each behind its label, and its next commands."""
+    document = make_document_of(folder)
+    rows = [f"{row.label}: {row.text}" for row in list_statements(document)]
+    return [*rows, *(f"next: {command}" for command in document.commands)]

@@ -16,8 +16,16 @@ from serve_eval.workflows.diagnose.breakdown import (
 from serve_eval.workflows.diagnose.extraction import fold
 from serve_eval.workflows.diagnose.story import diagnose
 from tests.cli.command import serve_eval
-from tests.workflows.diagnose.server import Act, Asked, Said, Server, answers_to, plan_for, run
-from tests.workflows.diagnose.shown import make_document_of
+from tests.workflows.diagnose.server import (
+    Act,
+    Asked,
+    Said,
+    Server,
+    answers_to,
+    make_document_of,
+    plan_for,
+    run,
+)
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 

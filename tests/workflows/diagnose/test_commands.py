@@ -1,7 +1,8 @@
-"""Commands that findings suggest are quoted for a shell, and they quote no secrets."""
+"""Test that the commands that findings suggest run as they stand, without secrets."""
 
 from __future__ import annotations
 
+import random
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +14,13 @@ from serve_eval.errors import RunFolderError
 from serve_eval.schema import Attempt, Failure, FailureKind, Outcome, Plan, Response, Spec, Usage
 from serve_eval.storage.records.scores import ScoreRecord
 from serve_eval.workflows.diagnose.asked import AskedSample
+from serve_eval.workflows.diagnose.breakdown import describe_verify, name_good
+from serve_eval.workflows.diagnose.causes import is_command
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.run_rules import findings
 from serve_eval.workflows.diagnose.story import diagnose
+from tests.workflows.diagnose.test_levels import healthy
 
 ID, FOLDER = "a b;'$(id)", Path("my runs/it's")
 
@@ -129,3 +133,39 @@ def test_a_suite_without_any_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     with pytest.raises(RunFolderError, match="holds no run"):
         diagnose(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("advice", "whole"),
+    [
+        ("serve-eval show 'my runs/a' test-1", True),
+        ("serve-eval judge --rescore a --set t.filter=flexible-extract", True),
+        ("serve-eval verify http://a:8000/v1 http://b:8000/v1", True),
+        ("serve-eval verify GOOD http://b:8000/v1", False),
+        ("serve-eval smoke URL", False),
+        ("serve-eval check invariants http://b:8000/v1, rows cold and warm", False),
+        ("serve-eval serve simulated --detach; then: serve-eval verify GOOD URL", False),
+        ("serve-eval show a --task t --capsule ID", False),
+        ("the same serve-eval compare command with -o c", False),
+        ("--set t.max_tokens=64", False),
+        ("read the server's log", False),
+        ("", False),
+    ],
+)
+def test_a_command_has_no_words_of_advice_and_nothing_to_replace(advice: str, whole: bool) -> None:
+    assert is_command(advice) is whole
+
+
+def _make_run(launcher: str) -> Evidence:
+    run = healthy(random.Random(1), 20)
+    plan = replace(run.plan, launcher=Spec(name=launcher))
+    return replace(run, plan=plan, folder=Path("out"))
+
+
+def test_a_server_that_ended_with_its_run_is_not_asked() -> None:
+    """Fails if a launched run counts as one of an endpoint that the user keeps."""
+    gone, there = _make_run("simulated"), _make_run("external")
+    assert (gone.address, name_good(gone), is_command(gone.attribute)) == ("URL", "GOOD", False)
+    assert is_command(there.attribute)
+    assert not is_command(describe_verify(gone, "http://a:8000/v1"))
+    assert describe_verify(gone, "http://a:8000/v1").startswith("serve-eval serve simulated ")

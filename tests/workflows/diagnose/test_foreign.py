@@ -17,9 +17,8 @@ from serve_eval.workflows.diagnose.finding import ALPHA, Finding
 from serve_eval.workflows.diagnose.foreign import foreign_answers
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer
 from tests.workflows.diagnose.foreign_runs import Content, draw_content, draw_run, to_run
-from tests.workflows.diagnose.server import Server, answers_to, plan_for, run, sound
-from tests.workflows.diagnose.shown import list_lines
-from tests.workflows.invariants.canary_server import Exchange
+from tests.workflows.diagnose.server import Server, answers_to, list_lines, plan_for, run, sound
+from tests.workflows.invariants.faulty_servers import Exchange
 
 
 def found_in(evidence: Evidence) -> list[Finding]:

@@ -38,11 +38,12 @@ from tests.workflows.diagnose.server import (
     Said,
     Server,
     answers_to,
+    list_lines,
+    make_document_of,
     plan_for,
     run,
     sound,
 )
-from tests.workflows.diagnose.shown import list_lines, make_document_of
 
 
 def half(asked: Asked) -> bool:

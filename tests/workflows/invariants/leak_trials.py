@@ -21,7 +21,7 @@ from serve_eval.workflows.diagnose.evidence import read
 from serve_eval.workflows.diagnose.run_rules import findings
 from serve_eval.workflows.invariants.canaries.story import check_canaries
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer
-from tests.workflows.invariants.canary_server import Exchange, copier
+from tests.workflows.invariants.faulty_servers import Exchange, copier
 
 TRIALS, REQUESTS, PROBLEMS = 20, 400, 400
 SHARES = (0.0, 0.01, 0.02, 0.1)

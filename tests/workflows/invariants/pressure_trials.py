@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from serve_eval.schema import Invariants
-from tests.workflows.invariants.cache_server import (
+from tests.workflows.invariants.faulty_servers import (
     BlockCache,
     CacheFault,
     CacheServer,

@@ -53,7 +53,7 @@ from tests.scripted_server import (
     fail,
     stream,
 )
-from tests.workflows.invariants.canary_server import Exchange, copier
+from tests.workflows.invariants.faulty_servers import Exchange, copier
 
 N = 84
 

@@ -23,7 +23,7 @@ from serve_eval.workflows.invariants.caching import fill, make_text
 from serve_eval.workflows.invariants.document import make_document
 from tests.cli.command import serve_eval
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail
-from tests.workflows.invariants.cache_server import (
+from tests.workflows.invariants.faulty_servers import (
     BlockCache,
     CacheServer,
     check_server,

@@ -1,4 +1,4 @@
-"""The tests over loads, on made-up answers: what is accused, and what is not."""
+"""Test the rules over loads on made-up answers, and the words for loads that break."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
+from serve_eval.evidence.agreement.self_flips import name_loads
 from serve_eval.schema import LoadPoint, LoadTask, Metric, Outcome
 from serve_eval.storage.records.scores import ScoreRecord
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
@@ -23,6 +24,7 @@ from serve_eval.workflows.load.judging import (
     judge_tasks,
     weigh_changes,
 )
+from serve_eval.workflows.load.story import count_halvings, halve
 
 PROMPTS = 200
 LOADS = (1, 4, 16, 64)
@@ -244,3 +246,37 @@ def test_many_passages_still_show_a_broken_load() -> None:
     spoilt: Scores = [0.0 if i % 10 == 0 else 1.0 for i in range(PROMPTS)]
     [task] = _judge({1: RIGHT, 64: spoilt}, passage=10)
     assert task.broken == (64,)
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({16, 64}, "broken from 16 on"),
+        ({64}, "broken from 64 on"),
+        ({4}, "broken only at 4"),
+        ({1}, "broken only at 1"),
+        ({1, 4}, "broken up to 4"),
+        ({4, 64}, "broken at 4 and 64"),
+        ({1, 4, 16, 64}, "broken at all loads"),
+        (set(), "nothing found"),
+    ],
+)
+def test_the_pattern_of_the_loads_is_named(bad: set[int], words: str) -> None:
+    assert name_loads(LOADS, bad) == words
+
+
+def test_loads_without_a_proof_of_their_own_are_told_apart() -> None:
+    assert name_loads(LOADS, {16, 64}, likely={64}) == (
+        "broken from 16 on; likely at 64, not proved alone"
+    )
+    assert name_loads(LOADS, {16}, unclear={64}) == "broken from 16 on; not decided at 64"
+
+
+def test_a_bisection_ends_at_neighbours_after_few_loads() -> None:
+    for first in range(2, 257):
+        low, high, asked = 1, 256, 0
+        while (middle := halve(low, high)) is not None:
+            asked += 1
+            low, high = (low, middle) if middle >= first else (middle, high)
+        assert high == first
+        assert asked <= count_halvings(1, 256) <= 11

@@ -30,7 +30,7 @@ from serve_eval.workflows.servers import daemon, held_servers
 from serve_eval.workflows.servers.held_servers import TEXT_BYTES, Held
 from serve_eval.workflows.servers.reuse import attach
 from serve_eval.workflows.suite.execution import evaluate_suite
-from tests.standin.process import environment
+from tests.standin.deployments import environment
 
 MODEL = "my-org/my-model"
 SECRET = "hf_4f1b7c09"

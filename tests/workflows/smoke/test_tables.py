@@ -1,4 +1,4 @@
-"""Whole tables of smoke tests, of our own endpoints and of imitations of other servers.
+"""Test whole tables of smoke tests, of our own endpoints and of other servers.
 
 Our own are the stand-in in both flavours, the simulated endpoint and the embedded model. Tables of
 real servers of other projects are in tests/peers.
@@ -15,15 +15,18 @@ from typing import NamedTuple
 import pytest
 import yaml
 
+from serve_eval.checks.row import CheckOutcome
 from serve_eval.launchers import embedded
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.launchers._standin.options import Flavour
 from serve_eval.schema import LaunchContext
 from serve_eval.workflows.smoke import smoke
 from serve_eval.workflows.smoke.smoke import Smoke
-from tests.standin.process import environment, free_port, running, wait_healthy
+from tests.scripted_server import ScriptedServer, answer, json_reply, raw, version
+from tests.sglang_server import SglangServer
+from tests.standin.deployments import environment, free_port, running, wait_healthy
 from tests.workflows.smoke.server import Quirks, create
-from tests.workflows.smoke.trying import smoke_at, smoke_of
+from tests.workflows.smoke.trying import by_name, smoke_at, smoke_of
 
 FAIL, UNSUPPORTED = "FAIL", "UNSUPPORTED"
 CONTEXT = 12000
@@ -315,3 +318,36 @@ def test_a_server_that_does_what_another_is_known_to_do(name: str) -> None:
     done = smoke_of(create(quirks), model="m", context_tokens=9000)
     assert no_pass(done) == PLAIN | rows
     assert done.exit_code == int(FAIL in rows.values())
+
+
+ROWS = ("health", "version", "models")
+
+
+def _rows(server: SglangServer) -> dict[str, tuple[CheckOutcome, str]]:
+    found = by_name(smoke_of(server.server, only=ROWS))
+    return {name: (found[name].outcome, found[name].told) for name in ROWS}
+
+
+def test_its_routes_are_asked() -> None:
+    assert _rows(SglangServer()) == {
+        "health": (CheckOutcome.PASS, "HTTP 200, also /health_generate"),
+        "version": (CheckOutcome.PASS, "0.5.23"),
+        "models": (CheckOutcome.PASS, "1 listed, including m"),
+    }
+
+
+def test_an_engine_that_makes_no_token_fails_though_its_front_is_healthy() -> None:
+    outcome, told = _rows(SglangServer(healthy=False))["health"]
+    assert (outcome, told) == (CheckOutcome.FAIL, "/health_generate: HTTP 503: an empty body")
+
+
+def test_an_older_one_tells_its_version_too() -> None:
+    assert _rows(SglangServer(older=True))["version"] == (CheckOutcome.PASS, "0.5.23")
+
+
+def test_other_servers_are_not_asked_for_its_routes() -> None:
+    listed = {"data": [{"id": "m", "owned_by": "vllm"}]}
+    routes = {"/v1/models": json_reply(listed), "/version": version("0.32.0"), "/health": raw()}
+    other = ScriptedServer([answer("Hi")], routes=routes)
+    assert by_name(smoke_of(other, only=ROWS))["version"].told == "0.32.0"
+    assert not {"/health_generate", "/server_info"} & {one.path for one in other.requests}

@@ -1,13 +1,29 @@
+"""Test the runs of a matrix: their names, the patterns that match them, and their endpoints."""
+
 from __future__ import annotations
 
+import asyncio
+import os
 import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import PlanError
+from serve_eval.evaluation.endpoint import launch as endpoints
+from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
+from serve_eval.plan.prepared_task import PreparedTask
+from serve_eval.protocol.shared import build_task
+from serve_eval.schema import AccuracySpec, DataRoots, Endpoint, Plan, Spec, SuiteReport, SuiteRun
+from serve_eval.schema.media import prompt_sha256
+from serve_eval.workflows.suite.execution import evaluate_suite
+from serve_eval.workflows.suite.file import read
 from serve_eval.workflows.suite.matrix import (
     AxisValue,
     Layer,
@@ -18,6 +34,7 @@ from serve_eval.workflows.suite.matrix import (
     slug,
     unique,
 )
+from serve_eval.workflows.suite.suite_form import matches
 from serve_eval.yaml_source import YamlDocument, parse
 
 VALUES = st.one_of(st.text(), st.integers(), st.floats(allow_nan=False), st.booleans(), st.none())
@@ -161,3 +178,168 @@ def test_a_value_that_tells_only_tasks_gives_its_name_to_them() -> None:
     assert [one.layer.task_label for one in found["model"]] == ["", ""]
     twice, _ = _axes("matrix: {tasks: [mmlu, [mmlu]]}")
     assert [one.layer.task_label for one in twice["tasks"]] == ["mmlu", "mmlu-2"]
+
+
+RUN = SuiteRun(
+    name="large-fp8",
+    plan=Plan(
+        model="org/large",
+        launcher=Spec(name="external", options={"base_url": "http://host:8000/v1"}),
+        tasks=(Spec(name="mmlu"), Spec(name="gsm8k")),
+        accuracy_spec=AccuracySpec(quant_algo="FP8"),
+    ),
+    attributes={"size": 70, "moe": False},
+)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "held"),
+    [
+        ({"model": "org/large"}, True),
+        ({"model": "org/Large"}, False),
+        ({"model": ["org/small", "org/large"]}, True),
+        ({"name": "large-fp8", "task": "mmlu"}, True),
+        ({"name": "large-fp8", "task": "gsm8k"}, False),
+        ({"task": ["gsm8k", "mmlu"]}, True),
+        ({"endpoint": "host:8000"}, True),
+        ({"endpoint": "http://host:8000/v1/completions"}, True),
+        ({"endpoint": "external"}, True),
+        ({"endpoint": ["simulated", "host:8001"]}, False),
+        ({"accuracy_spec": {"quant_algo": "FP8"}}, True),
+        ({"accuracy_spec": {"quant_algo": "FP8", "kv_cache_quant_algo": None}}, True),
+        ({"accuracy_spec": {"quant_algo": None}}, False),
+        ({"accuracy_spec": {"dtype": "auto"}}, True),
+        ({"attributes": {"size": "70"}}, True),
+        ({"attributes": {"size": 70, "moe": False}}, True),
+        ({"attributes": {"size": 7}}, False),
+        ({"attributes": {"colour": "None"}}, False),
+        ({"model": "org/large", "attributes": {"moe": True}}, False),
+    ],
+)
+def test_every_key_of_a_pattern_must_hold(pattern: dict[str, Any], held: bool) -> None:
+    assert matches(pattern, RUN, "mmlu") is held
+
+
+def test_without_a_task_only_the_run_is_asked_about() -> None:
+    assert matches({"task": "gpqa", "model": "org/large"}, RUN)
+    assert not matches({"task": "gpqa", "model": "org/small"}, RUN)
+
+
+CHAT = {"num_samples": 30, "apply_chat_template": True}
+SUITE = """\
+defaults:
+  dataset_root: {data}
+  references_dir: {references}
+  allow_mismatch: [apply_chat_template, stop]
+  tasks: [{{gsm8k: {{num_samples: 30, apply_chat_template: true}}}}]
+plans:
+  - {{name: first, model: org/first, launcher: {{name: simulated, accuracy: 0.9}}}}
+  - {{name: studio, model: studio, base_url: "{studio}", connection: {{api_key_env: ""}}}}
+  - {{name: second, model: org/second, launcher: {{name: simulated, accuracy: 0.9}}}}
+  - name: hosted
+    model: hosted
+    base_url: "{hosted}"
+    connection: {{api_key_env: HOSTED_KEY, max_tokens_field: max_completion_tokens}}
+    limits: {{concurrency: 4}}
+  - {{name: first-again, model: org/first, seed: 1, launcher: {{name: simulated, accuracy: 0.9}}}}
+"""
+
+
+def _answers(file: Path, data_root: Path) -> Path:
+    """Write the right answer to each question of the suite, for a running server."""
+    task = build_task(Spec(name="gsm8k", options=CHAT))
+    lines = []
+    for sample in task.load(DataRoots(roots=(data_root,)), 30).samples:
+        right, wrong = task.answers(sample)
+        entry = {
+            "sha256": prompt_sha256(sample.prompt),
+            "right": right,
+            "wrong": wrong,
+            "probability": 1.0,
+        }
+        lines.append(msgspec.json.encode(entry))
+    file.write_bytes(b"\n".join(lines) + b"\n")
+    return file
+
+
+class Launched:
+    """The usual launchers, with a record of when their processes start and end."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.up: dict[int, str] = {}
+
+    @asynccontextmanager
+    async def launch(
+        self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path
+    ) -> AsyncIterator[Endpoint]:
+        assert not self.up, "the previous one has not ended"
+        async with endpoints.launch(plan, prepared, folder) as endpoint:
+            self.events.append(f"{plan.launcher.name} {plan.model}")
+            if plan.launcher.name != "external":
+                self.up[int(str(endpoint.info.pid))] = str(plan.model)
+            yield endpoint
+        for pid in list(self.up):
+            assert not Path(f"/proc/{pid}/cmdline").exists()
+            self.events.append(f"end {self.up.pop(pid)}")
+
+
+async def _evaluate(
+    tmp_path: Path, data_root: Path, launched: Launched, seen: dict[str, Any]
+) -> SuiteReport:
+    configs = {
+        "studio": SimulatorConfig(
+            answers=tmp_path / "answers", model="studio", no_completions=True, record=True
+        ),
+        "hosted": SimulatorConfig(
+            answers=tmp_path / "answers", model="hosted", api_key="right", record=True
+        ),
+    }
+    async with AsyncExitStack() as stack:
+        urls = {}
+        for name, config in configs.items():
+            app = create_app(config)
+            urls[name], seen[name] = await stack.enter_async_context(serve(app)), app[STATS]
+        file = tmp_path / "suite.yaml"
+        file.write_text(SUITE.format(data=data_root, references=tmp_path / "references", **urls))
+        environ = {**os.environ, "HOSTED_KEY": "right", "OPENAI_API_KEY": "of-another"}
+        suite = read(file, environ)
+        return await evaluate_suite(
+            suite, tmp_path / "out", environ=environ, launching=launched.launch
+        )
+
+
+def test_each_model_is_asked_at_its_own_endpoint_and_each_server_starts_and_ends_once(
+    tmp_path: Path, data_root: Path
+) -> None:
+    (tmp_path / "references").mkdir()
+    rows = [
+        f"{model}:\n  - accuracy: 90.0\n"
+        for model in ("org/first", "org/second", "studio", "hosted")
+    ]
+    (tmp_path / "references/gsm8k.yaml").write_text("".join(rows))
+    _answers(tmp_path / "answers", data_root)
+    launched, seen = Launched(), dict[str, Any]()
+    report = asyncio.run(_evaluate(tmp_path, data_root, launched, seen))
+    assert launched.events == [
+        "simulated org/first",
+        "end org/first",
+        "external studio",
+        "simulated org/second",
+        "end org/second",
+        "external hosted",
+    ]
+    assert {row.run: row.outcome.value for row in report.rows} == dict.fromkeys(
+        ("first", "studio", "second", "hosted", "first-again"), "PASS"
+    )
+    assert report.exit_code == 0
+    for name, keys, field in (
+        ("studio", {None}, "max_tokens"),
+        ("hosted", {"Bearer right"}, "max_completion_tokens"),
+    ):
+        stats = seen[name]
+        assert {headers.get("Authorization") for headers in stats.headers} == keys
+        assert {body["model"] for body in stats.bodies} == {name}
+        assert all(field in body and "messages" in body for body in stats.bodies)
+        assert len(stats.bodies) >= 30
+    assert seen["hosted"].max_concurrent <= 4

@@ -1,4 +1,4 @@
-"""Test which floors `serve-eval verify` measures, uses and refuses, through real sockets."""
+"""Test which floors `serve-eval verify` measures by siblings, uses or refuses."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -140,3 +141,166 @@ def test_without_a_floor_a_clear_difference_ends_the_command(tmp_path: Path) -> 
     near = _run(servers, "--notify-text", line, "-o", tmp_path / "3")
     assert near.returncode == 3
     assert "FOUR-BIT" not in line.read_text() + near.stdout
+
+
+MODEL = ("--model", "m")
+
+
+def _run_siblings(servers: list[ModelServer], siblings: list[ModelServer], *words: object) -> Any:
+    with ExitStack() as stack:
+        urls = [stack.enter_context(one.server.serve_in_thread()) for one in servers]
+        for one in siblings:
+            urls += ["--sibling", stack.enter_context(one.server.serve_in_thread())]
+        return serve_eval("verify", *urls, *MODEL, *words)
+
+
+def _read(folder: Path) -> Any:
+    return json.loads((folder / "verification.json").read_text())
+
+
+def test_a_replica_as_sibling_accuses_no_healthy_server(tmp_path: Path) -> None:
+    a, b = ModelServer(name="a"), ModelServer(name="b", numerics=0.01)
+    ran = _run_siblings([a, b], [ModelServer(name="s")], "-v", "-o", tmp_path)
+    told = " ".join((ran.stdout + ran.stderr).split())
+    assert ran.returncode == 3, told
+    assert _read(tmp_path)["sides"][0]["outcome"] == "UNDECIDED"
+    assert "the sibling differs by at most 0 nat, as replicas do" in told
+    assert "a sibling on other hardware or with another batch size or engine version" in told
+    assert "raise --probes" not in told
+    assert len(b.server.asked) < 30
+    assert "limits: noise 0, floor 0 nat" in told
+
+
+def test_a_tiny_floor_is_printed_with_its_size(tmp_path: Path) -> None:
+    """Compiled against eager on vLLM, with a replica as sibling, was ANOTHER at 6e-06 nat."""
+    a, b = ModelServer(name="a"), ModelServer(name="b", numerics=2e-5)
+    ran = _run_siblings([a, b], [ModelServer(name="s", numerics=2e-6)], "-o", tmp_path)
+    assert ran.returncode == 3
+    floor = _read(tmp_path)["floor"]
+    assert 1e-6 < floor < 2e-5
+    assert f"floor of {floor:.2g} nat" in " ".join(ran.stdout.split())
+    assert "e-06" in ran.stdout
+    assert "0.0000" not in ran.stdout
+
+
+def test_one_outlier_of_the_sibling_does_not_hide_four_bit_weights(tmp_path: Path) -> None:
+    sibling = ModelServer(name="s", numerics=NUMERICS, foreign=0.04)
+    ran = _run_siblings(
+        [ModelServer(name="a"), ModelServer(name="b", numerics=0.3)], [sibling], "-o", tmp_path
+    )
+    assert ran.returncode == 1, ran.stdout
+    [side] = _read(tmp_path)["sides"]
+    assert side["outcome"].startswith("ANOTHER")
+    assert side["further"] > 0.7 * side["compared"]
+    assert "probes are more than 2 times as far away as the sibling" in " ".join(ran.stdout.split())
+
+
+def test_siblings_may_be_several(tmp_path: Path) -> None:
+    siblings = [ModelServer(name=name, numerics=NUMERICS) for name in "st"]
+    a, b = ModelServer(name="a"), ModelServer(name="b", numerics=NUMERICS)
+    file = tmp_path / "floor.json"
+    made = _run_siblings([a], siblings, "--register", file, "--probes", 60)
+    assert made.returncode == 0, made.stderr
+    assert "of 2 siblings" in " ".join(made.stdout.split())
+    first = json.loads(file.read_text())["probes"][0]
+    assert first["sibling"]["tokens"] != first["siblings"][0]["tokens"]
+    sound = _run_siblings([b], [], "--reference", file, "-o", tmp_path / "1")
+    assert sound.returncode == 0, sound.stdout
+    assert _read(tmp_path / "1")["siblings"] == 2
+    bad = _run_siblings(
+        [ModelServer(name="b", numerics=0.3)], [], "--reference", file, "-o", tmp_path / "2"
+    )
+    assert bad.returncode == 1, bad.stdout
+    assert "as each sibling" in " ".join(bad.stdout.split())
+
+
+def test_a_sound_outcome_beside_siblings_takes_the_budget(tmp_path: Path) -> None:
+    """Few probes miss a fault of few requests."""
+    a, b = ModelServer(name="a"), ModelServer(name="b", numerics=NUMERICS)
+    ran = _run_siblings(
+        [a, b], [ModelServer(name="s", numerics=NUMERICS)], "--probes", 80, "-o", tmp_path
+    )
+    assert ran.returncode == 0, ran.stdout
+    assert _read(tmp_path)["sides"][0]["asked"] == 80
+
+
+@pytest.mark.parametrize("alias", [False, True])
+def test_a_server_is_not_its_own_sibling(alias: bool) -> None:
+    with ModelServer(name="a").server.serve_in_thread() as url:
+        named = url.replace("127.0.0.1", "localhost") if alias else url
+        ran = serve_eval("verify", url, "h:2", "--sibling", named, *MODEL)
+        registered = serve_eval("verify", url, "--sibling", named, "--register", "f", *MODEL)
+        other = serve_eval("verify", "h:2", url, "--sibling", named, *MODEL)
+    for one in (ran, registered, other):
+        assert one.returncode == 2
+        assert "itself, which says nothing about other healthy servers" in " ".join(
+            one.stderr.split()
+        )
+    twice = serve_eval("verify", "h:1", "h:2", "--sibling", "h:3", "--sibling", "h:3", *MODEL)
+    assert (twice.returncode, "named twice" in twice.stderr) == (2, True)
+
+
+def test_a_registered_floor_of_replicas_is_warned_of(tmp_path: Path) -> None:
+    for name, numerics, told in (
+        ("1", 0.0, "the floor is 0: the sib"),
+        ("2", 1e-6, "e-06 nat, as"),
+    ):
+        sibling = ModelServer(name="s", numerics=numerics)
+        file = tmp_path / f"{name}.json"
+        ran = _run_siblings([ModelServer(name="a")], [sibling], "--register", file, "--probes", 60)
+        said = " ".join(ran.stdout.split())
+        assert ran.returncode == 0
+        assert told in said
+        assert "so it is unknown, and no server can be called another model" in said
+        watched = serve_eval(
+            "watch", "h:1", "--verify-reference", file, "-o", tmp_path / "w", *MODEL
+        )
+        assert (watched.returncode, "is unknown" in watched.stderr) == (2, True), watched.stderr
+
+
+@pytest.mark.parametrize("sibling", [False, True])
+def test_a_fault_of_single_requests_is_red_everywhere(sibling: bool, tmp_path: Path) -> None:
+    """Without a floor the other probes are bit for bit alike; else no sibling has such answers."""
+    numerics = NUMERICS if sibling else 0.0
+    a, b = ModelServer(name="a"), ModelServer(name="b", numerics=numerics, foreign=0.07)
+    line = tmp_path / "line.txt"
+    siblings = [ModelServer(name="s", numerics=NUMERICS)] * sibling
+    ran = _run_siblings([a, b], siblings, "-o", tmp_path, "--notify-text", line, "--set", "seed=3")
+    told = " ".join(ran.stdout.split())
+    assert ran.returncode == 1, told
+    found = _read(tmp_path)
+    [side] = found["sides"]
+    assert (side["outcome"], found["exit_code"]) == ("FAULT OF SINGLE REQUESTS", 1)
+    assert "of them did so each time they were asked again: a fault of single requests" in told
+    assert line.read_text().startswith("FAULT OF SINGLE REQUESTS")
+    [case] = ElementTree.parse(tmp_path / "junit.xml").iter("testcase")
+    assert case.find("failure") is not None
+    assert "FAULT OF SINGLE REQUESTS" in (tmp_path / "summary.md").read_text()
+    assert "FAULT OF SINGLE REQUESTS" in (tmp_path / "report.html").read_text()
+    diagnosed = serve_eval("diagnose", tmp_path)
+    assert diagnosed.returncode == 0, diagnosed.stderr
+    first, why, *_ = diagnosed.stdout.splitlines()
+    assert first.startswith(f" FAULT OF SINGLE REQUESTS   {side['name']}")
+    assert why.startswith(" why      ")
+    compared = f"serve-eval compare {found['reference']} {side['name']} --tasks word_problems"
+    assert f" next     {compared}\n" in diagnosed.stdout
+    if sibling:
+        asked = len({one.prompt for one in b.server.requests})
+        assert asked <= 202  # the siblings answer more probes, the server does not
+
+
+def test_unlike_types_of_a_fleet_are_groups_and_not_accused(tmp_path: Path) -> None:
+    servers = [ModelServer(name=f"s{i}") for i in range(3)]
+    servers += [ModelServer(name="other", numerics=0.01) for _ in range(2)]
+    with ExitStack() as stack:
+        urls = [stack.enter_context(one.server.serve_in_thread()) for one in servers]
+        ran = serve_eval("verify", "--fleet", *urls, *MODEL, "-o", tmp_path)
+    assert ran.returncode == 3, ran.stdout
+    found = _read(tmp_path)
+    assert found["groups"] == [urls[:3], urls[3:]]
+    assert {one["outcome"] for one in found["sides"]} == {"IDENTICAL", "UNDECIDED"}
+    told = " ".join(ran.stdout.split())
+    assert f"groups 3 servers answer alike: {', '.join(urls[:3])}; 2 servers answer alike: " in told
+    assert f"2 servers answer alike: {', '.join(urls[3:])}" in (
+        tmp_path / "summary.md"
+    ).read_text().replace("\\", "")

@@ -11,9 +11,9 @@ import pytest
 
 from serve_eval.errors import PlanError
 from serve_eval.schema import Connection
-from serve_eval.workflows.watch import publishing
+from serve_eval.workflows.watch import alarming
 from serve_eval.workflows.watch.alarming import Delivery, deliver, delivery
-from tests.workflows.watch.server import Endpoint
+from tests.workflows.watch.changing_endpoint import Endpoint
 
 ALARM = {"kind": "accuracy", "round": 3}
 
@@ -58,7 +58,7 @@ def test_a_variable_for_the_command_has_to_be_there() -> None:
 def test_a_command_that_fails_is_told(
     command: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "COMMAND_S", 0.5 if "60" in command[-1] else 60.0)
+    monkeypatch.setattr(alarming, "COMMAND_S", 0.5 if "60" in command[-1] else 60.0)
     took, told = _deliver(Delivery(command=command))
     assert took == {"command": False}
     assert said in told[0]
@@ -67,7 +67,7 @@ def test_a_command_that_fails_is_told(
 def test_a_webhook_is_tried_again_where_that_may_help_and_its_address_is_not_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(publishing, "PAUSE_S", 0.0)
+    monkeypatch.setattr(alarming, "PAUSE_S", 0.0)
     endpoint = Endpoint(refusals=[503, 429, 503, 404, 500])
     told: list[str] = []
 
@@ -101,7 +101,7 @@ def test_a_webhook_that_is_no_address_is_refused_beforehand(url: str) -> None:
 def test_a_webhook_that_no_resolver_takes_does_not_end_the_watch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(publishing, "PAUSE_S", 0.0)
+    monkeypatch.setattr(alarming, "PAUSE_S", 0.0)
     told: list[str] = []
     to = delivery(None, "http://xn--/hook", {})
     assert asyncio.run(deliver(to, {}, Connection(), {}, told.append)) == {"webhook": False}

@@ -1,14 +1,21 @@
-"""The use of a round's token budget."""
+"""Test which plans can be watched, by what budget, and over which hours."""
 
 from __future__ import annotations
 
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from serve_eval.checks.run import choose_checks
 from serve_eval.errors import PlanError
+from serve_eval.plan import resolve
+from serve_eval.schema import Plan
 from serve_eval.stats.betting import floor
+from serve_eval.workflows.watch import bets
+from serve_eval.workflows.watch import bets as day
 from serve_eval.workflows.watch.bets import ACCURACY, FLOOR_ALPHA
 from serve_eval.workflows.watch.budget import (
     Budget,
@@ -18,6 +25,51 @@ from serve_eval.workflows.watch.budget import (
     least_fall,
     smoke_tokens,
 )
+from serve_eval.workflows.watch.document import describe_unjudged, say_gap
+from serve_eval.workflows.watch.pool import PROMPTS, of_plan
+from tests.workflows.watch.changing_endpoint import DAY, NIGHT, START, Watch, by_day
+
+JUDGED = {
+    "judge": {
+        "judges": [{"name": "j", "base_url": "http://127.0.0.1:9/v1", "model": "j"}],
+        "metrics": ["correctness"],
+    }
+}
+
+
+def _plan(**settings: Any) -> Plan:
+    return resolve.resolve({}, {"model": "m", **settings}, {}).plan
+
+
+def _cases(folder: Path, scorer: Any) -> str:
+    cases = [{"case": "a", "input": {"prompt": "Hello?"}, "expected": "Hi"}]
+    (folder / "cases.yaml").write_text(yaml.safe_dump({"c": {"scorer": scorer, "cases": cases}}))
+    return str(folder / "cases.yaml")
+
+
+@pytest.mark.parametrize(
+    ("tasks", "why"),
+    [
+        (["word_problems", "passkey_short"], "a watch takes one task, not 2"),
+        (["word_problems_perplexity"], r"scores .* have no lower or no upper limit"),
+    ],
+)
+def test_what_cannot_be_watched_says_why(tasks: list[str], why: str) -> None:
+    with pytest.raises(PlanError, match=why):
+        of_plan(_plan(tasks=tasks))
+
+
+def test_answers_that_need_a_judge_cannot_be_watched_and_others_can(tmp_path: Path) -> None:
+    assert len(of_plan(_plan(cases=[_cases(tmp_path, "exact")])).samples) == 1
+    with pytest.raises(PlanError, match="its answers are executed or need a judge"):
+        of_plan(_plan(cases=[_cases(tmp_path, JUDGED)]))
+
+
+@pytest.mark.parametrize(("limit", "count"), [(None, PROMPTS), (7, 7)])
+def test_a_pool_has_the_limit_of_its_plan(limit: int | None, count: int) -> None:
+    more = {} if limit is None else {"limit": limit}
+    pool = of_plan(_plan(tasks=["word_problems"], **more))
+    assert len(pool.samples) == len(pool.prompt_tokens()) == count
 
 
 def _budget(tokens: int, smoke: int = 4000) -> Budget:
@@ -97,3 +149,81 @@ def test_a_watch_sends_no_bursts() -> None:
     assert {"chat", "stream_chat", "openai_chat"} <= names
     assert not names & {"concurrency", "questions", "cancel"}
     assert smoke_tokens(checks_of(choose_checks("quick"))) < 8000
+
+
+def test_a_baseline_of_one_night_accuses_the_day_and_says_that_it_may_not() -> None:
+    watch = Watch(NIGHT, 1)
+    assert watch.learn(by_day(0.1)) == 24  # four hours
+    said = say_gap(watch.state, watch.rules)
+    assert said == (
+        "the baseline has no answer from 06:00 to 24:00 UTC: a fall at these hours may be the usual"
+        " course of a day, and is no proof of a fault (--set watch.baseline_hours=24 covers a day)"
+    )
+    (alarm,) = watch.play(by_day(0.5), 144)
+    assert alarm.kind == ACCURACY
+    assert "; the baseline has no answer from 09:00 to 12:00 UTC, so this may be" in alarm.told
+
+
+def test_a_fault_at_an_hour_that_the_baseline_knows_is_an_alarm_without_doubt() -> None:
+    watch = Watch(NIGHT, 2, START + timedelta(hours=20))
+    watch.learn(by_day(0.0))
+    watch.at = START + timedelta(days=1, hours=21)
+    (alarm,) = watch.play(lambda at: 0.33, 12)
+    assert alarm.kind == ACCURACY
+    assert "usual course" not in alarm.told
+
+
+def test_a_baseline_goes_on_until_it_covers_the_hours_in_whole_passes() -> None:
+    watch = Watch(DAY, 3)
+    watch.play(by_day(0.1), 100)
+    assert watch.state.accuracy is None
+    assert describe_unjudged(watch.state, watch.rules) == (
+        "Accuracy was not judged: the baseline does not cover 24 hours yet. Resume with the same"
+        " command."
+    )
+    assert watch.learn(by_day(0.1)) >= 145
+    assert len({len(scores) for scores in watch.state.answers}) == 1
+    assert say_gap(watch.state, watch.rules) is None
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_daily_loss_that_the_baseline_covers_is_no_alarm(seed: int) -> None:
+    watch = Watch(DAY, seed)
+    watch.learn(by_day(0.1))
+    assert not watch.play(by_day(0.1), 7 * 144)
+
+
+def test_and_a_loss_beyond_it_is_one() -> None:
+    watch = Watch(DAY, 1)
+    watch.learn(by_day(0.1))
+    found = watch.play(lambda at: 0.55, 2 * 144)
+    assert [alarm.kind for alarm in found] == [ACCURACY]
+
+
+def test_the_floor_is_that_of_the_worst_block() -> None:
+    # 800 answers in the worst block, all of them wrong in one answer of ten.
+    answers = [[1.0] * 10 for _ in range(400)]
+    blocks = [[0, 1, 2, 3, 4, 5, 6, 7, 0, 3] for _ in range(400)]
+    for i in range(0, 400, 10):
+        answers[i][3] = answers[i][9] = 0.0
+    floor = day.find_worst_floor(answers, blocks, bets.FLOOR_ALPHA[ACCURACY])
+    assert 0.80 < floor < 0.90
+    alike = [[1.0] * 10 for _ in range(400)]
+    assert day.find_worst_floor(alike, blocks, bets.FLOOR_ALPHA[ACCURACY]) > 0.97
+
+
+@pytest.mark.parametrize(
+    ("blocks", "words"),
+    [
+        ([0, 1, 7], "00:00 to 06:00 and 21:00 to 24:00 UTC"),
+        ([3], "09:00 to 12:00 UTC"),
+        (list(range(8)), "00:00 to 24:00 UTC"),
+        ([0, 2, 4], "00:00 to 03:00, 06:00 to 09:00 and 12:00 to 15:00 UTC"),
+    ],
+)
+def test_blocks_are_named_by_their_hours(blocks: list[int], words: str) -> None:
+    assert day.describe_blocks(blocks) == words
+
+
+def test_times_of_other_zones_are_in_utc() -> None:
+    assert day.find_block("2026-01-01T01:00:00+02:00") == 7

@@ -27,7 +27,7 @@ from serve_eval.workflows.watch.metrics import Metrics
 from serve_eval.workflows.watch.probes import read_watch_reference
 from serve_eval.workflows.watch.story import WatchJob, watch
 from tests.workflows.verify.model_server import ModelServer
-from tests.workflows.watch.server import Endpoint
+from tests.workflows.watch.changing_endpoint import Endpoint
 
 PROBES, PER_ROUND, FLOOR, NOISE = 40, 10, 0.08, 0.01
 BUDGET = 6000

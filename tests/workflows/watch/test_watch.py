@@ -27,7 +27,7 @@ from serve_eval.workflows.watch.story import WatchJob, watch
 from tests.scripted_server import ScriptedServer, json_reply, models
 from tests.workflows.smoke.server import Quirks, create
 from tests.workflows.smoke.trying import FIRST
-from tests.workflows.watch.server import Endpoint
+from tests.workflows.watch.changing_endpoint import Endpoint
 
 CHECKS = smoking.choose_checks("quick")
 RULES = WatchRules(passes=2, tolerance=0.01, max_error_rate=0.05)

@@ -1,0 +1,297 @@
+"""Test runs on servers that answer twice or were replaced on the way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serve_eval.evaluation.evaluate import judge_again
+from serve_eval.schema import DataRoots
+from serve_eval.schema.media import uniform
+from serve_eval.storage.file_names import PROOFS_FILE
+from serve_eval.storage.journal import read, withdrawals
+from serve_eval.storage.records.answer_origins import ConnectionStep, Proofs
+from serve_eval.storage.run_folder import read_plan
+from serve_eval.tasks.word_problems import task
+from tests.cli.command import environment, serve_eval
+from tests.client.kept import Doubling, DoublingServer, doubling
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models
+
+TWICE = Doubling(every=40, delay_s=(0.001, 0.02), slow_s=0.002)
+
+
+def _texts(count: int) -> dict[str, str]:
+    """Return the answer to each prompt; four of five are right, always the same ones."""
+    made = task()
+    samples = made.load(DataRoots(roots=()), count).samples
+    return {str(s.prompt): made.answers(s)[uniform(s.id) >= 0.8] for s in samples}
+
+
+def _flags(server: DoublingServer, count: int, out: Path, *more: str) -> list[str]:
+    flags = [
+        "run",
+        "--base-url",
+        server.base_url,
+        "--model",
+        "m",
+        "--tasks",
+        "word_problems",
+        "--no-reference",
+    ]
+    return [*flags, "--set", f"word_problems.num_samples={count}", "-o", str(out), *more]
+
+
+def _result(out: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "report.json").read_text())
+    return found
+
+
+def _same(out: Path, sound: Path, texts: dict[str, str], count: int) -> None:
+    """Check that each sample has its own answer and all results match those of a sound server."""
+    asked = {s.id: texts[str(s.prompt)] for s in task().load(DataRoots(roots=()), count).samples}
+    records = read(out / "samples/word_problems.jsonl")
+    assert {r.id: r.response.text for r in records if r.response is not None} == asked
+    for report in (out, sound):
+        assert _result(report)["tasks"][0]["result"]["scored"] == count
+    assert _result(out)["tasks"][0]["result"] == _result(sound)["tasks"][0]["result"]
+    lines = [
+        sorted((run / "scores/word_problems.jsonl").read_bytes().splitlines())
+        for run in (out, sound)
+    ]
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize("count", [1000, pytest.param(5000, marks=pytest.mark.slow)])
+def test_a_server_that_answers_twice_changes_no_number(count: int, tmp_path: Path) -> None:
+    texts = _texts(count)
+    with doubling(Doubling(every=10**9), texts) as server:
+        assert serve_eval(*_flags(server, count, tmp_path / "sound")).returncode == 3
+        assert server.asked.total() < count + 20
+    with doubling(TWICE, texts) as server:
+        done = serve_eval(*_flags(server, count, tmp_path / "twice"))
+    assert done.returncode == 3, done.stderr
+    _same(tmp_path / "twice", tmp_path / "sound", texts, count)
+    (warning,) = [
+        line
+        for line in _result(tmp_path / "twice")["warnings"]
+        if "no request had asked for" in line
+    ]
+    assert "withdrawn and asked again" in warning
+    assert "each request uses its own connection" in done.stderr
+
+
+def test_a_run_that_is_killed_withdraws_what_is_not_proven_when_it_goes_on(tmp_path: Path) -> None:
+    count, out = 600, tmp_path / "out"
+    texts = _texts(count)
+    with doubling(Doubling(every=10**9), texts) as server:
+        assert serve_eval(*_flags(server, count, tmp_path / "sound")).returncode == 3
+    journal = out / "samples/word_problems.jsonl"
+    with doubling(Doubling(every=15, behind_next=True, slow_s=0.02), texts) as server:
+        command = [
+            sys.executable,
+            "-m",
+            "serve_eval",
+            *_flags(server, count, out, "--concurrency", "24"),
+        ]
+        with subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL) as process:
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline and (
+                not journal.exists() or journal.read_bytes().count(b"\n") < 100
+            ):
+                time.sleep(0.01)
+            process.kill()
+        before = journal.read_bytes().count(b"\n")
+        assert 100 <= before < count
+        done = serve_eval(*_flags(server, count, out, "--concurrency", "24"))
+    assert done.returncode == 3, done.stderr
+    _same(out, tmp_path / "sound", texts, count)
+
+
+def test_what_is_found_before_the_run_is_told_in_the_run(tmp_path: Path) -> None:
+    """The short requests before a run receive a copy too, each on its own connection."""
+    texts = _texts(100)
+    with doubling(Doubling(), texts) as server:
+        done = serve_eval(*_flags(server, 100, tmp_path / "out"))
+    assert done.returncode == 3, done.stderr
+    assert _result(tmp_path / "out")["tasks"][0]["result"]["scored"] == 100
+    assert "each request uses its own connection" in done.stderr
+    assert (
+        len(
+            [
+                line
+                for line in _result(tmp_path / "out")["warnings"]
+                if "no request had asked for" in line
+            ]
+        )
+        == 1
+    )
+
+
+def test_a_folder_judged_again_warns_as_its_run_did(tmp_path: Path) -> None:
+    texts, out = _texts(100), tmp_path / "out"
+    with doubling(Doubling(every=20, delay_s=(0.001, 0.005), slow_s=0.002), texts) as server:
+        assert serve_eval(*_flags(server, 100, out)).returncode == 3
+    report = judge_again(read_plan(out), out)
+    (warning,) = [line for line in report.warnings if "no request had asked for" in line]
+    assert warning in _result(out)["warnings"]
+
+
+def test_a_finished_run_with_evidence_asks_again_what_is_not_proven(tmp_path: Path) -> None:
+    """A connection whose end the server announces proves nothing.
+
+    The evidence arrives later, as if a session on another machine had recorded it.
+    """
+    texts, out = _texts(60), tmp_path / "out"
+    with doubling(Doubling(every=10**9, most=12), texts) as server:
+        assert serve_eval(*_flags(server, 60, out, "--concurrency", "2")).returncode == 3
+        file = out / PROOFS_FILE
+        asked, unproven = server.asked.total(), _result(out)["unproven_answers"]
+        assert unproven > 0
+        assert any("never proven" in line for line in _result(out)["warnings"])
+        Proofs(file).note(ConnectionStep("a later session", 1, out="for the test"))
+        assert serve_eval(*_flags(server, 60, out, "--concurrency", "2")).returncode == 3
+        assert server.asked.total() >= asked + unproven
+        assert _result(out)["unproven_answers"] == 0
+    assert _result(out)["tasks"][0]["result"]["scored"] == 60
+    assert (
+        len([line for line in _result(out)["warnings"] if "no request had asked for" in line]) == 1
+    )
+
+
+def _kill(command: list[str], journal: Path, lines: int) -> None:
+    """Run a command and kill it once the journal has this many lines."""
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and (
+            not journal.exists() or journal.read_bytes().count(b"\n") < lines
+        ):
+            time.sleep(0.005)
+        process.kill()
+
+
+@pytest.mark.parametrize("more", [[], ["--set", "limits.stream=true"]], ids=["whole", "stream"])
+def test_a_killed_run_asks_again_what_nothing_proves_though_the_next_server_is_sound(
+    more: list[str], tmp_path: Path
+) -> None:
+    """No connection is found out of step: the kill comes before the first check."""
+    count, out = 120, tmp_path / "out"
+    texts, journal = _texts(count), out / "samples/word_problems.jsonl"
+    with doubling(Doubling(every=10**9), texts) as server:
+        assert serve_eval(*_flags(server, count, tmp_path / "sound")).returncode == 3
+    asked = {s.id: texts[str(s.prompt)] for s in task().load(DataRoots(roots=()), count).samples}
+    shifted = replace(TWICE, every=3, delay_s=(0.0, 0.0), behind_next=True, slow_s=0.05)
+    wrong: set[str] = set()
+    for _ in range(6):  # on a busy machine, a run may be killed before a wrong answer
+        shutil.rmtree(out, ignore_errors=True)
+        with doubling(shifted, texts) as server:
+            flags = _flags(server, count, out, "--concurrency", "12", *more)
+            _kill([sys.executable, "-m", "serve_eval", *flags], journal, 40)
+        answers = [r for r in read(journal) if r.response is not None]
+        wrong = {r.id for r in answers if r.response and r.response.text != asked[r.id]}
+        if wrong:
+            break
+    assert wrong
+    (out / PROOFS_FILE).unlink(missing_ok=True)  # as if it had seen nothing
+    with doubling(Doubling(every=10**9), texts) as server:
+        done = serve_eval("run", "--resume", out, "--base-url", server.base_url)
+        assert max(server.asked[p] for p in texts) == 1
+    assert done.returncode == 3, done.stderr
+    _same(out, tmp_path / "sound", texts, count)
+    assert wrong <= set(withdrawals(journal))
+    assert _result(out)["unproven_answers"] == 0
+
+
+def test_answers_that_nothing_proves_are_counted_and_told_if_they_are_not_asked_again(
+    tmp_path: Path,
+) -> None:
+    count, out = 60, tmp_path / "out"
+    texts, journal = _texts(count), out / "samples/word_problems.jsonl"
+    with doubling(Doubling(every=10**9, slow_s=0.05), texts) as server:
+        flags = _flags(server, count, out, "--concurrency", "4")
+        _kill([sys.executable, "-m", "serve_eval", *flags], journal, 16)
+        turns = [r.response.attempts[-1].turn for r in read(journal) if r.response is not None]
+        done = serve_eval(*flags, "--rerun", "never")
+    assert done.returncode == 3, done.stderr
+    unproven = _result(out)["unproven_answers"]
+    assert 0 < unproven <= sum(turn > 1 for turn in turns)
+    lines = [line for line in _result(out)["warnings"] if "never proven" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"{unproven} answers were")
+    assert judge_again(read_plan(out), out).unproven_answers == unproven
+
+
+def test_a_sound_run_has_no_unproven_answers(tmp_path: Path) -> None:
+    texts, out = _texts(200), tmp_path / "out"
+    with doubling(Doubling(every=10**9, slow_s=0.002), texts) as server:
+        assert serve_eval(*_flags(server, 200, out, "--concurrency", "8")).returncode == 3
+        asked = server.asked.total()
+        assert serve_eval(*_flags(server, 200, out, "--concurrency", "8")).returncode == 3
+        assert server.asked.total() == asked
+    assert _result(out)["unproven_answers"] == 0
+    assert judge_again(read_plan(out), out).unproven_answers == 0
+
+
+QUESTIONS, STOPS_AT = 120, 80
+CASES = "double:\n  scorer: numeric\n  cases:\n" + "".join(
+    f"    - {{case: q{i}, input: {{prompt: 'Double item {i}.'}}, expected: {2 * i}}}\n"
+    for i in range(1, QUESTIONS + 1)
+)
+
+
+class ReplacedServer:
+    """Answers most items wrong and then fails, until a sound server takes its place."""
+
+    def __init__(self, *, sound: bool) -> None:
+        self.sound = sound
+        self._asked = count()
+
+    def __call__(self, request: HttpRequest) -> Reply:
+        text = json.dumps(request.body)
+        if "Double item " not in text:
+            return answer("1", usage=(5, 1))
+        item = int(text.partition("Double item ")[2].partition(".")[0])
+        if not self.sound and next(self._asked) >= STOPS_AT:
+            return fail(500)
+        right = self.sound or item % 3 == 0
+        return answer(str(2 * item if right else 2 * item + 1), usage=(5, 1))
+
+
+def test_the_mixed_answers_are_the_cause_and_not_the_lost_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
+    (tmp_path / "cases.yaml").write_text(CASES)
+    one, other = ReplacedServer(sound=True), ReplacedServer(sound=False)
+    routes = {"/v1/models": lambda request: models("m")}
+    out = tmp_path / "c"
+    with (
+        ScriptedServer(one, routes=routes).serve_in_thread() as a,
+        ScriptedServer(other, routes=routes).serve_in_thread() as b,
+    ):
+        asked = ("--cases", tmp_path / "cases.yaml", "--model", "m", "--concurrency", "4")
+        command = ("compare", a, b, *asked, "-o", out)
+        first = serve_eval(*command)
+        assert first.returncode == 4, first.stdout + first.stderr
+        other.sound = True
+        done = serve_eval(*command, "-v")
+    assert done.returncode == 1, done.stdout + done.stderr
+    cause = "answers of two servers may be mixed: B was asked in 2 sessions"
+    flat = " ".join(done.stdout.split())
+    assert f"{cause} and disagrees with itself" in flat.partition("likely")[2]
+    assert "lost an answer" not in flat.partition("likely")[2].partition("next")[0]
+    assert cause in next(line for line in flat.split("unsteady: ")[1:])
+    [told] = [
+        line for line in (out / "junit.xml").read_text().splitlines() if 'name="likely"' in line
+    ]
+    assert cause in told
+    diagnosis = serve_eval("diagnose", out).stdout
+    assert f" likely   mixed_servers: {cause}" in diagnosis

@@ -1,0 +1,88 @@
+"""Convert folders of recipes, and recipes in which any value was replaced.
+
+They are those of other projects, which this repository does not have: clones of NVIDIA/srt-slurm
+and SemiAnalysisAI/InferenceX. `make test-recipes RECIPES=...` runs this test.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serve_eval.errors import PlanError, ServeEvalError
+from serve_eval.workflows.init.recipes.plan_text import write_plan
+from serve_eval.workflows.init.recipes.reading import read_recipes
+from serve_eval.yaml_source import parse
+from tests.recipes.conversion import convert, list_lines
+
+FOLDERS = [Path(one) for one in os.environ.get("SERVE_EVAL_RECIPES", "").split(":") if one]
+
+
+@pytest.mark.skipif(not FOLDERS, reason="SERVE_EVAL_RECIPES names no folder")
+@pytest.mark.parametrize("folder", FOLDERS, ids=str)
+def test_each_recipe_for_trtllm_becomes_a_plan_that_a_dry_run_takes(folder: Path) -> None:
+    found = convert(folder)
+    assert found.failed == {}
+    assert found.plans
+    assert all("recipe for" in reason for reason in found.refused), found.refused
+
+
+def test_the_examples_are_counted() -> None:
+    lines = list(list_lines(Path(__file__).parent / "examples"))
+    assert lines[0].endswith(": 20 plans, 0 refused by a dry run")
+    assert "      1 files not converted: a recipe for SGLang, which no launcher starts" in lines
+
+
+EXAMPLES = sorted((Path(__file__).parent / "examples").glob("*.yaml"))
+DOCUMENTS = {one.name: list(yaml.safe_load_all(one.read_text())) for one in EXAMPLES}
+ODD: st.SearchStrategy[Any] = st.sampled_from(
+    [
+        *(None, True, 0, -1, 1.5, 10**30, "", "x", "<x>", "'", "a=b c", "\n# a: b\n"),
+        *("${X}", "{tp}", [], [1], ["--x"], {}, {"a": 1}, {"name": 1}, [[]], [None]),
+        *([{"name": "x"}], [{"a": {}}]),
+    ]
+)
+
+
+def _list_places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if place:
+        yield place
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from _list_places(one, (*place, key))
+    elif isinstance(value, list):
+        for i, one in enumerate(value):
+            yield from _list_places(one, (*place, i))
+
+
+PLACES = {name: list(_list_places(documents)) for name, documents in DOCUMENTS.items()}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_a_wrong_value_is_refused_or_converted(
+    name: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    content = copy.deepcopy(DOCUMENTS[name])
+    place = data.draw(st.sampled_from(PLACES[name]))
+    inner: Any = content
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = data.draw(ODD)
+    file = tmp_path_factory.getbasetemp() / f"wrong-{name}"
+    file.write_text(yaml.safe_dump_all(content))
+    try:
+        recipes = read_recipes(file)
+    except ServeEvalError:
+        return
+    for recipe in recipes:
+        parse(write_plan(recipe, "recipe.yaml", Path("plan.yaml")), "plan.yaml", PlanError)

@@ -1,0 +1,235 @@
+"""Compare two endpoints over several loads, and warn of their latency."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from scipy.stats import binom
+
+from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
+from serve_eval.schema import TaskAtLoad, VerdictOutcome
+from serve_eval.workflows.compare.at_loads import correct_loads, name_tasks
+from serve_eval.workflows.compare.judging import ALPHA, more_failures, slower, uneven
+from tests.cli.command import serve_eval
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, models
+from tests.workflows.load.batch_server import targets_of
+
+PROMPTS, ALL = 80, 500
+
+
+class _Crowded:
+    """Answers word problems rightly, but wrongly from a number in flight on."""
+
+    def __init__(self, wrong_from: int) -> None:
+        self.targets, self.wrong_from = targets_of(ALL), wrong_from
+        self.flying = self.asked = 0
+
+    async def __call__(self, request: HttpRequest) -> Reply:
+        target = self.targets.get(request.prompt)
+        if target is None:
+            return answer("ok")
+        self.asked += 1
+        self.flying += 1
+        await asyncio.sleep(0.02)
+        crowded = self.flying >= self.wrong_from
+        self.flying -= 1
+        return answer(f"In all they have:\n#### {int(target) + crowded}", usage=(9, 9))
+
+    def server(self) -> ScriptedServer:
+        return ScriptedServer(self, paths=["/v1/completions"], routes={"/v1/models": models("m")})
+
+
+def _compare(out: Path, wrong_from: int, loads: str, *more: str) -> tuple[int, str, int]:
+    """Return the exit code, the output and the number of requests to B."""
+    good, bad = _Crowded(PROMPTS), _Crowded(wrong_from)
+    with good.server().serve_in_thread() as a, bad.server().serve_in_thread() as b:
+        ran = serve_eval(
+            "compare", a, b, "--tasks", "word_problems", "--limit", PROMPTS, "--self", 0,
+            "--set", "compare.show_flips=0", "--concurrency", loads, "-o", out, *more,
+        )  # fmt: skip
+    return ran.returncode, ran.stdout + ran.stderr, bad.asked
+
+
+def test_the_load_from_which_b_is_worse_is_named(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code, said, asked = _compare(out, 2, "1,16", "--margin", "10")
+    assert (code, "word_problems at 16 in flight: B is worse from 16 on" in said) == (1, True), said
+    found = json.loads((out / "load_comparison.json").read_text())
+    assert sorted(found["order"]) == [1, 16]
+    rows = {one["load"]: one for one in found["tasks"]}
+    assert (rows[1]["lost"], rows[1]["won"], rows[1]["outcome"]) == (0, 0, "PASS")
+    assert rows[16]["lost"] > 20
+    assert (rows[16]["outcome"], rows[16]["p_holm"]) == ("FAIL", 2 * rows[16]["p"])
+    assert (out / "16" / "comparison.json").exists()
+    assert asked == 2 * PROMPTS
+
+
+def test_equal_sides_pass_and_one_number_compares_once(tmp_path: Path) -> None:
+    code, said, _ = _compare(tmp_path / "out", 99, "1,16", "--margin", "10")
+    assert (code, " PASS   2 comparisons: 2 PASS" in said) == (0, True), said
+    code, _, _ = _compare(tmp_path / "one", 99, "4", "--margin", "10")
+    assert (code, (tmp_path / "one/comparison.json").exists()) == (0, True)
+
+
+def test_what_has_no_load_is_refused(tmp_path: Path) -> None:
+    for loads, words in (("0,4", "expected numbers"), ("1,x", "expected numbers")):
+        ran = serve_eval("compare", "h:1", "h:2", "--tasks", "gsm8k", "--concurrency", loads)
+        assert (ran.returncode, words in ran.stderr) == (2, True)
+    code, _, _ = _compare(tmp_path / "out", 99, "4", "--margin", "10")
+    ran = serve_eval("compare", tmp_path / "out/a", "h:2", "--concurrency", "1,4")
+    assert (code, ran.returncode) == (0, 2)
+    assert "a finished run was asked at one load" in ran.stderr
+
+
+def _at(load: int, outcome: VerdictOutcome, p: float | None) -> TaskAtLoad:
+    return TaskAtLoad(
+        load=load, task="t", a=80.0, b=70.0, lost=9, won=1, failed=(0, 0), outcome=outcome, p=p
+    )
+
+
+@pytest.mark.parametrize(
+    ("p", "corrected", "outcome", "words"),
+    [
+        (0.02, True, VerdictOutcome.INCONCLUSIVE, "not decided at 64"),
+        (0.015, True, VerdictOutcome.FAIL, "B is worse from 64 on"),
+        (0.04, False, VerdictOutcome.FAIL, "B is worse from 64 on"),
+    ],
+)
+def test_drops_are_corrected_for_all_loads(
+    p: float, corrected: bool, outcome: VerdictOutcome, words: str
+) -> None:
+    fine = [_at(load, VerdictOutcome.PASS, 0.5) for load in (1, 16)]
+    found = correct_loads([*fine, _at(64, VerdictOutcome.FAIL, p)], corrected=corrected)
+    assert (found[-1].outcome, name_tasks(found)) == (outcome, {"t": words})
+
+
+def _had(times: list[float] = [], failed: dict[str, str] = {}) -> TaskAnswers:  # noqa: B006
+    latency_s = {str(i): time for i, time in enumerate(times)}
+    started_s = {str(i): float(i) for i in range(len(times))}
+    task = SimpleNamespace(result=SimpleNamespace(planned=len(times)))
+    return TaskAnswers(task, None, ({},), ({},), started_s, latency_s, failed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("of_b", "told"),
+    [
+        ([2.1] * 7, True),  # 2 ** -7
+        ([2.1] * 6, False),
+        ([2.0] * 50, False),
+        ([2.1] * 20 + [1.9] * 18, False),
+        ([2.1] * 30 + [0.1] * 10, True),
+        ([], False),
+    ],
+)
+def test_more_than_twice_as_long_for_more_than_half_of_the_prompts(
+    of_b: list[float], told: bool
+) -> None:
+    said = slower(_had([1.0] * 60), _had(of_b))
+    assert (said is not None) is told
+    if said:
+        assert said.startswith("slower: B took 2.1 s per answer and A 1 s (medians)")
+        assert slower(_had(of_b), _had([1.0] * 60)) is None
+
+
+def test_on_busy_cores_a_longer_time_is_no_evidence_against_b() -> None:
+    """A sound pair of vLLM on two cores took up to seven times as long as one server."""
+    one, pair = _had([0.25] * 60), _had([1.82] * 60)
+    for quiet in (None, 0.0, 0.89):
+        said = slower(one, pair, quiet)
+        assert said is not None
+        assert said.startswith("slower: B took 1.82 s per answer and A 0.25 s (medians), more than")
+    said = slower(one, pair, 0.9)
+    assert said is not None
+    assert said.startswith("busy_cores: B took 1.82 s per answer and A 0.25 s (medians), while the")
+    assert said.endswith("so that this says nothing of B")
+    assert slower(one, one, 1.0) is None
+
+
+def test_two_that_are_alike_are_called_slower_no_more_often_than_alpha_says() -> None:
+    """The hardest sound case: a ratio whose median is exactly the limit."""
+    rng = random.Random(3)
+    said = sum(
+        slower(_had([1.0] * 100), _had([2.0 * 3.0 ** rng.uniform(-1, 1) for _ in range(100)]))
+        is not None
+        for _ in range(1000)
+    )
+    assert said <= binom.ppf(0.999, 1000, ALPHA)
+
+
+SOME_LATE = [1.0, 1.0, 1.0, 3.1, 1.0, 1.0] * 10
+
+
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "told"),
+    [
+        ([1.0] * 60, SOME_LATE, True),
+        ([1.0] * 60, [1.0] * 24 + SOME_LATE[:36], True),  # in 6 of 10 parts
+        ([1.0] * 60, [1.0] * 30 + SOME_LATE[:30], False),
+        ([1.0] * 60, [1.0] * 40 + [3.1] * 20, False),  # one pause
+        ([1.0] * 60, [5 * time for time in SOME_LATE], True),  # each compared with its own side
+        (SOME_LATE, SOME_LATE, False),  # long answers are long on both
+        ([1.0] * 60, [5.0] * 60, False),
+        ([], [], False),
+    ],
+)
+def test_more_late_answers_than_the_other_side_has_all_the_time(
+    of_a: list[float], of_b: list[float], told: bool
+) -> None:
+    said = uneven(_had(of_a), _had(of_b))
+    assert (said is not None) is told
+    if said:
+        assert "answers of B took more than 3 times their median, and 0 of A; more in" in said
+        assert uneven(_had(of_b), _had(of_a)) is None
+
+
+def test_two_that_are_alike_are_called_uneven_no_more_often_than_alpha_says() -> None:
+    rng = random.Random(4)
+    sides = [
+        [[1.0 + 4.0 * (rng.random() < 0.2) for _ in range(100)] for _ in range(2)]
+        for _ in range(1000)
+    ]
+    said = sum(uneven(_had(one), _had(other)) is not None for one, other in sides)
+    assert said <= binom.ppf(0.999, 1000, ALPHA)
+
+
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "told"),
+    [
+        (0, 6, True),  # half of 2 ** -6
+        (0, 5, False),
+        (6, 6, False),
+        (6, 0, False),
+        (3, 20, True),
+    ],
+)
+def test_requests_that_fail_at_one_of_both(of_a: int, of_b: int, told: bool) -> None:
+    a = {f"a{i}": "timeout" for i in range(of_a)}
+    b = {f"b{i}": "disconnected" for i in range(of_b)}
+    said = more_failures(_had([1.0] * 100, a), _had([1.0] * 100, b))
+    assert (said is not None) is told
+    if said:
+        assert said.startswith(
+            f"more_failures: requests for {of_b} of 100 prompts failed at B ({of_b} disconnected)"
+        )
+    shared = {**b, **a}
+    assert more_failures(_had([1.0] * 100, shared), _had([1.0] * 100, shared)) is None
+
+
+def test_with_repeats_the_warnings_say_that_they_are_about_first_answers() -> None:
+    failed = {str(i): "timeout" for i in range(20)}
+
+    def several(one: TaskAnswers) -> TaskAnswers:
+        return replace(one, lines=({}, {}))
+
+    a, late, slow = _had([1.0] * 60), _had(SOME_LATE, failed), _had([9.0] * 60)
+    assert " of 60 prompts (first answers) " in str(slower(several(a), several(slow)))
+    assert " of 60 first answers of B " in str(uneven(several(a), several(late)))
+    said = str(more_failures(several(a), several(late)))
+    assert "more_failures: requests for 20 of 30 prompts (first answers) failed" in said
+    assert "first" not in str(more_failures(a, late))
