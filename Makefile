@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check install -qq -c constraints.txt
 
-.PHONY: conformance demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-chosen test-peer test-peers test-recipes test-vllm verify-trials pair-trials thinking-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-gate bench-gate-check bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages mutants mutants-named clean
+.PHONY: conformance demo debian docs docs-links release-check test test-pythons test-sandbox test-slow test-slow-chosen test-peer test-peers test-recipes test-vllm verify-trials pair-trials thinking-trials test-gpu test-slurm test-mpi test-podman test-etcd test-page test-wheel lint calibrate detectors oracle attack bench bench-gate bench-gate-check bench-launch bench-embedded bench-scale fuzz golden-prompts task-pages size mutants mutants-named clean
 
 demo: $(VENV)/.demo
 	$(BIN)/serve-eval setup demo
@@ -156,6 +156,12 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tests.size --quiet
+
+# The tokens of each package beside its budget (tests/size/budget.toml). UPDATE=1 makes those of today the budget; say in
+# the commit what the growth is worth.
+size: $(VENV)/.dev
+	@$(BIN)/python -m tests.size $(if $(UPDATE),--update)
 
 # Error rates of all rules by simulation, within half an hour. ARGS=write puts the tables into the docs; a name, such as
 # ARGS=paired, runs one part.
