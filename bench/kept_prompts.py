@@ -15,7 +15,7 @@ from pathlib import Path
 from serve_eval.client.connection import SecretMask
 from serve_eval.schema import Connection, Message, Prompt, Sample
 from serve_eval.storage.file_names import prompts_file
-from serve_eval.storage.records.prompts import write_prompts
+from serve_eval.storage.prompts import write_prompts
 
 PROMPTS, SUBJECTS, EXAMPLE_WORDS, QUESTION_WORDS = 14_042, 57, 500, 60
 KEY = {"OPENAI_API_KEY": "a-key-that-is-searched-for"}

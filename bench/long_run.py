@@ -16,7 +16,7 @@ LIMIT_S = 3600.0
 
 _MAIN = "from serve_eval.cli import main; main()"
 _WITHOUT_ALARM = (
-    "import serve_eval.evaluation.steps.ask_tasks as asking; asking.DegradationAlarm = lambda"
+    "import serve_eval.evaluation.ask_tasks as asking; asking.DegradationAlarm = lambda"
     " *given, **more: None; "
 )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from serve_eval.processes.child_process import run_limited
 from serve_eval.report.drawing_process import MEMORY_BYTES
 from serve_eval.report.pictures import draw_boxes
-from serve_eval.report.pictures.drawing import draw_all
+from serve_eval.report.pictures.picture import draw_all
 
 TRIALS = 5
 

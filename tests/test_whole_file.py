@@ -23,9 +23,9 @@ IN_PLACE = {
     "launchers/_kubernetes/logs.py": {"os.open": 1},
     "launchers/_process/server_process.py": {"os.open": 1},
     "serve_eval/storage/journal.py": {"os.open": 1, "ftruncate": 2},
-    "serve_eval/storage/records/executions.py": {"os.open": 1, "ftruncate": 1},
-    "serve_eval/storage/records/answer_origins.py": {"os.open": 2},
-    "serve_eval/storage/reports/invariants_files.py": {"os.open": 1, "truncate": 1},
+    "serve_eval/storage/assessments.py": {"os.open": 1, "ftruncate": 1},
+    "serve_eval/storage/answer_origins.py": {"os.open": 2},
+    "serve_eval/storage/story_results.py": {"os.open": 1, "truncate": 1},
     "serve_eval/report/ci.py": {"open(ab)": 1},  # the summary of a job of GitHub
     "serve_eval/storage/sessions.py": {"os.open": 1},
     "serve_eval/workflows/servers/daemon.py": {"os.open": 1},  # the log of a new process

@@ -10,26 +10,32 @@ from typing import Literal
 from serve_eval.checks.answer import NotAnswered
 from serve_eval.checks.kinds import (
     answering,
+    chat_features,
     ending,
-    first_token,
-    guided,
-    load,
     media,
-    messages,
-    probabilities,
-    prompts,
     quality,
     reach,
-    reasoning,
     sampling,
-    sdk,
     tokens,
+    unusual_requests,
+)
+from serve_eval.checks.kinds import (
+    answering as sdk,
+)
+from serve_eval.checks.kinds import (
+    ending as first_token,
+)
+from serve_eval.checks.kinds import (
+    quality as reasoning,
+)
+from serve_eval.checks.kinds import (
+    sampling as probabilities,
 )
 from serve_eval.checks.kinds.tokens import prompt_tokens_check
 from serve_eval.checks.row import CheckOutcome, CheckResult, CheckRow, SentRequest, fail_check
 from serve_eval.checks.session import Check, CheckSession, StillStarting
 from serve_eval.errors import EndpointError
-from serve_eval.evidence.prompt_audit.local_tokens import LocalTokenizer
+from serve_eval.evidence.prompt_tokens import LocalTokenizer
 
 Level = Literal["quick", "full"]
 
@@ -51,23 +57,23 @@ def choose_checks(
     every = [
         *reach.CHECKS,
         *answering.CHECKS,
-        *reasoning.CHECKS,
+        *reasoning.REASONING_CHECKS,
         *ending.CHECKS,
         *sampling.CHECKS,
-        *first_token.CHECKS,
-        *probabilities.CHECKS,
-        *guided.CHECKS,
-        *messages.CHECKS,
-        *prompts.CHECKS,
+        *first_token.FIRST_TOKEN_CHECKS,
+        *probabilities.PROBABILITY_CHECKS,
+        *chat_features.GUIDED_CHECKS,
+        *chat_features.CHECKS,
+        *unusual_requests.CHECKS,
         *tokens.CHECKS,
         *([] if local is None else [prompt_tokens_check(local)]),
-        *sdk.CHECKS,
-        *load.CHECKS,
+        *sdk.SDK_CHECKS,
+        *unusual_requests.LOAD_CHECKS,
         *quality.CHECKS,
         *given,
         *media.CHECKS,
-        *load.LAST,
-        prompts.long_prompt_check(context_tokens),
+        *unusual_requests.LAST,
+        unusual_requests.long_prompt_check(context_tokens),
         *ending.LAST,
     ]
     return [check for check in every if level == "full" or not check.full]

@@ -10,7 +10,7 @@ from serve_eval.cli._run_folder import TRUST_HELP
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
-    from serve_eval.evaluation.rerun import Rerun
+    from serve_eval.evaluation.earlier_run import Rerun
 
 
 TrustPlan = Annotated[bool, Setting(TRUST_HELP, variable="never")]
@@ -100,7 +100,7 @@ def rerun_of(text: str) -> Rerun:
     from typing import get_args
 
     from serve_eval.errors import PlanError
-    from serve_eval.evaluation.rerun import Rerun
+    from serve_eval.evaluation.earlier_run import Rerun
 
     chosen: Rerun | None = next((one for one in get_args(Rerun) if one == text), None)
     if chosen is None:

@@ -12,8 +12,8 @@ import msgspec
 
 from serve_eval.cli._streams import emit, path_of, say
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.endpoint.launch import job_size, list_disagreements
-from serve_eval.evaluation.endpoint.meaningless_settings import check_inherited
+from serve_eval.evaluation.deployment import check_inherited
+from serve_eval.evaluation.launch import job_size, list_disagreements
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.plan.applicable_reference import write_taking
 from serve_eval.plan.command_line import HOW_TO_TAKE
@@ -27,9 +27,9 @@ from serve_eval.schema import HOLDOUT, MEAN, LaunchContext, Plan, Prompt
 from serve_eval.shell_words import join_words, quote_path
 from serve_eval.stats.classic import classic_test
 from serve_eval.stats.early_paired import SPENT_ON_LOOKS
+from serve_eval.storage.assessments import judges_of
 from serve_eval.storage.file_names import LOGS
 from serve_eval.storage.json_files import pretty_json
-from serve_eval.storage.records.judgements import judges_of
 from serve_eval.verdicts.exit_code import PASS, UNDECIDED
 from serve_eval.whole_file import replace_named_file
 

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from serve_eval.cli._dry_run import describe_size
 from serve_eval.errors import PlanError, ServeEvalError
-from serve_eval.evaluation.endpoint.launch import check_launcher
+from serve_eval.evaluation.launch import check_launcher
 from serve_eval.plan.resolve import resolve
 from serve_eval.report.document import Document
 from serve_eval.workflows.init import starter_plan
-from serve_eval.workflows.init.document import RecipePlan, make_recipe_document
-from serve_eval.workflows.init.recipes.plan_text import write_plan
-from serve_eval.workflows.init.recipes.reading import read_recipes, split_selector
-from serve_eval.workflows.init.recipes.recipe import DeploymentRecipe
+from serve_eval.workflows.init.recipe import DeploymentRecipe
+from serve_eval.workflows.init.recipe_plans import read_recipes, split_selector, write_plan
+from serve_eval.workflows.init.starter_plan import RecipePlan, make_recipe_document
 from serve_eval.yaml_source import parse
 
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")

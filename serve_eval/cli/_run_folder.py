@@ -68,7 +68,7 @@ def _tell_rehearsal(folder: Path) -> None:
     """Say on standard error that the stand-in answered, whatever the command prints of it."""
     from serve_eval.cli._streams import say
     from serve_eval.schema import REHEARSED
-    from serve_eval.storage.reports.folder_results import is_of_stand_in
+    from serve_eval.storage.folder_results import is_of_stand_in
 
     if is_of_stand_in(folder):
         say(REHEARSED)

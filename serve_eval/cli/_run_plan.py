@@ -134,7 +134,7 @@ def name_model(plan: Plan) -> Plan:
     """
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import say
-    from serve_eval.evaluation.endpoint.launch import with_model
+    from serve_eval.evaluation.launch import with_model
     from serve_eval.verdicts.exit_code import INTERRUPTED
 
     if plan.model is not None:

@@ -15,7 +15,7 @@ from serve_eval.storage.file_names import LOGS, SERVERS
 from serve_eval.storage.json_files import pretty_json
 from serve_eval.verdicts.exit_code import worst
 from serve_eval.verdicts.references import spec_text
-from serve_eval.workflows.suite.checked_runs import (
+from serve_eval.workflows.suite.preparation import (
     RefusedRun,
     check_tasks,
     find_missing,

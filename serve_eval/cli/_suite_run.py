@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._write_job import JobOptions, check_job, list_kept_flags, write_suite
-from serve_eval.plan.again import permissions
+from serve_eval.plan.command_line import permissions
 from serve_eval.plan.shared_options import absolute_all
 from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
-    from serve_eval.evaluation.rerun import Rerun
+    from serve_eval.evaluation.earlier_run import Rerun
     from serve_eval.schema import Suite, SuiteRun
-    from serve_eval.workflows.suite.checked_runs import RefusedRun
+    from serve_eval.workflows.suite.preparation import RefusedRun
 
 TAKEN = frozenset(
     (
@@ -82,7 +82,7 @@ def run_suite(call: SuiteCall, faces: FaceOptions, job: JobOptions) -> int:
     """
     from serve_eval.cli._ci_files import check_asked
     from serve_eval.errors import PlanError
-    from serve_eval.workflows.suite.checked_runs import name_runs
+    from serve_eval.workflows.suite.preparation import name_runs
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     if call.file is not None and call.resume is not None:
@@ -109,7 +109,7 @@ def run_suite(call: SuiteCall, faces: FaceOptions, job: JobOptions) -> int:
         return 0
     if call.dry_run:
         from serve_eval.cli._suite_dry_run import show
-        from serve_eval.workflows.suite.folder import check_folder
+        from serve_eval.workflows.suite.preparation import check_folder
 
         if (to := call.output_dir or call.resume) is not None and not refused:
             check_folder(to, known)
@@ -161,7 +161,7 @@ def _open(
 
     from serve_eval.evaluation.trust import adopt_code, check
     from serve_eval.plugins import extensions
-    from serve_eval.storage.reports.story_results import suite_and_owner
+    from serve_eval.storage.story_results import suite_and_owner
     from serve_eval.workflows.suite.file import read_runs
 
     extensions.include(include_path)
@@ -206,13 +206,13 @@ def execute(
     from serve_eval.cli._streams import say
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.storage.file_names import SUITE_RUNS
-    from serve_eval.storage.reports.story_results import suite_and_owner
     from serve_eval.storage.story_files import SUITE
+    from serve_eval.storage.story_results import suite_and_owner
     from serve_eval.verdicts.exit_code import FAIL, INTERRUPTED
     from serve_eval.workflows.servers.reuse import attach
-    from serve_eval.workflows.suite.checked_runs import check_suite
     from serve_eval.workflows.suite.document import make_document
     from serve_eval.workflows.suite.execution import evaluate_suite
+    from serve_eval.workflows.suite.preparation import check_suite
     from serve_eval.workflows.suite.rows import find_worst_fail
 
     say(f"serve-eval: suite {known.name}, {len(known.runs)} runs, folder {out_dir}")

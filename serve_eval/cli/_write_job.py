@@ -13,7 +13,7 @@ from serve_eval.plugins.setting import Setting
 from serve_eval.processes.child_process import build_command
 
 if TYPE_CHECKING:
-    from serve_eval.evaluation.rerun import Rerun
+    from serve_eval.evaluation.earlier_run import Rerun
     from serve_eval.schema import JobSize, Plan, Suite
 
 PLAN_FILE, SCRIPT = "plan.yaml", "job.sbatch"
@@ -92,8 +92,8 @@ def write_run(plan: Plan, job: JobOptions, *, out_dir: str | None, flags: list[s
     job's command line. Raises ServeEvalError for a plan that would be refused, before anything is
     written, and PlanError if sbatch refuses the script.
     """
-    from serve_eval.evaluation.endpoint.launch import job_size
-    from serve_eval.plan.again import permissions
+    from serve_eval.evaluation.launch import job_size
+    from serve_eval.plan.command_line import permissions
     from serve_eval.plan.plan_file import to_file
 
     size = job_size(plan)
@@ -127,8 +127,8 @@ def write_run(plan: Plan, job: JobOptions, *, out_dir: str | None, flags: list[s
 def write_suite(suite: Suite, job: JobOptions, *, out_dir: str | None, flags: list[str]) -> None:
     """Write the job of a suite, and print how to submit it. Raises as `write_run` does."""
     from serve_eval.errors import PlanError
-    from serve_eval.evaluation.endpoint.launch import job_size
-    from serve_eval.plan.again import permissions
+    from serve_eval.evaluation.launch import job_size
+    from serve_eval.plan.command_line import permissions
     from serve_eval.workflows.suite.suite_form import suite_to_file
 
     if job.job_array is not None:

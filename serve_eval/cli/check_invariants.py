@@ -184,8 +184,8 @@ def _check_canary_options(
 def _execute_canaries(a: str, settings: dict[str, Any], out_dir: Path, faces: FaceOptions) -> int:
     """Send canaries, with progress on stderr and the result on stdout. Return the exit code."""
     from serve_eval.storage.story_files import CANARIES
-    from serve_eval.workflows.invariants.canaries.document import make_document
-    from serve_eval.workflows.invariants.canaries.story import check_canaries
+    from serve_eval.workflows.invariants.canaries import check_canaries
+    from serve_eval.workflows.invariants.canary_document import make_document
 
     plan = find_endpoint_plan(a, settings)
 

@@ -201,8 +201,7 @@ def _execute(
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import say
     from serve_eval.storage.story_files import TOOLS
-    from serve_eval.workflows.tools.document import make_document
-    from serve_eval.workflows.tools.story import check_tools
+    from serve_eval.workflows.tools.story import check_tools, make_document
 
     out_dir = folder or new_folder("tools")
     say(f"serve-eval check tools: folder {out_dir}")

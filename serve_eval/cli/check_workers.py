@@ -95,7 +95,7 @@ def check_workers(
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.trust import to_follow
-    from serve_eval.storage.reports.story_results import make_faces_folder
+    from serve_eval.storage.story_results import make_faces_folder
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.attribute.asking import find_side
     from serve_eval.workflows.attribute.attribute import attribute as ask_each_worker

@@ -39,7 +39,7 @@ def diagnose(
     from contextlib import ExitStack
 
     from serve_eval.cli._ending import end
-    from serve_eval.evidence.prompt_audit.local_tokens import open_local
+    from serve_eval.evidence.prompt_tokens import open_local
     from serve_eval.storage.file_names import DIAGNOSIS_PAGE
     from serve_eval.storage.json_files import pretty_json
     from serve_eval.workflows.diagnose.document import make_document

@@ -201,7 +201,7 @@ def _judge_suite(
     from serve_eval.cli._ending import end
     from serve_eval.storage.json_files import pretty_json
     from serve_eval.workflows.suite.document import make_document
-    from serve_eval.workflows.suite.judged_again import judge_suite_again
+    from serve_eval.workflows.suite.execution import judge_suite_again
 
     report = judge_suite_again(
         folder, lambda run: choose_plan(judged, output.include_path, run), strict=output.strict

@@ -226,8 +226,7 @@ def _import_results(
     faces: FaceOptions,
 ) -> None:
     """Import results of a tool that evaluates, show them, and exit."""
-    from serve_eval.workflows.references.imports.document import make_document
-    from serve_eval.workflows.references.imports.import_results import import_results
+    from serve_eval.workflows.references.imports.import_results import import_results, make_document
     from serve_eval.workflows.references.imports.task_match import read_given
 
     found = import_results(

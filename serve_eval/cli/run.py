@@ -31,7 +31,7 @@ from serve_eval.cli._run_plan import (
     take_auto_limit,
 )
 from serve_eval.cli._write_job import JobOptions, check_job, list_kept_flags, write_run
-from serve_eval.plan.again import write_resume_command
+from serve_eval.plan.command_line import write_resume_command
 from serve_eval.plan.limits_options import LimitsOptions
 from serve_eval.plan.options import (
     AddressOptions,
@@ -44,8 +44,8 @@ from serve_eval.plan.options import (
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
-    from serve_eval.evaluation.endpoint.launch import Launching
-    from serve_eval.evaluation.rerun import Rerun
+    from serve_eval.evaluation.earlier_run import Rerun
+    from serve_eval.evaluation.launch import Launching
     from serve_eval.plan.prepared_task import PreparedTask
     from serve_eval.plan.resolve import Resolved
     from serve_eval.schema import Plan

@@ -137,7 +137,7 @@ def _end_files(found: Exported, to_format: str, faces: FaceOptions, runs: Sequen
     """Show which files were written, and return the exit code."""
     from serve_eval.cli._ending import end
     from serve_eval.storage.json_files import pretty_json
-    from serve_eval.workflows.export.document import make_document
+    from serve_eval.workflows.export.export import make_document
 
     document = make_document(
         to_format, found.files, runs=runs, rows=found.rows, left_out=found.notes
@@ -160,7 +160,7 @@ def _make_table(
     from serve_eval.cli.judge import choose_plan
     from serve_eval.series.measured_runs import read_measured
     from serve_eval.series.result_table import tabulate
-    from serve_eval.workflows.suite.judged_again import describe_rules, judge_measured
+    from serve_eval.workflows.suite.execution import describe_rules, judge_measured
 
     runs, notes = read_measured(folders, each=each)
     if judged == ExportJudgedOptions():
@@ -192,7 +192,7 @@ def _end_table(
     from serve_eval.report.results_table import write_table
     from serve_eval.series.differences import compare_rows
     from serve_eval.storage.json_files import pretty_json
-    from serve_eval.workflows.export.document import make_document
+    from serve_eval.workflows.export.export import make_document
 
     if baseline is not None:
         table = compare_rows(table, baseline)

@@ -27,7 +27,7 @@ def setup_demo(
     from serve_eval.report.summary.headline import print_table_of_runs
     from serve_eval.storage.command_folder import claim_default_folder
     from serve_eval.storage.file_names import PAGE_FILE
-    from serve_eval.storage.reports.report_file import read_report
+    from serve_eval.storage.report_file import read_report
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.demo import acts
 

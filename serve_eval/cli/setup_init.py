@@ -95,7 +95,7 @@ def setup_init(
         return
     from serve_eval.plan.resolve import resolve_address
     from serve_eval.workflows.init import starter_plan
-    from serve_eval.workflows.init.document import make_document
+    from serve_eval.workflows.init.starter_plan import make_document
 
     if wanted.output.exists() and not wanted.force:
         raise PlanError(

@@ -40,7 +40,7 @@ def format_schema(kind: str) -> str:
     from serve_eval.plugins.registry import nearest
     from serve_eval.report.document import describe_document_form
     from serve_eval.report.document.listing import describe_listing_form
-    from serve_eval.storage.reports.report_file import describe_journal, describe_report_file
+    from serve_eval.storage.report_file import describe_journal, describe_report_file
     from serve_eval.workflows.events import describe_events
     from serve_eval.workflows.suite.suite_form import describe_suite
 

@@ -162,7 +162,7 @@ def smoke(
     from contextlib import ExitStack
 
     from serve_eval.checks.run import choose_checks
-    from serve_eval.evidence.prompt_audit.local_tokens import open_local
+    from serve_eval.evidence.prompt_tokens import open_local
     from serve_eval.plan.resolve import resolve_address
     from serve_eval.workflows.smoke import smoke as smoke_test
     from serve_eval.workflows.smoke.known import KnownFailures, read_known
@@ -273,8 +273,7 @@ def _run(
     from serve_eval.report.document import make_page
     from serve_eval.verdicts.exit_code import INTERRUPTED, worst
     from serve_eval.workflows.smoke import smoke as smoke_test
-    from serve_eval.workflows.smoke.document import make_document
-    from serve_eval.workflows.smoke.smoke import smoke_endpoint
+    from serve_eval.workflows.smoke.smoke import make_document, smoke_endpoint
 
     base_url, started_at = str(plan.launcher.options["base_url"]), datetime.now(UTC).isoformat()
     say(f"serve-eval smoke: {base_url}", smoke_test.cost(checks))

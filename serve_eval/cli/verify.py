@@ -35,7 +35,7 @@ from serve_eval.cli._verify_options import (
 )
 
 if TYPE_CHECKING:
-    from serve_eval.evidence.prompt_audit.reading import PromptSide
+    from serve_eval.evidence.prompt_tokens import PromptSide
     from serve_eval.schema import Verification, VerificationReference
     from serve_eval.workflows.verify.servers import VerifyRules
 
@@ -104,7 +104,7 @@ def verify(
     from serve_eval.cli._async import Interrupted
     from serve_eval.cli._ci_files import check_asked
     from serve_eval.cli._streams import say
-    from serve_eval.evidence.prompt_audit.local_tokens import open_local
+    from serve_eval.evidence.prompt_tokens import open_local
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.verify.servers import PROBES, VerifyRules
 
@@ -161,7 +161,7 @@ class _Asked:
 def _check(reference: ReferenceOptions, probes: ProbeOptions) -> None:
     """Raise PlanError for options that do not fit together."""
     from serve_eval.errors import PlanError
-    from serve_eval.evidence.probes.floor import LARGEST_FLOOR
+    from serve_eval.evidence.probe_floor import LARGEST_FLOOR
 
     if reference.register is not None and reference.reference is not None:
         raise PlanError("--register makes a reference and --reference uses one: give one of them")
@@ -202,7 +202,7 @@ def _execute(asked: _Asked, faces: FaceOptions) -> int:
     """Register or verify, with remarks on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._async import run_async
     from serve_eval.cli._ending import end
-    from serve_eval.storage.reports.story_results import read_reference, write_reference
+    from serve_eval.storage.story_results import read_reference, write_reference
     from serve_eval.workflows.verify.document import make_document, make_registered
 
     file, model = asked.reference.register, str(asked.settings.get("model") or "")
@@ -297,9 +297,9 @@ def write_result(
     that a night stops, the plan is what starts them again.
     """
     from serve_eval.storage.file_names import VERIFICATION_REFERENCE
-    from serve_eval.storage.reports.folder_results import find_served_plans, shorten_url
-    from serve_eval.storage.reports.story_results import write_reference
+    from serve_eval.storage.folder_results import find_served_plans, shorten_url
     from serve_eval.storage.story_files import VERIFY
+    from serve_eval.storage.story_results import write_reference
     from serve_eval.workflows.verify.result import lacks_floor
 
     VERIFY.write(out_dir, found)

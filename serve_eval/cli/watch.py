@@ -130,7 +130,8 @@ def _job(
 ) -> WatchJob:
     """Return the job to watch. Raises PlanError for invalid options."""
     from serve_eval.errors import PlanError
-    from serve_eval.workflows.watch import budget, pool
+    from serve_eval.workflows.watch import asking
+    from serve_eval.workflows.watch import job as pool
     from serve_eval.workflows.watch.alarming import delivery
     from serve_eval.workflows.watch.judging import WatchRules
     from serve_eval.workflows.watch.story import LEAST_PROMPTS, WatchJob
@@ -166,7 +167,7 @@ def _job(
             round_means=judged.round_means,
             baseline_hours=judged.baseline_hours,
         ),
-        tokens=budget.TOKENS if tokens is None else tokens,
+        tokens=asking.TOKENS if tokens is None else tokens,
         smoke=asked.smoke,
         every_s=float(every[1]) * _UNITS[every[2]],
         rounds=asked.rounds,
@@ -213,12 +214,13 @@ def _wrong_numbers(asked: RoundOptions, judged: WatchJudgedOptions) -> Iterator[
 def _cost(job: WatchJob) -> list[str]:
     """Return the cost, estimated from above."""
     from serve_eval.checks.run import choose_checks
-    from serve_eval.workflows.watch import budget, pool
+    from serve_eval.workflows.watch import asking
+    from serve_eval.workflows.watch import job as pool
 
     asked = job.pool or pool.generate_pool(job.prompts, chat=True)
-    checks = budget.checks_of(choose_checks("quick")) if job.smoke else []
-    smoke = budget.smoke_tokens(checks)
-    spending = budget.budget(
+    checks = asking.checks_of(choose_checks("quick")) if job.smoke else []
+    smoke = asking.smoke_tokens(checks)
+    spending = asking.budget(
         job.tokens,
         smoke=smoke,
         prompt_tokens=asked.prompt_tokens(),
@@ -226,7 +228,7 @@ def _cost(job: WatchJob) -> list[str]:
         probes=0 if job.reference is None else job.reference.round_tokens,
     )
     lines = list(
-        budget.describe_budget(
+        asking.describe_budget(
             spending,
             every_s=job.every_s,
             prompts=len(asked.samples),
@@ -237,7 +239,7 @@ def _cost(job: WatchJob) -> list[str]:
     )
     if job.reference is not None:
         lines.append(
-            budget.describe_probes(
+            asking.describe_probes(
                 job.reference.per_round,
                 len(job.reference.known.probes),
                 spending.probes,

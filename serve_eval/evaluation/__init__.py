@@ -3,6 +3,7 @@
 __all__ = [
     "build_report",
     "capabilities",
+    "earlier_run",
     "early_stop",
     "endpoint",
     "engine",
@@ -11,9 +12,7 @@ __all__ = [
     "passes",
     "prepare",
     "reach",
-    "rerun",
     "run_session",
-    "session_log",
     "settle",
     "shared_server",
     "steps",

@@ -12,8 +12,8 @@ from pathlib import Path
 import serve_eval
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.capabilities.sampling import compare_with_reference, warn_of_defaults
+from serve_eval.evaluation.earlier_run import describe_archived
 from serve_eval.evaluation.prove_path import prove_path
-from serve_eval.evaluation.rerun import describe_archived
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.evidence import engine_counters
@@ -33,8 +33,8 @@ from serve_eval.schema import (
     is_rehearsal,
 )
 from serve_eval.storage import run_folder
-from serve_eval.storage.records.answer_origins import read_traces
-from serve_eval.storage.reports.report_file import REPORT_SCHEMA
+from serve_eval.storage.answer_origins import read_traces
+from serve_eval.storage.report_file import REPORT_SCHEMA
 from serve_eval.storage.sessions import SessionRecord
 from serve_eval.verdicts import references
 

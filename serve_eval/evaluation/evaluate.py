@@ -7,28 +7,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from serve_eval.evaluation.ask_tasks import ask_again, ask_tasks, note_cut_off
 from serve_eval.evaluation.build_report import check_pairs
-from serve_eval.evaluation.endpoint.launch import (
-    Launching,
-    check_launcher,
-    last_endpoint,
-    with_model,
-)
+from serve_eval.evaluation.earlier_run import Rerun
 from serve_eval.evaluation.engine.load_session import MOST
 from serve_eval.evaluation.engine.lockstep import Participant
-from serve_eval.evaluation.preflight import check_margins
-from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.rerun import Rerun
-from serve_eval.evaluation.run_session import CheckDefaults, allow_any, ignore, open_session
-from serve_eval.evaluation.session_log import (
-    Stopwatch,
-    log_report,
-    log_session,
-    warn_of_old_answers,
-)
-from serve_eval.evaluation.settle import settle
-from serve_eval.evaluation.steps.ask_tasks import ask_again, ask_tasks, note_cut_off
-from serve_eval.evaluation.steps.open_tasks import (
+from serve_eval.evaluation.launch import Launching, check_launcher, last_endpoint, with_model
+from serve_eval.evaluation.open_tasks import (
     judge_answers,
     open_tasks,
     replay_tasks,
@@ -36,8 +21,21 @@ from serve_eval.evaluation.steps.open_tasks import (
     score_again,
     stop_early,
 )
-from serve_eval.evaluation.steps.report_run import report_run, save_report
-from serve_eval.evaluation.steps.use_endpoint import (
+from serve_eval.evaluation.preflight import check_margins
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.report_run import report_run, save_report
+from serve_eval.evaluation.run_session import (
+    CheckDefaults,
+    Stopwatch,
+    allow_any,
+    ignore,
+    log_report,
+    log_session,
+    open_session,
+    warn_of_old_answers,
+)
+from serve_eval.evaluation.settle import settle
+from serve_eval.evaluation.use_endpoint import (
     needs_endpoint,
     note_endpoint,
     open_endpoint,

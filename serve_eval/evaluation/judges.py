@@ -14,9 +14,9 @@ from serve_eval.client.client import UNREACHABLE_HINT, Client
 from serve_eval.client.connection import connect
 from serve_eval.client.preflight import trial
 from serve_eval.errors import EndpointError, PlanError
-from serve_eval.evaluation.engine.circuit_breaker import CircuitBreaker
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import MOST, LoadSession
+from serve_eval.evaluation.engine.runner import CircuitBreaker
 from serve_eval.evaluation.engine.runner import ask as ask_lanes
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.processes.resources import ensure_descriptors
@@ -38,8 +38,8 @@ from serve_eval.schema import (
     Score,
     Task,
 )
+from serve_eval.storage.answer_origins import Proofs, judges_proofs
 from serve_eval.storage.journal import Journal, withdrawals
-from serve_eval.storage.records.answer_origins import Proofs, judges_proofs
 
 LEAST_RETRY_BUDGET = 100
 """Minimum number of retries of a judge, even if there are few questions."""

@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.endpoint.launch import check_launcher, with_model
 from serve_eval.evaluation.engine.lockstep import Labelled
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.launch import check_launcher, with_model
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.settle import settle
 from serve_eval.evidence.engine_counters import Companions

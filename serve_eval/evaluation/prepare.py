@@ -32,9 +32,8 @@ from serve_eval.plan.applicable_reference import (
     reference_directories,
 )
 from serve_eval.plan.check import refuse_meaningless
-from serve_eval.plan.chosen_samples import SampleChoice
+from serve_eval.plan.chosen_samples import SampleChoice, ShardPart, list_places, shard_fingerprint
 from serve_eval.plan.prepared_task import CLASSIC, DATASET, PreparedTask, find_roots
-from serve_eval.plan.shard import ShardPart, list_places, shard_fingerprint
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, SERVER_ADDS, fingerprint
 from serve_eval.protocol.shared import build_task, usual_task

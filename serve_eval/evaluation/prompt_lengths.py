@@ -24,8 +24,8 @@ from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, hide_in_errors
 from serve_eval.errors import EndpointError, PlanError, RunFolderError
 from serve_eval.evaluation.capabilities.probe_request import ping, read_context, send_probe
-from serve_eval.evidence.prompt_audit.local_tokens import TOKENIZER_FILE, open_local
-from serve_eval.evidence.prompt_audit.server_tokens import PromptReader, reader_of
+from serve_eval.evidence.prompt_audit import PromptReader, reader_of
+from serve_eval.evidence.prompt_tokens import TOKENIZER_FILE, open_local
 from serve_eval.plan.prepared_task import find_roots
 from serve_eval.plugins.values import Launcher, load_launcher
 from serve_eval.schema import DataRoots, Failure, LaunchContext, Plan, Prompt, Spec, Task

@@ -31,7 +31,7 @@ from serve_eval.schema import (
     Task,
     TaskReport,
 )
-from serve_eval.storage.records.answer_origins import Served
+from serve_eval.storage.answer_origins import Served
 from serve_eval.storage.sessions import SessionRecord
 
 

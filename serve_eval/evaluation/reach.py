@@ -19,7 +19,7 @@ from serve_eval.plugins import registry
 from serve_eval.protocol.shared import OPTIONS as CHOICES
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Connection, DataRoots, Plan, Spec, Task, is_mutable
-from serve_eval.storage.records.judgements import judges_of
+from serve_eval.storage.assessments import judges_of
 
 LAUNCHERS, TASKS = "serve_eval.launchers", "serve_eval.tasks"
 _TIMES = frozenset({"port", "ready_timeout_s", "answer_timeout_s", "stop_timeout_s"})

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from serve_eval.errors import EndpointError, LaunchError, ServeEvalError
-from serve_eval.evaluation.endpoint.launch import Launching, launch
+from serve_eval.evaluation.launch import Launching, launch
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evidence.engine_counters import Companions
 from serve_eval.plan.prepared_task import PreparedTask

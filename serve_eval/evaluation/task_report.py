@@ -18,7 +18,7 @@ from serve_eval.evaluation.results.examples import break_down_reference, pick_ex
 from serve_eval.evaluation.task_run import TaskRun, random_order
 from serve_eval.evidence.attribution import latency
 from serve_eval.evidence.attribution.bad_workers import attribute_task, kinds_of
-from serve_eval.plan.again import permissions
+from serve_eval.plan.command_line import permissions
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.schema import (
@@ -38,8 +38,8 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.shell_words import quote_path
+from serve_eval.storage.answer_origins import Served
 from serve_eval.storage.order_seed import OrderSeeds
-from serve_eval.storage.records.answer_origins import Served
 from serve_eval.verdicts import (
     cut_answers,
     many_tests,

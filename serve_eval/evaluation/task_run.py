@@ -14,11 +14,10 @@ from serve_eval.evaluation.results.scoring import Grade, Recipe, ScoringProcesse
 from serve_eval.plan.prepared_task import PreparedTask, find_roots
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import Limits, Plan, Program, Question, Spec
+from serve_eval.storage.assessments import Executions, Judgements
 from serve_eval.storage.journal import Journal, Record
 from serve_eval.storage.order_seed import OrderSeeds
-from serve_eval.storage.records.executions import Executions
-from serve_eval.storage.records.judgements import Judgements
-from serve_eval.storage.records.scores import ScoreFile
+from serve_eval.storage.scores import ScoreFile
 
 if TYPE_CHECKING:
     from serve_eval.evaluation.early_stop import EarlyStopping

@@ -22,7 +22,7 @@ from serve_eval.plugins import registry as withheld
 from serve_eval.plugins.values import LAUNCHERS, VERDICTS
 from serve_eval.schema import Plan
 from serve_eval.storage import ownership, run_folder, sessions
-from serve_eval.storage.records.answer_origins import read_traces
+from serve_eval.storage.answer_origins import read_traces
 
 SHOWN = 2000
 """Maximum characters of a value in a refusal; the rest can be read in the folder."""

@@ -21,7 +21,7 @@ from serve_eval.schema import (
     TaskReport,
 )
 from serve_eval.schema.base_url import authority
-from serve_eval.storage.records.answer_origins import Served
+from serve_eval.storage.answer_origins import Served
 
 FRONT, SERVER = "orchestrator", "server"
 SIZES = {

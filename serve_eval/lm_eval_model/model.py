@@ -21,8 +21,8 @@ from serve_eval.client.client import Client
 from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.capabilities import first_token, prompt_logprobs
-from serve_eval.evaluation.endpoint.launch import with_model
 from serve_eval.evaluation.engine.send import send_to_thinker
+from serve_eval.evaluation.launch import with_model
 from serve_eval.evaluation.settle import ask_prefix
 from serve_eval.harness.instances import (
     MAX_TOKENS,

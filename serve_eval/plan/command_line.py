@@ -1,17 +1,19 @@
-"""Write the commands that ask what a plan asks, ready to copy."""
+"""Write the commands that ask what a plan asks, with the permissions that they need."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import PlanError
+from serve_eval.plugins.registry import name_folders
 from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec, is_mutable
 from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.schema.task import SIZES
-from serve_eval.shell_words import join_words
+from serve_eval.shell_words import join_words, quote_path
 
 _OTHER = Spec(name="external")
 RUNS = 3
@@ -174,3 +176,15 @@ def _is_plain(text: str) -> bool:
         return bool(yaml.safe_load(text) == text)
     except yaml.YAMLError:
         return False
+
+
+def permissions(plans: Sequence[Plan]) -> str:
+    """Return the flags that must be given again to resume or to judge saved plans."""
+    runs = any(plan.allow_code_execution for plan in plans)
+    folders = name_folders(path for plan in plans for path in plan.include_path)
+    return f"{' --allow-code-execution' if runs else ''}{folders}"
+
+
+def write_resume_command(folder: Path, plan: Plan) -> str:
+    """Return the command that resumes the run of a plan in a folder."""
+    return f"serve-eval run --resume {quote_path(folder)}{permissions([plan])}"

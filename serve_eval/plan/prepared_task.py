@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from serve_eval.plan.shard import ShardPart
+from serve_eval.plan.chosen_samples import ShardPart
 from serve_eval.schema import (
     DataRoots,
     Dataset,

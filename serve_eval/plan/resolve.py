@@ -38,7 +38,7 @@ from serve_eval.plan.check import (
     check_values,
     merge_expected,
 )
-from serve_eval.plan.chosen_samples import note_repeats, read_choice, read_repeats
+from serve_eval.plan.chosen_samples import note_repeats, parse_shard, read_choice, read_repeats
 from serve_eval.plan.launcher import launcher_of, rehearse, with_normal_address
 from serve_eval.plan.plan_file import (
     SECTIONS,
@@ -50,7 +50,6 @@ from serve_eval.plan.plan_file import (
     tasks_of,
 )
 from serve_eval.plan.settings import apply_setting
-from serve_eval.plan.shard import parse_shard
 from serve_eval.plan.shared_options import absolute
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import scope

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from serve_eval.pytest_plugin.accuracy_tests import AccuracyTests as AccuracyTests
     from serve_eval.pytest_plugin.endings import AccuracyNotMeasured as AccuracyNotMeasured
     from serve_eval.pytest_plugin.endings import AccuracyRegression as AccuracyRegression
     from serve_eval.pytest_plugin.endings import AccuracyUndecided as AccuracyUndecided
     from serve_eval.pytest_plugin.endings import AccuracyWarning as AccuracyWarning
+    from serve_eval.pytest_plugin.evaluator import AccuracyTests as AccuracyTests
     from serve_eval.pytest_plugin.evaluator import Evaluator as Evaluator
 
 __all__ = [

@@ -44,7 +44,7 @@ def count_needed(plan: Plan) -> int:
 
     Raises PlanError for options that cannot be launched.
     """
-    from serve_eval.evaluation.endpoint.launch import job_size
+    from serve_eval.evaluation.launch import job_size
 
     return 0 if plan.launcher.name in ELSEWHERE else job_size(plan).gpus_per_node
 

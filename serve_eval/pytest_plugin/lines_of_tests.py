@@ -27,8 +27,15 @@ from serve_eval.report.ci import (
     list_annotations,
     write_markdown,
 )
-from serve_eval.report.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
-from serve_eval.report.one_line import OneLine, write_line
+from serve_eval.report.ci_result import (
+    CiCase,
+    CiResult,
+    CiState,
+    CiSuite,
+    CiTable,
+    OneLine,
+    write_line,
+)
 from serve_eval.report.summary.figures import count
 from serve_eval.report.summary.headline import ORDER
 from serve_eval.schema import REHEARSED, Connection

@@ -115,8 +115,7 @@ def _serve_eval_workbench(
 @pytest.fixture
 def serve_eval(request: pytest.FixtureRequest, _serve_eval_workbench: Workbench) -> Evaluator:
     """Evaluate an endpoint: serve_eval.evaluate("gsm8k", quant_algo="FP8")."""
-    from serve_eval.pytest_plugin.accuracy_tests import AccuracyTests
-    from serve_eval.pytest_plugin.evaluator import Evaluator
+    from serve_eval.pytest_plugin.evaluator import AccuracyTests, Evaluator
 
     tests = request.instance
     defaults = tests.list_defaults() if isinstance(tests, AccuracyTests) else {}

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from serve_eval.errors import ServeEvalError
-    from serve_eval.report.ci_result import CiCase, CiState
-    from serve_eval.report.one_line import OneLine
+    from serve_eval.report.ci_result import CiCase, CiState, OneLine
     from serve_eval.schema import Report, Verdict
     from serve_eval.workflows.diagnose.leads import Leads
 
@@ -121,8 +120,7 @@ def conclude(
 
     `warnings` count if all cases passed. The lines of a `rehearsal` begin with this word.
     """
-    from serve_eval.report.ci_result import CiState
-    from serve_eval.report.one_line import write_line
+    from serve_eval.report.ci_result import CiState, write_line
     from serve_eval.schema import REHEARSED
 
     order = (CiState.FAILURE, CiState.ERROR, CiState.SKIPPED, CiState.PASSED)
@@ -186,7 +184,7 @@ def end_test(result: EvaluatedTest, *, strict: bool) -> None:
 
 def _say(case: CiCase) -> OneLine:
     """Return the line about a task or a part of the path."""
-    from serve_eval.report.one_line import OneLine
+    from serve_eval.report.ci_result import OneLine
 
     if case.line is not None:
         return case.line

@@ -20,7 +20,7 @@ from serve_eval.pytest_plugin.gpus import skip_without_room
 from serve_eval.pytest_plugin.options import PluginOptions
 
 if TYPE_CHECKING:
-    from serve_eval.evaluation.endpoint.launch import Launching
+    from serve_eval.evaluation.launch import Launching
     from serve_eval.evaluation.shared_server import SharedServer
     from serve_eval.plan.prepared_task import PreparedTask
     from serve_eval.pytest_plugin.compared import ComparedSides
@@ -159,7 +159,7 @@ class Workbench:
         Raises ServeEvalError for one that does not answer, does not start or cannot be kept.
         """
         from serve_eval.errors import PlanError
-        from serve_eval.evaluation.endpoint.launch import check_launcher
+        from serve_eval.evaluation.launch import check_launcher
         from serve_eval.workflows.servers.held_servers import UNHELD
 
         name = plan.launcher.name
@@ -287,7 +287,7 @@ class KeptServers:
     def _find(self, plan: Plan) -> SharedServer:
         from functools import partial
 
-        from serve_eval.evaluation.endpoint.launch import launch
+        from serve_eval.evaluation.launch import launch
         from serve_eval.evaluation.shared_server import SharedServer
 
         key = _key_of(plan)
@@ -321,7 +321,7 @@ async def ask_endpoint(plan: Plan) -> Endpoint:
     """
     from serve_eval.client.connection import connect
     from serve_eval.client.preflight import pick_model, refuse_listing
-    from serve_eval.evaluation.endpoint.launch import launch
+    from serve_eval.evaluation.launch import launch
     from serve_eval.schema import Failure
 
     async with (

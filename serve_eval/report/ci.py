@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from serve_eval.report.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable
-from serve_eval.report.one_line import OneLine
+from serve_eval.report.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable, OneLine
 from serve_eval.report.text import clean
 
 UNANSWERED = "REHEARSAL: without servers; this shows nothing about a model"

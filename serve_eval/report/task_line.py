@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from serve_eval.evaluation.results.degradation import what
 from serve_eval.report.attribution import accusations
-from serve_eval.report.one_line import OneLine, describe_drop
+from serve_eval.report.ci_result import OneLine, describe_drop
 from serve_eval.report.summary import figures
 from serve_eval.report.summary.figures import SummaryTask, figure, in_points
 from serve_eval.schema import (

@@ -29,7 +29,7 @@ from serve_eval.stats.drift import (
     measure_scale,
 )
 from serve_eval.stats.repeats import instability, successive_dispersion
-from serve_eval.storage.records.scores import has_scores, read_values
+from serve_eval.storage.scores import has_scores, read_values
 from serve_eval.verdicts import reference_samples
 
 ALIKE = 3

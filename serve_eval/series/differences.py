@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serve_eval.errors import PlanError, ServeEvalError
-from serve_eval.evidence.agreement.answer_pairs import TaskAnswers, read_task
-from serve_eval.evidence.agreement.score_pairs import keep_common, list_mismatches, score_pairs
+from serve_eval.evidence.answer_pairs import TaskAnswers, read_task
+from serve_eval.evidence.score_pairs import keep_common, list_mismatches, score_pairs
 from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTable, TaskColumn
 from serve_eval.report.results_table.cell import describe_run_effect
 from serve_eval.report.results_table.content import RUN
 from serve_eval.schema import MEAN
-from serve_eval.series.corrections import add_stars
-from serve_eval.series.planned_tasks import drop_settings
+from serve_eval.series.cells import add_stars
+from serve_eval.series.read_runs import drop_settings
 from serve_eval.series.seeds import MatchedDraws, find_worst, join_runs, match_draws, pool
-from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.report_file import read_report
 
 if TYPE_CHECKING:
     from serve_eval.stats.pairs import Pairs

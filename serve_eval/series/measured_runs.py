@@ -22,30 +22,28 @@ from serve_eval.series.deployments import (
     name_of_model,
     without_seeds,
 )
-from serve_eval.series.planned_tasks import (
-    PlannedTask,
-    describe_effort,
-    drop_planned,
-    leave_effort_out,
-    list_planned,
-)
 from serve_eval.series.read_runs import (
     UNFINISHED,
     FinishedRun,
+    PlannedTask,
     count_answers,
+    describe_effort,
+    drop_planned,
     explain_no_run,
+    leave_effort_out,
+    list_planned,
     say_answers,
     search_runs,
 )
 from serve_eval.shell_words import quote_path
 from serve_eval.storage.file_names import SUITE_RUNS
-from serve_eval.storage.reports.story_results import (
+from serve_eval.storage.story_files import COMPARE, SUITE
+from serve_eval.storage.story_results import (
     describe_comparison,
     find_suite_report,
     locate_runs,
     read_suite,
 )
-from serve_eval.storage.story_files import COMPARE, SUITE
 
 NEVER = datetime.min.replace(tzinfo=UTC)
 UNNAMED = "-"

@@ -14,8 +14,15 @@ from serve_eval.report.results_table import DeploymentRow, ResultCell, ResultsTa
 from serve_eval.report.results_table.content import RUN
 from serve_eval.report.summary.figures import count
 from serve_eval.schema import MEAN, TaskReport
-from serve_eval.series.cells import find_column, list_lost, make_cell, make_column, make_lost_cell
-from serve_eval.series.corrections import correct_cells, describe_rules
+from serve_eval.series.cells import (
+    correct_cells,
+    describe_rules,
+    find_column,
+    list_lost,
+    make_cell,
+    make_column,
+    make_lost_cell,
+)
 from serve_eval.series.deployments import (
     SEED,
     Key,
@@ -26,7 +33,7 @@ from serve_eval.series.deployments import (
     key_of_column,
 )
 from serve_eval.series.measured_runs import MeasuredRun, read_measured
-from serve_eval.series.planned_tasks import PlannedTask, explain_efforts
+from serve_eval.series.read_runs import PlannedTask, explain_efforts
 from serve_eval.series.seeds import explain_equal_seeds, pool_cells
 from serve_eval.storage.copied_run import ANSWERS_FROM
 from serve_eval.storage.file_names import SUITE_RUNS

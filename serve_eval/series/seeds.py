@@ -14,13 +14,13 @@ from statistics import fmean
 from typing import Literal
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.evidence.agreement.answer_pairs import TaskAnswers, read_task
+from serve_eval.evidence.answer_pairs import TaskAnswers, read_task
 from serve_eval.report.results_table import DeploymentRow, ResultCell, TaskColumn
 from serve_eval.report.results_table.cell import name_seeds
 from serve_eval.schema import Metric, VerdictOutcome
 from serve_eval.stats.intervals import INTERVAL_ALPHA, wilson
 from serve_eval.stats.multiplicity import mean_z_p
-from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.report_file import read_report
 
 _WORST = (
     VerdictOutcome.FAIL,

@@ -14,7 +14,7 @@ import msgspec
 from serve_eval.errors import RunFolderError
 from serve_eval.storage.file_names import cases_file, list_archived_samples, name_archive_file
 from serve_eval.storage.json_files import write_private
-from serve_eval.storage.reports.report_file import drop_report
+from serve_eval.storage.report_file import drop_report
 
 
 class _Record(msgspec.Struct):

@@ -44,7 +44,7 @@ from serve_eval.storage.file_names import (
 )
 from serve_eval.storage.journal import index_lines
 from serve_eval.storage.json_files import pretty_json, write_private
-from serve_eval.storage.records.prompts import merge_media, merge_prompts
+from serve_eval.storage.prompts import merge_media, merge_prompts
 from serve_eval.storage.run_folder import CopyMark, find_copy
 from serve_eval.whole_file import PARTIAL, replace_file
 

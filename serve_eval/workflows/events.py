@@ -13,13 +13,8 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.evaluation.endpoint.launch import (
-    Launching,
-    address_of,
-    check_launcher,
-    launch,
-)
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.launch import Launching, address_of, check_launcher, launch
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.json_schema import Schema, describe_type, name_schema
 from serve_eval.plan.prepared_task import PreparedTask

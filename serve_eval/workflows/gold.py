@@ -23,7 +23,7 @@ from serve_eval.protocol.shared import build_task
 from serve_eval.report.document.listing import ListEntry
 from serve_eval.schema import Metric, Plan, Sample, Spec, Task, TaskResult
 from serve_eval.schema.media import prompt_sha256
-from serve_eval.storage.records.scores import ScoreRecord, read_scores
+from serve_eval.storage.scores import ScoreRecord, read_scores
 
 Side = Literal["gold", "zero"]
 

@@ -17,12 +17,13 @@ from serve_eval.evaluation.engine.lane import arrange, task_seed
 from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results.sample_table import Repeated
+from serve_eval.plan.chosen_samples import list_places, whole_fingerprint
 from serve_eval.plan.prepared_task import PreparedTask
-from serve_eval.plan.shard import list_places, whole_fingerprint
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Plan, Report, Sample, Shard
 from serve_eval.shell_words import quote_path
 from serve_eval.storage import order_seed, run_folder, sessions
+from serve_eval.storage.answer_origins import keep_standing, run_proofs
 from serve_eval.storage.copied_run import (
     check_copy,
     end_copy,
@@ -34,8 +35,7 @@ from serve_eval.storage.copied_run import (
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.journal import read
 from serve_eval.storage.json_files import list_differing
-from serve_eval.storage.records.answer_origins import keep_standing, run_proofs
-from serve_eval.storage.reports.report_file import write_report
+from serve_eval.storage.report_file import write_report
 from serve_eval.storage.run_folder import CopyMark
 
 NO_EARLY_STOP = "no early stop: shards ask all of their samples"

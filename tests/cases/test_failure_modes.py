@@ -34,7 +34,7 @@ from serve_eval.schema import (
     Task,
     ToolCall,
 )
-from serve_eval.storage.records.scores import ScoreRecord, encode
+from serve_eval.storage.scores import ScoreRecord, encode
 from tests.evaluation.test_capabilities import prepared
 from tests.scorers.test_offered import made
 

@@ -12,12 +12,12 @@ import pytest
 
 from serve_eval.errors import NotComparableError, PlanError, RunFolderError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
-from serve_eval.evidence.agreement.answer_pairs import read_task
+from serve_eval.evidence.answer_pairs import read_task
 from serve_eval.plan import resolve
 from serve_eval.plan.plan_file import to_file
 from serve_eval.plan.resolve import Resolved
 from serve_eval.schema import Report, Spec
-from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.report_file import read_report
 from serve_eval.storage.run_folder import read_plan
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.export.export import export

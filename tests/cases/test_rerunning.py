@@ -18,8 +18,8 @@ import pytest
 import serve_eval
 from serve_eval.cli._common_options import rerun_of
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
+from serve_eval.evaluation.earlier_run import Rerun
 from serve_eval.evaluation.evaluate import evaluate, judge_again
-from serve_eval.evaluation.rerun import Rerun
 from serve_eval.plan import resolve
 from serve_eval.schema import Report
 from serve_eval.storage.run_folder import read_plan

@@ -19,7 +19,7 @@ import pytest
 from serve_eval.schema import DataRoots
 from serve_eval.schema.media import prompt_sha256, uniform
 from serve_eval.storage.journal import read
-from serve_eval.storage.records.scores import read_scores
+from serve_eval.storage.scores import read_scores
 from serve_eval.tasks.gsm8k import task
 from tests.cli.command import environment, serve_eval
 

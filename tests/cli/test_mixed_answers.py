@@ -17,9 +17,9 @@ import pytest
 from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.schema import DataRoots
 from serve_eval.schema.media import uniform
+from serve_eval.storage.answer_origins import ConnectionStep, Proofs
 from serve_eval.storage.file_names import PROOFS_FILE
 from serve_eval.storage.journal import read, withdrawals
-from serve_eval.storage.records.answer_origins import ConnectionStep, Proofs
 from serve_eval.storage.run_folder import read_plan
 from serve_eval.tasks.word_problems import task
 from tests.cli.command import environment, serve_eval

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from serve_eval.storage.folder_results import CONTINUED_DAYS
 from serve_eval.storage.json_files import FOLDER_FORMAT
-from serve_eval.storage.reports.folder_results import CONTINUED_DAYS
-from serve_eval.storage.reports.report_file import REPORT_SCHEMA
+from serve_eval.storage.report_file import REPORT_SCHEMA
 from serve_eval.storage.story_files import COMPARE
 from tests.cli.command import serve_eval
 

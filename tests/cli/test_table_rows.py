@@ -13,7 +13,7 @@ import pytest
 
 from serve_eval.report.results_table import DeploymentRow, ResultCell
 from serve_eval.schema import VerdictOutcome
-from serve_eval.series.corrections import add_stars, correct_cells
+from serve_eval.series.cells import add_stars, correct_cells
 from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")

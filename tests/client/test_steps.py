@@ -20,10 +20,9 @@ from serve_eval.client.http1.connection import CHECK_EVERY
 from serve_eval.client.http1.transport import Http1Transport
 from serve_eval.client.step_ledger import RequestIds, StepLedger
 from serve_eval.client.wire_format.reply import Reply
-from serve_eval.evaluation.engine.circuit_breaker import CircuitBreaker
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
-from serve_eval.evaluation.engine.runner import ask
+from serve_eval.evaluation.engine.runner import CircuitBreaker, ask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.task_run import replay
 from serve_eval.schema import (
@@ -42,9 +41,9 @@ from serve_eval.schema import (
     Score,
     Task,
 )
+from serve_eval.storage.answer_origins import Proofs
 from serve_eval.storage.file_names import PROOFS_FILE
 from serve_eval.storage.journal import Journal, Record, read
-from serve_eval.storage.records.answer_origins import Proofs
 from tests.client import faulty_server as act
 from tests.client.faulty_server import Act, FaultyServer, Received
 from tests.client.kept import FOREIGN, Doubling, DoublingServer, Heard, kept, whole

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from serve_eval.errors import EndpointError
-from serve_eval.evaluation.endpoint.launch import _write_answers
+from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results.degradation import describe
 from serve_eval.evidence.attribution.latency import describe_slow as told_of_slow
@@ -36,7 +36,7 @@ from serve_eval.schema import (
     TaskReport,
 )
 from serve_eval.storage.file_names import REPORT_FILE
-from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.report_file import read_report
 from serve_eval.verdicts.exit_code import FAIL
 from serve_eval.workflows.attribute import attribute
 from serve_eval.workflows.compare.compare import SELF, CompareRules, CompareSide, compare

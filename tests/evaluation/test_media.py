@@ -58,7 +58,7 @@ from serve_eval.schema import (
     VideoUrl,
 )
 from serve_eval.schema.media import media_url, prompt_sha256
-from serve_eval.storage.records.prompts import read_prompts
+from serve_eval.storage.prompts import read_prompts
 from serve_eval.workflows.capsule.capsule import capsules
 
 FOLDER = Path(small_media.__file__).parent

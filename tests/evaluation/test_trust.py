@@ -21,8 +21,8 @@ from serve_eval.evaluation.trust import adopt_code, to_follow, to_read
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import OPTIONS as CHOICES
 from serve_eval.schema import Connection, Limits, Plan, Spec, Suite, SuiteRun
-from serve_eval.storage.reports.story_results import write_suite
 from serve_eval.storage.run_folder import open_folder
+from serve_eval.storage.story_results import write_suite
 
 
 def _plan(*, allow_hub: bool) -> Plan:

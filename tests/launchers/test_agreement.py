@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.endpoint.launch import check_launcher, list_disagreements, list_promised
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.launch import check_launcher, list_disagreements, list_promised
 from serve_eval.report.document import make_page
 from serve_eval.report.page.writer import render_page
 from serve_eval.report.run.document import make_run_document

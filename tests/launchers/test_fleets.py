@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from serve_eval.evaluation.endpoint.launch import _write_answers, launch
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.launch import _write_answers, launch
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evidence.attribution.matching import METRICS, TIMES, TRACES
 from serve_eval.launchers._machine import lock_files

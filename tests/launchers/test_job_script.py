@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import LaunchError, PlanError
-from serve_eval.evaluation.endpoint.launch import job_size
+from serve_eval.evaluation.launch import job_size
 from serve_eval.launchers._slurm import allocation
 from serve_eval.launchers._slurm.job_script import job_script, sbatch_lines
 from serve_eval.schema import JobSize, Plan, Spec

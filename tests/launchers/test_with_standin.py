@@ -25,8 +25,8 @@ import pytest
 
 from serve_eval.client.client import Client
 from serve_eval.errors import LaunchError
-from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.launch import launch
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evidence import engine_counters
 from serve_eval.evidence.engine_counters import MANY, Companions, begin, end, remarks

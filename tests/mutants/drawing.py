@@ -29,7 +29,7 @@ PACKAGES = {
     ),
     "storage": (
         "serve_eval/storage/journal.py",
-        "serve_eval/storage/records/answer_origins.py",
+        "serve_eval/storage/answer_origins.py",
     ),
     "trust": ("serve_eval/evaluation/trust.py", "serve_eval/storage/ownership.py"),
     "reference": ("serve_eval/verdicts/reference*.py", "serve_eval/verdicts/references/*.py"),

@@ -31,8 +31,8 @@ from serve_eval.schema import (
 )
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.journal import Journal, Record
-from serve_eval.storage.records.prompts import write_prompts
-from serve_eval.storage.records.scores import ScoreRecord, write_scores
+from serve_eval.storage.prompts import write_prompts
+from serve_eval.storage.scores import ScoreRecord, write_scores
 
 MARKUP = "</script></title><script>window.hit = 1</script><img src=x onerror='window.hit = 2'>\"'`"
 HOSTILE = {

@@ -23,8 +23,8 @@ from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import Attempt, Metric, Outcome, Response, Sample, Usage
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.journal import Journal, Record
-from serve_eval.storage.records.prompts import write_prompts
-from serve_eval.storage.records.scores import ScoreRecord, write_scores
+from serve_eval.storage.prompts import write_prompts
+from serve_eval.storage.scores import ScoreRecord, write_scores
 
 ROWS = (1_319, 14_042, 100_000)
 LONG = 2_000

@@ -17,7 +17,7 @@ from serve_eval.report.text import reveal
 from serve_eval.schema import Message, Metric, Response, Sample, TextPart
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.journal import Journal, Record
-from serve_eval.storage.records.prompts import keep_media, write_prompts
+from serve_eval.storage.prompts import keep_media, write_prompts
 from tests.page.conftest import Open
 from tests.page.hostile import HOSTILE, LONG, MARKUP, make_content, make_task
 

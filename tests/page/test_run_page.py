@@ -19,7 +19,7 @@ import pytest
 from serve_eval.report.summary.figures import figure, span
 from serve_eval.schema import Comparison, Report
 from serve_eval.stats.intervals import wilson
-from serve_eval.storage.records.scores import read_scores, read_values
+from serve_eval.storage.scores import read_scores, read_values
 from tests.page.conftest import NARROW, MadeRuns, Open
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import pytest
 from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evidence.prompt_audit.audit import PROMPTS, audit
-from serve_eval.evidence.prompt_audit.reading import PromptCause, PromptFinding
+from serve_eval.evidence.prompt_audit import PROMPTS, audit
+from serve_eval.evidence.prompt_tokens import PromptCause, PromptFinding
 from serve_eval.launchers import llama_cpp
 from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import LaunchContext, Limits, Plan, Spec, VerdictOutcome

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.engine.lane import arrange
 from serve_eval.evaluation.results.sample_table import Repeated
+from serve_eval.plan.chosen_samples import ShardPart, list_places, parse_shard, seed_of_group
 from serve_eval.plan.plan_file import to_file
 from serve_eval.plan.resolve import resolve
-from serve_eval.plan.shard import ShardPart, list_places, parse_shard, seed_of_group
 from serve_eval.schema import Limits, Plan, Sample, Shard, Spec
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from serve_eval.errors import WithheldCodeError
 from serve_eval.evaluation.trust import adopt_code
-from serve_eval.plan.again import permissions
+from serve_eval.plan.command_line import permissions
 from serve_eval.plugins import extensions, registry
 from serve_eval.schema import Plan, Spec
 from serve_eval.workflows.servers.daemon import identity

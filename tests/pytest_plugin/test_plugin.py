@@ -15,7 +15,7 @@ from junitparser import Error, Failure, JUnitXml, Skipped
 
 from serve_eval.pytest_plugin.options import NO_ADDRESS
 from serve_eval.schema import Plan, Spec
-from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.report_file import read_report
 from tests.cli.command import serve_eval
 from tests.forked import run_forked
 from tests.pytest_plugin.run_pytest import ROOT, build_command, build_environment, run_pytest

@@ -19,9 +19,8 @@ from pathlib import Path
 from serve_eval.cli import _dry_run
 from serve_eval.errors import ServeEvalError
 from serve_eval.plan.resolve import resolve
-from serve_eval.workflows.init.recipes.plan_text import write_plan
-from serve_eval.workflows.init.recipes.reading import read_recipes
-from serve_eval.workflows.init.recipes.recipe import DeploymentRecipe
+from serve_eval.workflows.init.recipe import DeploymentRecipe
+from serve_eval.workflows.init.recipe_plans import read_recipes, write_plan
 from serve_eval.yaml_source import parse
 
 NO_RECIPE = ("no form of a recipe", "cannot be read as YAML")

@@ -18,8 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_eval.errors import PlanError, ServeEvalError
-from serve_eval.workflows.init.recipes.plan_text import write_plan
-from serve_eval.workflows.init.recipes.reading import read_recipes
+from serve_eval.workflows.init.recipe_plans import read_recipes, write_plan
 from serve_eval.yaml_source import parse
 from tests.recipes.conversion import convert, list_lines
 

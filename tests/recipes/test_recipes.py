@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.workflows.init.recipes.reading import read_recipes
-from serve_eval.workflows.init.recipes.srt_schema import list_variants
+from serve_eval.workflows.init.recipe_plans import read_recipes
+from serve_eval.workflows.init.srt_schema import list_variants
 from serve_eval.yaml_source import parse
 from tests.cli.command import serve_eval
 

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.text import Text
 
 from serve_eval.report.ci import escape_line
+from serve_eval.report.ci_result import MOST, OneLine, describe_drop, lead, write_line
 from serve_eval.report.layout import fit_tables, say, wrap
 from serve_eval.report.lines import p_text
-from serve_eval.report.one_line import MOST, OneLine, describe_drop, lead, write_line
 from serve_eval.report.summary.figures import write_number
 from serve_eval.report.task_line import split_change
 from serve_eval.report.text import clean

@@ -26,7 +26,7 @@ from serve_eval.schema import (
     TextPart,
     ToolCall,
 )
-from serve_eval.storage.records.judgements import _key
+from serve_eval.storage.assessments import _hash_question
 
 JUDGES = [{"base_url": "host:1", "model": "a"}, {"base_url": "host:2", "model": "b"}]
 ASKED = Sample(
@@ -227,7 +227,7 @@ def test_the_mean_is_over_what_could_be_read_and_a_majority_decides_where_wished
 
 def test_the_key_is_of_what_is_asked_and_not_of_where() -> None:
     def key(judge: dict[str, Any], answer: str = "Paris", **options: Any) -> str:
-        return _key(_questions(_scorer(judges=[judge], **options), answer)[-1])
+        return _hash_question(_questions(_scorer(judges=[judge], **options), answer)[-1])
 
     judge = {"base_url": "host:1", "model": "a"}
     assert key(judge) == key(

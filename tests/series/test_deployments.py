@@ -16,7 +16,7 @@ from serve_eval.series.deployments import (
     name_folders,
     without_seeds,
 )
-from serve_eval.series.planned_tasks import PlannedTask
+from serve_eval.series.read_runs import PlannedTask
 
 
 @pytest.mark.parametrize(

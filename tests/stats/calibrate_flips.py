@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy
 
-from serve_eval.evidence.agreement.self_flips import FLIP_ALPHA
+from serve_eval.evidence.self_flips import FLIP_ALPHA
 from serve_eval.stats.sign_tests import mcnemar, min_p
 from tests.stats.simulation import altered, endpoints, run
 

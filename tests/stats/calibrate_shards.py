@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from serve_eval.evaluation.engine.lane import arrange
 from serve_eval.evaluation.results.degradation import Course, degradations
-from serve_eval.plan.shard import ShardPart, list_places
+from serve_eval.plan.chosen_samples import ShardPart, list_places
 from serve_eval.schema import Metric, Sample, Shard
 from tests.stats.simulation import interval
 

@@ -15,9 +15,9 @@ import numpy
 from numpy.typing import NDArray
 from scipy.stats import beta
 
-from serve_eval.evidence.probes.floor import DistanceLimits, find_floor
-from serve_eval.evidence.probes.judging import ProbeEvidence
-from serve_eval.evidence.probes.paired import count_probes
+from serve_eval.evidence.paired_probes import count_probes
+from serve_eval.evidence.probe_floor import DistanceLimits, find_floor
+from serve_eval.evidence.probe_judging import ProbeEvidence
 from serve_eval.schema import ProbeDistance
 from serve_eval.schema import VerificationOutcome as Outcome
 from tests.stats.embedded_numerics import FLOAT32, OTHER_KERNELS, REFERENCE, SYSTEMS

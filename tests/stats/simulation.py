@@ -28,7 +28,7 @@ from serve_eval.evidence.attribution.bad_workers import (
 from serve_eval.evidence.attribution.latency import Timed
 from serve_eval.schema import Metric
 from serve_eval.stats.contingency import Cell, rows
-from serve_eval.storage.records.answer_origins import Served
+from serve_eval.storage.answer_origins import Served
 from serve_eval.verdicts.below_reference import estimate_expected
 
 if TYPE_CHECKING:

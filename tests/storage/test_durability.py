@@ -10,10 +10,10 @@ import pytest
 
 from serve_eval.errors import JournalError, RunFolderError
 from serve_eval.schema import Response
+from serve_eval.storage.answer_origins import ConnectionStep, Proofs
 from serve_eval.storage.file_names import PROOFS_FILE
 from serve_eval.storage.journal import NO_ROOM_HINT, Journal, Record
 from serve_eval.storage.json_files import write_private
-from serve_eval.storage.records.answer_origins import ConnectionStep, Proofs
 from serve_eval.workflows.watch import record as canary
 
 pytestmark = pytest.mark.skipif(

@@ -16,17 +16,17 @@ from pathlib import Path
 import pytest
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.endpoint.launch import _write_answers
+from serve_eval.evaluation.earlier_run import Rerun
 from serve_eval.evaluation.engine.lane import arrange, task_seed
 from serve_eval.evaluation.evaluate import evaluate, judge_again
+from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.results.degradation import Course, degradations
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app, serve
 from serve_eval.schema import Comparison, Limits, Metric, Plan, Report, Spec
 from serve_eval.storage import order_seed, run_folder
 from serve_eval.storage.file_names import ORDER_FILE
-from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.report_file import read_report
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.invariants.check import check
 from serve_eval.workflows.rescore.rescore import rescore

@@ -21,9 +21,9 @@ import pytest
 
 from serve_eval.errors import RunFolderError
 from serve_eval.schema import Connection, Limits, Plan, Spec
+from serve_eval.storage import story_results
 from serve_eval.storage.json_files import differences, write_private
 from serve_eval.storage.ownership import add_signature, has_key, is_own
-from serve_eval.storage.reports import story_results
 from serve_eval.storage.run_folder import open_folder, read_plan
 from serve_eval.storage.story_files import (
     ATTRIBUTE,

@@ -38,7 +38,7 @@ from serve_eval.schema import (
 )
 from serve_eval.stats.classic import classic_test
 from serve_eval.storage import run_folder
-from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.report_file import read_report
 from serve_eval.verdicts import pairing, reference_samples, references
 from serve_eval.verdicts.rules.classic import judge as subset_reference_judge
 from serve_eval.workflows.compare.verdict import compare_folders

@@ -25,8 +25,8 @@ import msgspec
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation.probe_server import AskedServer
-from serve_eval.evidence.probes.floor import DistanceLimits, find_floor, measure_distance
-from serve_eval.evidence.probes.judging import ProbeEvidence
+from serve_eval.evidence.probe_floor import DistanceLimits, find_floor, measure_distance
+from serve_eval.evidence.probe_judging import ProbeEvidence
 from serve_eval.schema import (
     Endpoint,
     Limits,

@@ -19,7 +19,7 @@ PRODUCERS = {
     "workflows/suite/page_blocks.py",
     "workflows/verify/document.py",  # distances of the probes of one server, which have no task
     "workflows/view/document.py",
-    "workflows/view/side_by_side.py",  # fields of the breakdown of a task, as in compare
+    "workflows/view/listing.py",  # fields of the breakdown of a task, as in compare
     "workflows/watch/document.py",  # a watch refuses more than one task
 }
 RUNS = 5

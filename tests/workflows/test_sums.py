@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evidence.agreement.answer_pairs import read_task
-from serve_eval.evidence.agreement.score_pairs import score_pairs
+from serve_eval.evidence.answer_pairs import read_task
+from serve_eval.evidence.score_pairs import score_pairs
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Plan, Report, Shard, Spec, VerdictOutcome
-from serve_eval.storage.records.scores import read_scores
-from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.report_file import read_report
+from serve_eval.storage.scores import read_scores
 from serve_eval.verdicts import references
 from serve_eval.workflows.compare.verdict import compare_folders
 from serve_eval.workflows.merge import merge, plan_of_whole, read_shards

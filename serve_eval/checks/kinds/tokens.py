@@ -16,23 +16,23 @@ from serve_eval.checks.kinds.answering import PROMPT
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import Check, CheckSession
 from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS, COMPLETIONS, UNREADABLE
-from serve_eval.evidence.prompt_audit.audit import PROMPTS, audit
-from serve_eval.evidence.prompt_audit.local_tokens import LocalTokenizer
-from serve_eval.evidence.prompt_audit.reading import PromptCause, PromptFinding
-from serve_eval.evidence.prompt_audit.server_tokens import (
+from serve_eval.evidence.prompt_audit import (
     INTERNAL,
     MOST_ANSWERS,
     MOST_REQUESTS,
+    PROMPTS,
     RETURN_FIELD,
     TOKENIZE,
     PostReply,
     PromptReader,
     ReturnedIds,
+    audit,
     describe_difference,
     read_ids,
     read_returned,
     tokenizing_body,
 )
+from serve_eval.evidence.prompt_tokens import LocalTokenizer, PromptCause, PromptFinding
 from serve_eval.schema import Message
 
 TOKENS = 8

@@ -1,7 +1,6 @@
 """Ask every sample once, with as many requests in flight as the endpoint can handle."""
 
 __all__ = [
-    "circuit_breaker",
     "lane",
     "load_session",
     "lockstep",

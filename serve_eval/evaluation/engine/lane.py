@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Protocol
 
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.plan.shard import ShardPart
+from serve_eval.plan.chosen_samples import ShardPart
 from serve_eval.schema import Failure, Order, Progress, Prompt, Response, Sample
 from serve_eval.storage.journal import Journal, Record
 

@@ -18,17 +18,11 @@ from collections.abc import Callable, Hashable, Sequence
 from serve_eval.client.client import Client
 from serve_eval.client.step_ledger import MOST_ENDS, NO_NOTICE, OUT_OF_STEP
 from serve_eval.errors import JournalError
-from serve_eval.evaluation.endpoint.hang_detector import HangDetector
 from serve_eval.evaluation.engine.lane import Lane
+from serve_eval.evaluation.hang_detector import HangDetector
 from serve_eval.processes.resources import CoreLoad
 from serve_eval.schema import ConcurrencyStep, Failure, FailureKind, Limits, Load, Response
-from serve_eval.storage.records.answer_origins import (
-    TURN,
-    ConnectionStep,
-    Proofs,
-    doubtful,
-    withdraw,
-)
+from serve_eval.storage.answer_origins import TURN, ConnectionStep, Proofs, doubtful, withdraw
 
 UNPROVABLE = "nothing proves that connections are in step, and one ended"
 

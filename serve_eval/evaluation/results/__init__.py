@@ -3,7 +3,6 @@
 __all__ = [
     "accumulator",
     "degradation",
-    "degradation_alarm",
     "sample_table",
     "scoring",
     "task_result",

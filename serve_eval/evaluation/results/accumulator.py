@@ -47,9 +47,8 @@ from serve_eval.schema import (
     find_cut,
     find_lost,
 )
-from serve_eval.storage.records.executions import Executions, program_of
-from serve_eval.storage.records.judgements import Judgements
-from serve_eval.storage.records.scores import ScoreRecord, ScoreWriter
+from serve_eval.storage.assessments import Executions, Judgements, program_of
+from serve_eval.storage.scores import ScoreRecord, ScoreWriter
 
 _COUNTED = Score(value=0.0, outcome=Outcome.UNPARSED)
 """Replaces the score of an answer that is only counted."""

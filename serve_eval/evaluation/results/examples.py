@@ -9,7 +9,7 @@ from pathlib import Path
 
 from serve_eval.evaluation.results.sample_table import OUTCOME_CODES, SampleTable
 from serve_eval.schema import Dataset, Outcome, Reference, Task, WrongExample
-from serve_eval.storage.records.scores import find_score
+from serve_eval.storage.scores import find_score
 from serve_eval.verdicts.pairing import read_stored_runs
 
 

@@ -39,8 +39,8 @@ from serve_eval.schema import (
     WorkerShare,
 )
 from serve_eval.stats.contingency import CONTEXT, GENERATION, ROLES, Cell, find_cut, rows
+from serve_eval.storage.answer_origins import Served
 from serve_eval.storage.journal import Record
-from serve_eval.storage.records.answer_origins import Served
 from serve_eval.verdicts.below_reference import Expected
 
 ALPHA = 0.01

@@ -35,8 +35,8 @@ from serve_eval.evidence.attribution.clock_offset import (
 from serve_eval.schema import Attempt, Response
 from serve_eval.schema.base_url import find_address
 from serve_eval.stats.contingency import CONTEXT, GENERATION
+from serve_eval.storage.answer_origins import Served, read_traces
 from serve_eval.storage.journal import Journal, Record
-from serve_eval.storage.records.answer_origins import Served, read_traces
 
 IDS, TIMES = "ids", "times"
 METRICS, TRACES = "metrics of the answers", "request traces"

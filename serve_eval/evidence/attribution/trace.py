@@ -26,8 +26,8 @@ from serve_eval.evidence.attribution.clock_offset import SentAttempt, WorkerReco
 from serve_eval.evidence.attribution.matching import HEADERS, join, list_last_attempts, read_known
 from serve_eval.plugins.scope import open_scope
 from serve_eval.schema import Failure
+from serve_eval.storage.answer_origins import Served, append_traces
 from serve_eval.storage.journal import Journal
-from serve_eval.storage.records.answer_origins import Served, append_traces
 
 POLL_S, SLOWEST_POLL_S = 1.0, 10.0
 """Seconds between two readings: while records arrive, and at most if none do."""

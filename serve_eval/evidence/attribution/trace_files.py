@@ -33,8 +33,8 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.evidence.attribution.clock_offset import WorkerRecord, record
 from serve_eval.evidence.attribution.matching import METRICS, TRACES, list_last_attempts, read_known
 from serve_eval.schema import Attempt, Endpoint
+from serve_eval.storage.answer_origins import Served, append_traces
 from serve_eval.storage.journal import Journal
-from serve_eval.storage.records.answer_origins import Served, append_traces
 
 WAIT_S, POLL_S, SETTLE_S = 5.0, 0.1, 0.5
 """Seconds to wait for the lines of answered requests, between two checks, and for traces alone.

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 
-from serve_eval.report.ci_result import CiCase, CiSuite
-from serve_eval.report.one_line import OneLine, lead
+from serve_eval.report.ci_result import CiCase, CiSuite, OneLine, lead
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, Section, State
 from serve_eval.report.pictures.picture import Ruler
 from serve_eval.schema import REHEARSED, ResultHeader

@@ -15,8 +15,7 @@ from markupsafe import Markup
 
 from serve_eval.report.page.columns import pack, shorten
 from serve_eval.report.page.content import PageContent, PictureSection, ScriptData, Section
-from serve_eval.report.pictures.drawing import draw_all, lacks_library, name_extra
-from serve_eval.report.pictures.picture import Picture
+from serve_eval.report.pictures.picture import Picture, draw_all, lacks_library, name_extra
 from serve_eval.report.text import reveal
 from serve_eval.storage.json_files import write_private
 

@@ -1,16 +1,22 @@
 """Draw the pictures of pages: a file for each, from typed values to a Picture."""
 
-from serve_eval.report.pictures.classic import draw_test
-from serve_eval.report.pictures.distribution import draw_boxes, draw_distribution, draw_lengths
-from serve_eval.report.pictures.intervals import (
-    IntervalRow,
-    bound_mean,
-    draw_change,
-    draw_intervals,
+from serve_eval.report.pictures.distribution import (
+    draw_boxes,
+    draw_distribution,
+    draw_lengths,
+    draw_test,
 )
 from serve_eval.report.pictures.outcomes import draw_order
 from serve_eval.report.pictures.picture import Picture, Ruler, RulerRow, make_ruler
-from serve_eval.report.pictures.scatter import ScatterPoint, draw_against, draw_attribute
+from serve_eval.report.pictures.points import (
+    IntervalRow,
+    ScatterPoint,
+    bound_mean,
+    draw_against,
+    draw_attribute,
+    draw_change,
+    draw_intervals,
+)
 from serve_eval.report.pictures.trend import TrendBand, TrendPoint, draw_load, draw_trend
 
 __all__ = [

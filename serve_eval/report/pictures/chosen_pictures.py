@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from serve_eval.report.pictures.classic import draw_test
-from serve_eval.report.pictures.distribution import draw_distribution, draw_lengths
-from serve_eval.report.pictures.intervals import draw_change
+from serve_eval.report.pictures.distribution import draw_distribution, draw_lengths, draw_test
 from serve_eval.report.pictures.outcomes import draw_order
 from serve_eval.report.pictures.picture import Picture
-from serve_eval.report.pictures.scatter import ScatterPoint, draw_against
+from serve_eval.report.pictures.points import ScatterPoint, draw_against, draw_change
 from serve_eval.report.samples.sample_index import DrawnAnswer
 from serve_eval.schema import TaskReport
 

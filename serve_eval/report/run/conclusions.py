@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from urllib.parse import urlencode
 
-from serve_eval.report.ci_result import CiCase, CiState
+from serve_eval.report.ci_result import CiCase, CiState, OneLine, lead
 from serve_eval.report.document import Conclusion, Depth, Statement, name_state, rank_outcome
 from serve_eval.report.lines import count_lost
-from serve_eval.report.one_line import OneLine, lead
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, State
 from serve_eval.report.pictures.picture import Picture, Ruler, RulerRow
 from serve_eval.report.summary.figures import SummaryTask, count, figure, span, summarise_task

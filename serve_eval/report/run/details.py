@@ -7,7 +7,7 @@ from pathlib import Path
 
 from serve_eval.client.engine_metrics import add
 from serve_eval.evaluation.capabilities.sampling import describe_defaults
-from serve_eval.evaluation.endpoint.deployment import describe
+from serve_eval.evaluation.deployment import describe
 from serve_eval.evidence.path_facts import ROLES
 from serve_eval.report import lines
 from serve_eval.report import lines as repeats

@@ -7,13 +7,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Self
 
-from serve_eval.evaluation.session_log import describe_old_answers
+from serve_eval.evaluation.run_session import describe_old_answers
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.report import lines
 from serve_eval.report.attribution import sentences
-from serve_eval.report.ci_result import CiSuite
+from serve_eval.report.ci_result import CiSuite, OneLine, write_line
 from serve_eval.report.document import Conclusion, Depth, Document, Statement
-from serve_eval.report.one_line import OneLine, write_line
 from serve_eval.report.run.conclusions import (
     list_cases,
     make_conclusion,

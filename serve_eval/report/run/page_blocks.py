@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from serve_eval.evaluation.endpoint.deployment import describe
+from serve_eval.evaluation.deployment import describe
 from serve_eval.evaluation.results.degradation import what
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.scope import with_scope

@@ -30,7 +30,7 @@ from serve_eval.report.samples.samples import (
 from serve_eval.schema import Outcome
 from serve_eval.storage import journal
 from serve_eval.storage.file_names import samples_file
-from serve_eval.storage.records.scores import read_scores_at, scan_scores
+from serve_eval.storage.scores import read_scores_at, scan_scores
 
 MOST_DRAWN = 20_000
 """Answers of a task that pictures draw."""

@@ -25,12 +25,12 @@ from serve_eval.schema import (
     is_mutable,
 )
 from serve_eval.storage import journal
+from serve_eval.storage.answer_origins import Served, read_traces
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.journal import Record
-from serve_eval.storage.records.answer_origins import Served, read_traces
-from serve_eval.storage.records.prompts import KeptPrompt, has_prompts, read_prompts
-from serve_eval.storage.records.scores import ScoreRecord, read_scores
-from serve_eval.storage.reports.report_file import find_report
+from serve_eval.storage.prompts import KeptPrompt, has_prompts, read_prompts
+from serve_eval.storage.report_file import find_report
+from serve_eval.storage.scores import ScoreRecord, read_scores
 
 FAILED, UNSCORED, RIGHT = "failed", "not scored", "right"
 WORDS = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from serve_eval.plan.again import write_resume_command
+from serve_eval.plan.command_line import write_resume_command
 from serve_eval.schema import (
     Acceptance,
     Metric,

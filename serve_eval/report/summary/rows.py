@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from serve_eval.evaluation.results.examples import name_target
-from serve_eval.plan.again import write_resume_command
 from serve_eval.plan.applicable_reference import write_taking
-from serve_eval.plan.command_line import HOW_TO_TAKE
+from serve_eval.plan.command_line import HOW_TO_TAKE, write_resume_command
 from serve_eval.plugins.registry import name_folders
 from serve_eval.report import lines
 from serve_eval.report import lines as repeats

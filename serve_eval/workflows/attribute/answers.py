@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from serve_eval.evaluation.results.scoring import ScoredApart, grade_answer
-from serve_eval.evidence.agreement.answer_texts import find_at_start
+from serve_eval.evidence.answer_texts import find_at_start
 from serve_eval.evidence.attribution import latency
 from serve_eval.evidence.attribution.bad_workers import EMPTY, FAILURES, WRONG, shares, wrong
 from serve_eval.evidence.attribution.latency import Timed
@@ -29,7 +29,7 @@ from serve_eval.stats.multiplicity import holm
 from serve_eval.stats.sign_tests import mcnemar, odd_one_out
 from serve_eval.storage import journal
 from serve_eval.storage.file_names import samples_file
-from serve_eval.storage.records.scores import read_scores
+from serve_eval.storage.scores import read_scores
 from serve_eval.workflows.attribute.asking import SERVER, Asking
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from serve_eval.client.connection import connect
 from serve_eval.errors import NotComparableError, PlanError
-from serve_eval.evaluation.endpoint.launch import last_endpoint
+from serve_eval.evaluation.launch import last_endpoint
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.plan.prepared_task import PreparedTask, request_of
 from serve_eval.plugins import extensions
@@ -23,10 +23,10 @@ from serve_eval.schema import Endpoint, Failure, Plan, Sample, SamplingDefaults,
 from serve_eval.schema.base_url import find_address, normalise_base_url
 from serve_eval.stats.contingency import CONTEXT, GENERATION
 from serve_eval.storage import run_folder
-from serve_eval.storage.records.answer_origins import read_traces
-from serve_eval.storage.reports.story_results import locate_runs
+from serve_eval.storage.answer_origins import read_traces
 from serve_eval.storage.sessions import read_sessions
 from serve_eval.storage.story_files import COMPARE
+from serve_eval.storage.story_results import locate_runs
 
 
 def find_side(folder: Path) -> Path:

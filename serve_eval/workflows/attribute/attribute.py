@@ -22,15 +22,15 @@ from serve_eval.errors import EndpointError
 from serve_eval.evaluation.capabilities.sampling import to_fields
 from serve_eval.evaluation.engine.send import send_to_thinker
 from serve_eval.evaluation.results.scoring import ScoringProcesses
-from serve_eval.evaluation.session_log import Stopwatch
+from serve_eval.evaluation.run_session import Stopwatch
 from serve_eval.evaluation.task_run import open_scoring
 from serve_eval.evidence.attribution.bad_workers import ALPHA
 from serve_eval.plan.prepared_task import request_of
 from serve_eval.processes.resources import CoreLoad
 from serve_eval.schema import Attributed, Attribution, Failure, Progress, Sample, Task
 from serve_eval.stats.contingency import CONTEXT
-from serve_eval.storage.reports.story_results import check_attribution
 from serve_eval.storage.story_files import ATTRIBUTE
+from serve_eval.storage.story_results import check_attribution
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, NOTHING_SCORED, PASS, went_through
 from serve_eval.workflows.attribute.answers import (
     PhaseAnswers,

@@ -24,11 +24,10 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import EndpointError, LaunchError, NotComparableError, PlanError
-from serve_eval.evaluation.endpoint.launch import Launching, check_launcher, launch, with_model
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.launch import Launching, check_launcher, launch, with_model
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.run_session import ignore
-from serve_eval.evaluation.session_log import Stopwatch
+from serve_eval.evaluation.run_session import Stopwatch, ignore
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope

@@ -17,9 +17,9 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import EndpointError, LaunchError, PlanError, RunFolderError, ServeEvalError
-from serve_eval.evaluation.endpoint.launch import Launching, job_size
+from serve_eval.evaluation.launch import Launching, job_size
 from serve_eval.evaluation.shared_server import SharedServer, server_key
-from serve_eval.evidence.agreement.answer_pairs import read_task
+from serve_eval.evidence.answer_pairs import read_task
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import (

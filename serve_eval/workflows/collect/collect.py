@@ -14,10 +14,10 @@ from serve_eval.report.summary.figures import count
 from serve_eval.schema import Plan, Report, Scalar, SuiteRow, TaskReport, Verdict, VerdictOutcome
 from serve_eval.series.deployments import find_pass_at_all, find_seed
 from serve_eval.storage.file_names import REPORT_FILE, SUITE_RUNS
-from serve_eval.storage.reports.report_file import has_report, read_report
-from serve_eval.storage.reports.story_results import find_suite_report, read_suite
+from serve_eval.storage.report_file import has_report, read_report
 from serve_eval.storage.run_folder import holds_run
 from serve_eval.storage.story_files import SUITE
+from serve_eval.storage.story_results import find_suite_report, read_suite
 from serve_eval.verdicts.many_tests import find_test
 from serve_eval.workflows.collect.document import CollectedRow
 from serve_eval.workflows.collect.trtllm_log import read_trtllm_log

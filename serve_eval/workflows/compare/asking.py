@@ -16,9 +16,9 @@ from pathlib import Path
 from serve_eval.client.connection import connect
 from serve_eval.errors import NoRoomError
 from serve_eval.evaluation.capabilities.sampling import to_fields
-from serve_eval.evaluation.endpoint.launch import launch
 from serve_eval.evaluation.engine.lockstep import Labelled, Lockstep, Participant
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.launch import launch
 from serve_eval.evidence.engine_counters import Companions
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.fingerprint import fingerprint

@@ -14,18 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.run_session import ignore
-from serve_eval.evaluation.session_log import (
+from serve_eval.evaluation.run_session import (
     Stopwatch,
     describe_old_answers,
     find_stated_time,
+    ignore,
     write_notice,
     write_warning,
 )
-from serve_eval.evidence.agreement.self_flips import NOTHING, name_loads
-from serve_eval.report.ci_result import CiCase, CiSuite
+from serve_eval.evidence.self_flips import NOTHING, name_loads
+from serve_eval.report.ci_result import CiCase, CiSuite, describe_drop
 from serve_eval.report.document import Conclusion, Depth, Document, Statement, name_state
-from serve_eval.report.one_line import describe_drop
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
 from serve_eval.report.run.conclusions import choose_state, name_old
 from serve_eval.report.summary.headline import ORDER

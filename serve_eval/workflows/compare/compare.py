@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from serve_eval.evaluation.run_session import ignore
-from serve_eval.evaluation.session_log import Stopwatch, find_last_answer, write_warning
+from serve_eval.evaluation.run_session import Stopwatch, find_last_answer, ignore, write_warning
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Comparison, Progress
 from serve_eval.storage import run_folder

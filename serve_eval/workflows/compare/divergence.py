@@ -18,7 +18,7 @@ from typing import Literal
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation.probe_server import AnswerToken, Unreadable, ask_tokens
-from serve_eval.evidence.agreement.answer_texts import BAR, RANGES, find_token, is_clear, name_range
+from serve_eval.evidence.answer_texts import BAR, RANGES, find_token, is_clear, name_range
 from serve_eval.plan.prepared_task import request_of
 from serve_eval.schema import Divergence, DivergencePlaces, Flip, Parting, Request, Sample, Task
 

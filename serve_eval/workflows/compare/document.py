@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlencode
 
-from serve_eval.evaluation.session_log import describe_old_answers
+from serve_eval.evaluation.run_session import describe_old_answers
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.attribution import sentences
-from serve_eval.report.ci_result import CiCase, CiSuite
+from serve_eval.report.ci_result import CiCase, CiSuite, OneLine, write_line
 from serve_eval.report.document import Block, Conclusion, Depth, Document
-from serve_eval.report.one_line import OneLine, write_line
 from serve_eval.report.page.chosen_rows import MISSING, SIDES
 from serve_eval.report.page.content import (
     DataCell,
@@ -50,10 +49,10 @@ from serve_eval.report.task_line import list_figures, list_other, make_compared_
 from serve_eval.schema import ComparedTask, Comparison, Plan, Report
 from serve_eval.shell_words import quote_path
 from serve_eval.storage import run_folder
-from serve_eval.storage.records.scores import read_values
-from serve_eval.storage.reports.report_file import find_report
-from serve_eval.storage.reports.story_results import locate_runs
+from serve_eval.storage.report_file import find_report
+from serve_eval.storage.scores import read_values
 from serve_eval.storage.story_files import COMPARE
+from serve_eval.storage.story_results import locate_runs
 from serve_eval.workflows.compare.divergence import draw_places
 from serve_eval.workflows.compare.rows import (
     MORE_FLIPS,

@@ -18,21 +18,16 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from serve_eval.evidence.agreement import answer_pairs
-from serve_eval.evidence.agreement.answer_pairs import TaskAnswers, another_answer
-from serve_eval.evidence.agreement.answer_texts import find_first_divergences, part
-from serve_eval.evidence.agreement.self_flips import (
-    Drawn,
-    find_drawn,
-    repeats_show_noise,
-    second_show_noise,
-)
+from serve_eval.evidence import answer_pairs
+from serve_eval.evidence.answer_pairs import TaskAnswers, another_answer
+from serve_eval.evidence.answer_texts import find_first_divergences, part
+from serve_eval.evidence.self_flips import Drawn, find_drawn, repeats_show_noise, second_show_noise
 from serve_eval.evidence.whole_answer import join_text
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Parting, Report, TokenEquality, Verdict, VerdictOutcome
 from serve_eval.shell_words import quote_path
 from serve_eval.stats.sign_tests import mcnemar
-from serve_eval.storage.records.scores import ScoreRecord
+from serve_eval.storage.scores import ScoreRecord
 
 if TYPE_CHECKING:
     from serve_eval.stats.pairs import Pairs

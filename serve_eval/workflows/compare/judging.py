@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from serve_eval.errors import ExternalCodeError, ServeEvalError
-from serve_eval.evidence.agreement import score_pairs as cut_right
-from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
-from serve_eval.evidence.agreement.score_pairs import score_pairs
+from serve_eval.evidence import score_pairs as cut_right
+from serve_eval.evidence.answer_pairs import TaskAnswers
+from serve_eval.evidence.score_pairs import score_pairs
 from serve_eval.plugins.values import VerdictRule, load_verdict_rule
 from serve_eval.processes.resources import describe_busy, is_busy
 from serve_eval.protocol.shared import build_task

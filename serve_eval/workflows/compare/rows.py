@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from serve_eval.evidence.agreement.answer_texts import (
+from serve_eval.evidence.answer_texts import (
     describe_first_divergences,
     draw_first_divergences,
     read_first_divergences,
 )
-from serve_eval.evidence.agreement.self_flips import conclusion, describe_repeated, name_p
+from serve_eval.evidence.self_flips import conclusion, describe_repeated, name_p
 from serve_eval.report.lines import anchors_text, describe_agreement, describe_repeats, seconds
 from serve_eval.report.summary import Row, SummaryTask, brief, describe_answers, name_expected
 from serve_eval.schema import (

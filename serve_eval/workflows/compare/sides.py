@@ -17,13 +17,13 @@ import msgspec
 
 from serve_eval.errors import NotComparableError, PlanError
 from serve_eval.evaluation.capabilities.sampling import SideSampling, find_unlike_policies
-from serve_eval.evaluation.endpoint.launch import check_launcher, with_model
+from serve_eval.evaluation.launch import check_launcher, with_model
 from serve_eval.evaluation.preflight import check_pair_margins
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.prompt_lengths import keep_lengths
 from serve_eval.evaluation.settle import settle
-from serve_eval.evidence.agreement.answer_pairs import read_task
-from serve_eval.evidence.agreement.score_pairs import CHOICE
+from serve_eval.evidence.answer_pairs import read_task
+from serve_eval.evidence.score_pairs import CHOICE
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.protocol.fingerprint import SCORER_OPTIONS, SERVER_ADDS
@@ -31,7 +31,7 @@ from serve_eval.schema import HOLDOUT, Plan, Progress, SamplingDefaults, Spec, T
 from serve_eval.schema.base_url import list_servers
 from serve_eval.storage import order_seed, run_folder
 from serve_eval.storage.json_files import refuse_other
-from serve_eval.storage.reports.report_file import has_report, read_report
+from serve_eval.storage.report_file import has_report, read_report
 from serve_eval.storage.story_files import COMPARE
 from serve_eval.verdicts.below_reference import estimate_expected
 from serve_eval.workflows.compare.verdict import reference_runs_needed

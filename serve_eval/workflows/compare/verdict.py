@@ -10,15 +10,15 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import PlanError
+from serve_eval.evaluation import deployment
 from serve_eval.evaluation.capabilities.sampling import (
     SideSampling,
     compare_defaults,
     describe_left,
     find_unlike_policies,
 )
-from serve_eval.evaluation.endpoint import deployment
-from serve_eval.evidence.agreement import answer_pairs
-from serve_eval.evidence.agreement.answer_pairs import (
+from serve_eval.evidence import answer_pairs
+from serve_eval.evidence.answer_pairs import (
     TaskAnswers,
     agree_in_all,
     find_all_changes,
@@ -28,15 +28,15 @@ from serve_eval.evidence.agreement.answer_pairs import (
     pair_own,
     pair_runs,
 )
-from serve_eval.evidence.agreement.score_pairs import keep_common
-from serve_eval.evidence.agreement.self_flips import (
+from serve_eval.evidence.path_proof import apply_path
+from serve_eval.evidence.score_pairs import keep_common
+from serve_eval.evidence.self_flips import (
     UNMEASURED,
     compare_repeats,
     conclusion,
     evidence,
     self_flips,
 )
-from serve_eval.evidence.path_proof import apply_path
 from serve_eval.plugins.values import load_verdict_rule, rules_with_pairs
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
@@ -51,7 +51,7 @@ from serve_eval.schema import (
     SelfFlips,
     Spec,
 )
-from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.report_file import read_report
 from serve_eval.storage.sessions import read_sessions
 from serve_eval.storage.story_files import COMPARE
 from serve_eval.verdicts import many_tests

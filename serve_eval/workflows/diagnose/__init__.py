@@ -15,7 +15,6 @@ __all__ = [
     "foreign",
     "loops",
     "paired_answers",
-    "prompt_counts",
     "run_rules",
     "setting",
     "signs",
@@ -23,7 +22,6 @@ __all__ = [
     "slice_words",
     "slicing",
     "story",
-    "template",
     "told",
     "unanswered",
 ]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from serve_eval.evidence.agreement.answer_texts import SIGNS, find_at_start, is_loop
+from serve_eval.evidence.answer_texts import SIGNS, find_at_start, is_loop
 from serve_eval.schema import Response, VerdictOutcome
 from serve_eval.stats.distances import common_prefix
 from serve_eval.stats.losses import is_like_another
 from serve_eval.stats.no_worse import no_worse
 from serve_eval.stats.sign_tests import binomial_tail, mcnemar
-from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.breakdown import TRANSFER
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, TaskEvidence
 from serve_eval.workflows.diagnose.finding import (
@@ -19,6 +18,7 @@ from serve_eval.workflows.diagnose.finding import (
     OVERRULED,
     PLACE,
     WEIGHTS,
+    AskedSample,
     Finding,
     count_turned,
 )

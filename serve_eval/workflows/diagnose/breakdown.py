@@ -14,10 +14,16 @@ from serve_eval.schema import Cut, Outcome, VerdictOutcome
 from serve_eval.storage import journal
 from serve_eval.storage.file_names import judgements_file
 from serve_eval.verdicts.cut_answers import AT
-from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.extraction import fold, read_expected, states
-from serve_eval.workflows.diagnose.finding import OTHER_MODEL, Finding, capsule_of, ids, show_first
+from serve_eval.workflows.diagnose.finding import (
+    OTHER_MODEL,
+    AskedSample,
+    Finding,
+    capsule_of,
+    ids,
+    show_first,
+)
 from serve_eval.workflows.diagnose.slice_data import Data, PairedScores, pair_with_reference
 
 EXAMPLES, MOST_MESSAGES = 3, 2

@@ -19,7 +19,7 @@ from serve_eval.stats.no_worse import no_worse
 if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray, IntArray
     from serve_eval.stats.largest_statistic import BoolArray
-    from serve_eval.workflows.diagnose.asked import AskedSample
+    from serve_eval.workflows.diagnose.finding import AskedSample
 
 
 BLOCKS = (16, 32, 64, 128, 256, 512)

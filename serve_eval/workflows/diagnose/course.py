@@ -15,7 +15,6 @@ from serve_eval.schema import Attempt, FailureKind, LostAnswer, VerdictOutcome, 
 from serve_eval.shell_words import quote_path
 from serve_eval.storage.server_logs import LogLine, read
 from serve_eval.verdicts.repaired import TRUST_HINT
-from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import (
     Evidence,
     TaskEvidence,
@@ -23,7 +22,14 @@ from serve_eval.workflows.diagnose.evidence import (
     find_end,
     write_continue_command,
 )
-from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, larger_share, matters
+from serve_eval.workflows.diagnose.finding import (
+    ALPHA,
+    AskedSample,
+    Finding,
+    about,
+    larger_share,
+    matters,
+)
 from serve_eval.workflows.diagnose.unanswered import (
     LAST_LINES,
     find_failure_start,

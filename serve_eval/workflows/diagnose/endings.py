@@ -16,9 +16,8 @@ import msgspec
 from serve_eval.evaluation.results.examples import name_target
 from serve_eval.schema import Cut, Outcome, Response, SamplingParams, find_cut, is_mutable
 from serve_eval.shell_words import quote_word
-from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.finding import LEAST, Finding, about, matters, worse
+from serve_eval.workflows.diagnose.finding import LEAST, AskedSample, Finding, about, matters, worse
 
 MISFILED_SHARE = 0.5
 """Share of the answers that ended with reasoning alone from which they are called misfiled."""

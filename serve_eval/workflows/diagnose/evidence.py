@@ -19,8 +19,7 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.trust import adopt_code
 from serve_eval.evidence.attribution.matching import list_answering_roles
-from serve_eval.plan.again import write_resume_command
-from serve_eval.plan.command_line import write_serve_command
+from serve_eval.plan.command_line import write_resume_command, write_serve_command
 from serve_eval.plugins.registry import name_folders
 from serve_eval.schema import (
     HOLDOUT,
@@ -37,14 +36,14 @@ from serve_eval.schema import (
 from serve_eval.shell_words import quote_path, quote_word
 from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import SUITE_RUNS
-from serve_eval.storage.reports.folder_results import find_served_plans, shorten_url
-from serve_eval.storage.reports.report_file import find_report
-from serve_eval.storage.reports.story_results import find_suite_report
+from serve_eval.storage.folder_results import find_served_plans, shorten_url
+from serve_eval.storage.report_file import find_report
 from serve_eval.storage.run_folder import holds_run
 from serve_eval.storage.server_logs import log_files
 from serve_eval.storage.sessions import INTERRUPTED, SessionRecord, find_session_end, read_sessions
 from serve_eval.storage.story_files import COMPARE, SUITE, VERIFY
-from serve_eval.workflows.diagnose.asked import AskedSample, read_asked
+from serve_eval.storage.story_results import find_suite_report
+from serve_eval.workflows.diagnose.finding import AskedSample, read_asked
 
 FEW_TOKENS = 2
 """Value of max_tokens up to which answers are truncated by design."""

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 from serve_eval.scorers import numeric
 from serve_eval.stats.together import DRAWS, Together, compare_together
-from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, base_of
-from serve_eval.workflows.diagnose.finding import ALPHA, LEAST, Finding, ids
+from serve_eval.workflows.diagnose.finding import ALPHA, LEAST, AskedSample, Finding, ids
 
 COMMON = 0.1
 """Share of the targets from which a target says nothing about whose it is, such as a letter."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evidence.probes.judging import UNSOUND
+from serve_eval.evidence.probe_judging import UNSOUND
 from serve_eval.plugins.scope import with_scope
-from serve_eval.report.one_line import OneLine
+from serve_eval.report.ci_result import OneLine
 from serve_eval.report.summary.figures import SummaryTask, summarise_task
 from serve_eval.report.summary.headline import ORDER
 from serve_eval.report.task_line import make_compared_line, make_task_line
@@ -19,10 +19,10 @@ from serve_eval.shell_words import quote_path, quote_word
 from serve_eval.stats.judgement import Reason
 from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import PAGE_FILE, SUITE_RUNS
-from serve_eval.storage.reports.folder_results import KILLED, list_ended_early
-from serve_eval.storage.reports.story_results import find_suite_report, find_suite_rows, locate_runs
+from serve_eval.storage.folder_results import KILLED, list_ended_early
 from serve_eval.storage.sessions import INTERRUPTED
 from serve_eval.storage.story_files import COMPARE, VERIFY
+from serve_eval.storage.story_results import find_suite_report, find_suite_rows, locate_runs
 from serve_eval.workflows.diagnose.evidence import (
     Evidence,
     TaskEvidence,

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 from serve_eval.schema import ComparedTask, Comparison, Response
 from serve_eval.stats.sign_tests import mcnemar
-from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.breakdown import describe_verify, name_good
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, base_of
-from serve_eval.workflows.diagnose.finding import BETWEEN_SHARE, Finding, ids
+from serve_eval.workflows.diagnose.finding import BETWEEN_SHARE, AskedSample, Finding, ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

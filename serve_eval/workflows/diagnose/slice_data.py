@@ -12,13 +12,13 @@ from serve_eval.evaluation.trust import adopt_code
 from serve_eval.evidence.attribution.bad_workers import SUBJECT, kinds_of
 from serve_eval.schema import HOLDOUT, Dataset, Metric, Reference, Task
 from serve_eval.stats.clusters import cluster_keys, number_keys
-from serve_eval.storage.records.answer_origins import Served, read_traces
+from serve_eval.storage.answer_origins import Served, read_traces
 from serve_eval.verdicts.pairing import read_stored_runs
 from serve_eval.verdicts.reference_samples import as_stored
-from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.candidates import KnownSamples, list_usable
 from serve_eval.workflows.diagnose.course import count_in_flight
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, base_of
+from serve_eval.workflows.diagnose.finding import AskedSample
 
 Data = Mapping[str, tuple[Task, Dataset]]
 """The tasks with their data sets, by name."""

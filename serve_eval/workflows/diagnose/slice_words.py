@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING, Any
 from serve_eval.schema import ServerInfo
 from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.workflows.diagnose import candidates
-from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.breakdown import describe_verify
 from serve_eval.workflows.diagnose.candidates import Slice
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.finding import OTHER_MODEL, WEIGHTS, Finding, capsule_of
+from serve_eval.workflows.diagnose.finding import (
+    OTHER_MODEL,
+    WEIGHTS,
+    AskedSample,
+    Finding,
+    capsule_of,
+)
 
 if TYPE_CHECKING:
     from serve_eval.stats.largest_statistic import FoundSlice

@@ -15,11 +15,16 @@ from typing import TYPE_CHECKING
 
 from serve_eval.schema import Outcome
 from serve_eval.workflows.diagnose import candidates
-from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.breakdown import name_good
 from serve_eval.workflows.diagnose.candidates import KnownSamples, Slice, reduce_modulus
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.finding import BETWEEN_SHARE, OVERRULED, PLACE, Finding
+from serve_eval.workflows.diagnose.finding import (
+    BETWEEN_SHARE,
+    OVERRULED,
+    PLACE,
+    AskedSample,
+    Finding,
+)
 from serve_eval.workflows.diagnose.slice_data import (
     Data,
     PairedScores,

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serve_eval.evidence.prompt_audit.local_tokens import LocalTokenizer
+from serve_eval.evidence.prompt_tokens import LocalTokenizer
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.attribution import accusations
-from serve_eval.report.one_line import write_line
+from serve_eval.report.ci_result import write_line
 from serve_eval.report.summary.headline import ORDER
 from serve_eval.report.task_line import make_compared_line
 from serve_eval.schema import Comparison, SuiteRow, VerdictOutcome
-from serve_eval.storage.reports.story_results import find_suite_rows
 from serve_eval.storage.story_files import COMPARE
-from serve_eval.workflows.diagnose import between, paired_answers, prompt_counts, setting, slicing
-from serve_eval.workflows.diagnose import prompt_counts as sides
+from serve_eval.storage.story_results import find_suite_rows
+from serve_eval.workflows.diagnose import between, paired_answers, run_rules, setting, slicing
+from serve_eval.workflows.diagnose import run_rules as sides
 from serve_eval.workflows.diagnose.breakdown import Breakdown, break_down
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, describe_end, find_end
 from serve_eval.workflows.diagnose.finding import Finding, list_leading, order_findings
@@ -139,7 +139,7 @@ def diagnose_read(answers: ReadFolder, local: LocalTokenizer | None = None) -> D
 
 def _audit(evidence: Evidence, local: LocalTokenizer) -> list[Finding]:
     """Return what the files of a model say of counted tokens."""
-    found = prompt_counts.audit_counts(evidence, local)
+    found = run_rules.audit_counts(evidence, local)
     return [*found, *audit_answer_counts(evidence, local)]
 
 

@@ -13,9 +13,15 @@ from serve_eval.client.attempts.outcome import is_refused_behind
 from serve_eval.launchers._logs.last_error import cause
 from serve_eval.schema import Attempt, FailureKind
 from serve_eval.storage.server_logs import errors_near, read
-from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, capsule_of, ids
+from serve_eval.workflows.diagnose.finding import (
+    ALPHA,
+    AskedSample,
+    Finding,
+    about,
+    capsule_of,
+    ids,
+)
 
 LOG_BEFORE_S, LOG_AFTER_S, LOG_LINES = 60.0, 15.0, 6
 """Seconds before and after the first failure in which a log is searched, and the lines shown."""

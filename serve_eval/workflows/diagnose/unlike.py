@@ -15,19 +15,30 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from serve_eval.evidence.agreement.answer_texts import find_scripts, is_loop, mark_shared
+from serve_eval.evidence.answer_texts import find_scripts, is_loop, mark_shared
 from serve_eval.schema import Outcome, Response
 from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.verdicts.below_reference import count_wrong_at_most
 from serve_eval.verdicts.pairing import read_stored_answers
 from serve_eval.verdicts.reference_samples import StoredAnswers
-from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.breakdown import describe_verify
 from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, Evidence, TaskEvidence
-from serve_eval.workflows.diagnose.extraction import differs_by_extractor, is_stated
-from serve_eval.workflows.diagnose.finding import LEAST, LEAST_SHARE, Finding, count_turned, ids
+from serve_eval.workflows.diagnose.extraction import (
+    differs_by_extractor,
+    goes_on,
+    has_several_ends,
+    is_stated,
+    marks,
+)
+from serve_eval.workflows.diagnose.finding import (
+    LEAST,
+    LEAST_SHARE,
+    AskedSample,
+    Finding,
+    count_turned,
+    ids,
+)
 from serve_eval.workflows.diagnose.slice_data import Data, pair_with_reference
-from serve_eval.workflows.diagnose.template import goes_on, has_several_ends, marks
 
 UNLIKE = 0.0005
 """Probability that the rule reports a healthy run, all its tests and tasks together."""

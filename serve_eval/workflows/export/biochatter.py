@@ -37,7 +37,7 @@ from serve_eval.schema import HOLDOUT, Outcome, Report, Sample, TaskReport, file
 from serve_eval.series.deployments import name_deployments
 from serve_eval.series.measured_runs import read_measured
 from serve_eval.storage.json_files import write_private
-from serve_eval.storage.records.scores import ScoreRecord, score_records
+from serve_eval.storage.scores import ScoreRecord, score_records
 from serve_eval.verdicts.reference_noise import describe_one_draw
 from serve_eval.workflows.export.export import Exported
 

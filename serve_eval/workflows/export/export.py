@@ -1,4 +1,4 @@
-"""Export a finished run in the file format of another tool."""
+"""Export a finished run in the file format of another tool, with a document of it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from os.path import commonpath
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from serve_eval.harness.layout import (
 from serve_eval.plan.prepared_task import PreparedTask, request_of
 from serve_eval.plugins.scope import with_scope
 from serve_eval.processes.bounded_call import Apart, Unfinished
+from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement, make_header
+from serve_eval.report.page.content import DataCell, DataColumn, DataTable
 from serve_eval.schema import (
     HOLDOUT,
     MEAN,
@@ -50,8 +53,8 @@ from serve_eval.storage.file_names import LM_EVAL as LM_EVAL_FOLDER
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.journal import StoredResponses
 from serve_eval.storage.json_files import replace_private, write_private
-from serve_eval.storage.records.scores import ScoreRecord, read_scores
-from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.report_file import read_report
+from serve_eval.storage.scores import ScoreRecord, read_scores
 
 LM_EVAL = "lm_eval:"
 
@@ -345,3 +348,62 @@ def _turn(message: Message) -> dict[str, object]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+WRITTEN = "WRITTEN"
+
+
+def make_document(
+    to_format: str,
+    files: Sequence[Path],
+    *,
+    runs: Sequence[Path],
+    rows: Mapping[Path, int],
+    left_out: Sequence[str] = (),
+    notes: Sequence[str] = (),
+) -> Document:
+    """Return the document of an export: its files with their rows, and what was left out and why.
+
+    `notes` are remarks that the files have too. Without `files` it went to standard output.
+    """
+    number = sum(rows.values())
+    place = Path(commonpath([file.parent for file in files] or [Path()]))
+    if len(files) == 1:
+        where = f" in {files[0]}"
+    elif files:
+        where = f" in {len(files)} files below {place}"
+    else:
+        where = ""
+    conclusion = Conclusion(
+        name=to_format,
+        outcome=WRITTEN,
+        figures=f"{number:,} row{'s' * (number != 1)}{where}",
+        statements=[
+            Statement(label="from", text=", ".join(map(str, runs))),
+            *(Statement(label="note", text=note, depth=Depth.MORE) for note in notes),
+        ],
+    )
+    return Document(
+        story="export",
+        command=f"serve-eval runs export --format {to_format}",
+        header=make_header(0),
+        conclusions=[conclusion],
+        blocks=[_tabulate(files, rows, place)] if len(files) > 1 else [],
+        warnings=list(left_out),
+    )
+
+
+def _tabulate(files: Sequence[Path], rows: Mapping[Path, int], place: Path) -> Block:
+    """Return the table of several files below a folder. One without samples has no rows."""
+    section = DataTable(
+        title="Files",
+        columns=[DataColumn(name="rows", number=True), DataColumn(name="file")],
+        rows=[
+            [
+                DataCell(text=f"{rows[file]:,}" if file in rows else "-"),
+                DataCell(text=str(file.relative_to(place))),
+            ]
+            for file in files
+        ],
+    )
+    return Block(section=section, depth=Depth.FIRST)

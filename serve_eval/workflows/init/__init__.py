@@ -1,6 +1,5 @@
 """Begin with an endpoint: ask it what it is, and write a starter plan."""
 
 __all__ = [
-    "document",
     "starter_plan",
 ]

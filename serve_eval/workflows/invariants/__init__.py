@@ -7,5 +7,4 @@ __all__ = [
     "canaries",
     "check",
     "document",
-    "result",
 ]

@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from serve_eval.evidence.agreement.answer_pairs import TaskAnswers, another_answer, texts
+from serve_eval.evidence.answer_pairs import TaskAnswers, another_answer, texts
 from serve_eval.schema import CacheUse, PressureUse, Usage
 from serve_eval.storage import journal
 from serve_eval.storage.file_names import samples_file
-from serve_eval.storage.reports.invariants_files import PressureLog
+from serve_eval.storage.story_results import PressureLog
 
 SHARE = 0.5
 """Least share of a prompt's tokens that the cache must give in `base` and not in the cold pass, and

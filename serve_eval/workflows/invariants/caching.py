@@ -26,7 +26,7 @@ from serve_eval.client.client import Client
 from serve_eval.client.engine_metrics import VLLM_ROUTE
 from serve_eval.client.questions import VLLM
 from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
-from serve_eval.evidence.agreement import answer_pairs
+from serve_eval.evidence import answer_pairs
 from serve_eval.plan.prepared_task import PreparedTask, request_of
 from serve_eval.schema import (
     Failure,
@@ -39,7 +39,8 @@ from serve_eval.schema import (
     SamplingParams,
     Usage,
 )
-from serve_eval.storage.reports.invariants_files import (
+from serve_eval.storage.report_file import has_report, read_report
+from serve_eval.storage.story_results import (
     CacheSalt,
     PressureLevel,
     PressureLog,
@@ -48,7 +49,6 @@ from serve_eval.storage.reports.invariants_files import (
     write_pressure,
     write_salt,
 )
-from serve_eval.storage.reports.report_file import has_report, read_report
 from serve_eval.workflows.invariants.arms import AGAIN, Arm
 from serve_eval.workflows.invariants.cache_use import are_fewer, read_usage
 

@@ -42,8 +42,8 @@ import msgspec
 
 from serve_eval.client.connection import connect
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.endpoint.deployment import chunk_sizes
-from serve_eval.evaluation.endpoint.launch import launch
+from serve_eval.evaluation.deployment import chunk_sizes
+from serve_eval.evaluation.launch import launch
 from serve_eval.evaluation.passes import (
     PassSettings,
     ask_pass,
@@ -51,16 +51,15 @@ from serve_eval.evaluation.passes import (
     prepare_passes,
     settle_order,
 )
-from serve_eval.evaluation.run_session import ignore
-from serve_eval.evaluation.session_log import Stopwatch
+from serve_eval.evaluation.run_session import Stopwatch, ignore
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Endpoint, Invariants, Plan, Progress
 from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import SERVERS
-from serve_eval.storage.reports.invariants_files import find_chunks, find_salt, write_chunks
-from serve_eval.storage.reports.report_file import has_report, read_report
+from serve_eval.storage.report_file import has_report, read_report
 from serve_eval.storage.story_files import INVARIANTS
+from serve_eval.storage.story_results import find_chunks, find_salt, write_chunks
 from serve_eval.workflows.invariants.arms import (
     COLD,
     Arm,
@@ -78,7 +77,7 @@ from serve_eval.workflows.invariants.caching import (
     settle_salt,
     why_unsalted,
 )
-from serve_eval.workflows.invariants.result import ALPHA, judge_arms
+from serve_eval.workflows.invariants.document import ALPHA, judge_arms
 
 __all__ = ["ALPHA", "CHUNKS", "check"]
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.evidence.agreement.answer_texts import (
+from serve_eval.evidence.answer_texts import (
     describe_first_divergences,
     draw_first_divergences,
     read_first_divergences,
 )
-from serve_eval.evidence.agreement.self_flips import NOTHING
-from serve_eval.report.ci_result import CiCase, CiState, CiSuite
+from serve_eval.evidence.self_flips import NOTHING
+from serve_eval.report.ci_result import CiCase, CiState, CiSuite, describe_drop
 from serve_eval.report.document import (
     Block,
     Conclusion,
@@ -22,7 +22,6 @@ from serve_eval.report.document import (
     name_state,
     rank_outcome,
 )
-from serve_eval.report.one_line import describe_drop
 from serve_eval.report.page.content import (
     DataCell,
     DataColumn,

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from serve_eval.evidence.agreement.answer_pairs import TaskAnswers, find_changes
-from serve_eval.evidence.agreement.score_pairs import list_groups
-from serve_eval.evidence.agreement.self_flips import NOTHING, name_loads
+from serve_eval.evidence.answer_pairs import TaskAnswers, find_changes
+from serve_eval.evidence.score_pairs import list_groups
+from serve_eval.evidence.self_flips import NOTHING, name_loads
 from serve_eval.schema import LoadOutcome, LoadPoint, LoadTask, LoadTime
 from serve_eval.stats.clusters import two_sided_p
 from serve_eval.stats.multiplicity import holm

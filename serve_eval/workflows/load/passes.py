@@ -13,9 +13,9 @@ from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
 from serve_eval.evaluation.passes import PassSettings, ask_pass
-from serve_eval.evidence.agreement.answer_pairs import TaskAnswers, another_answer, read_task, texts
-from serve_eval.evidence.agreement.answer_texts import find_first_divergences, part
-from serve_eval.evidence.agreement.score_pairs import list_groups
+from serve_eval.evidence.answer_pairs import TaskAnswers, another_answer, read_task, texts
+from serve_eval.evidence.answer_texts import find_first_divergences, part
+from serve_eval.evidence.score_pairs import list_groups
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import MEAN, Endpoint, Failure, FirstDivergences, LoadPoint, Plan, Report
 from serve_eval.stats.bounds import bounds as find_bounds
@@ -23,7 +23,7 @@ from serve_eval.stats.clusters import cluster_keys, effective_size, number_keys
 from serve_eval.stats.intervals import wilson
 from serve_eval.stats.pairs import pair
 from serve_eval.stats.score_bounds import score_bounds
-from serve_eval.storage.reports.report_file import has_report, read_report
+from serve_eval.storage.report_file import has_report, read_report
 from serve_eval.storage.sessions import lacks_loads
 from serve_eval.workflows.load.judging import Changes, LoadData, count_changes, weigh_changes
 

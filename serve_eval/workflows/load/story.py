@@ -26,16 +26,15 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import PlanError, RunFolderError
-from serve_eval.evaluation.endpoint.launch import launch
+from serve_eval.evaluation.launch import launch
 from serve_eval.evaluation.passes import (
     PassSettings,
     check_same_passes,
     prepare_passes,
     settle_order,
 )
-from serve_eval.evaluation.run_session import ignore
-from serve_eval.evaluation.session_log import Stopwatch
-from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
+from serve_eval.evaluation.run_session import Stopwatch, ignore
+from serve_eval.evidence.answer_pairs import TaskAnswers
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import LoadBracket, LoadStep, LoadSurface, LoadTask, Plan, Progress
 from serve_eval.stats.sign_tests import mcnemar

@@ -16,8 +16,8 @@ from serve_eval.stats.clusters import cluster_keys, design_effect, number_keys
 from serve_eval.stats.planning import compute_fail_power, compute_margin
 from serve_eval.stats.repeats import instability
 from serve_eval.storage import sessions
-from serve_eval.storage.records.scores import ScoreRecord, read_scores
-from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.report_file import read_report
+from serve_eval.storage.scores import ScoreRecord, read_scores
 from serve_eval.verdicts import reference_samples
 from serve_eval.verdicts.reference_noise import ReferenceNoise, measure_noise
 

@@ -20,9 +20,9 @@ from serve_eval.protocol.shared import usual_task
 from serve_eval.schema import Plan, is_rehearsal
 from serve_eval.stats.repeats import instability
 from serve_eval.storage import journal, run_folder
+from serve_eval.storage.answer_origins import keep_standing, run_proofs
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.json_files import differences
-from serve_eval.storage.records.answer_origins import keep_standing, run_proofs
 from serve_eval.storage.sessions import read_sessions
 from serve_eval.verdicts import reference_noise, reference_samples, references
 from serve_eval.verdicts.reference_noise import describe_equal_runs, describe_one_seed

@@ -15,17 +15,16 @@ from serve_eval.evaluation.capabilities import reason
 from serve_eval.evaluation.capabilities.sampling import list_kept
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.task_run import open_scoring, take
-from serve_eval.evidence.agreement.answer_texts import find_scripts, is_loop, mark_shared
+from serve_eval.evidence.answer_texts import find_scripts, is_loop, mark_shared
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import Plan, Response, Sample, Spec, Task, VerdictOutcome
 from serve_eval.series.deployments import describe_deployment
 from serve_eval.storage import run_folder
+from serve_eval.storage.answer_origins import keep_standing, run_proofs
+from serve_eval.storage.assessments import Executions, Judgements
 from serve_eval.storage.file_names import executions_file, judgements_file, samples_file
 from serve_eval.storage.journal import Journal, Record
-from serve_eval.storage.records.answer_origins import keep_standing, run_proofs
-from serve_eval.storage.records.executions import Executions
-from serve_eval.storage.records.judgements import Judgements
-from serve_eval.storage.reports.report_file import has_report, read_report
+from serve_eval.storage.report_file import has_report, read_report
 from serve_eval.storage.sessions import read_defaults, read_sessions, read_unsupported
 from serve_eval.verdicts import references
 from serve_eval.verdicts.reference_samples import StoredAnswers

@@ -17,9 +17,9 @@ import msgspec
 
 from serve_eval.client.connection import connect
 from serve_eval.errors import PlanError, RunFolderError, ServeEvalError
-from serve_eval.evaluation.endpoint.launch import check_launcher, launch, with_model
 from serve_eval.evaluation.engine.lockstep import Labelled
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.launch import check_launcher, launch, with_model
 from serve_eval.evaluation.passes import check_same_passes
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.run_session import ignore
@@ -31,8 +31,8 @@ from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Endpoint, Plan, Progress, Spec, VerdictOutcome, is_rehearsal
 from serve_eval.storage import run_folder
 from serve_eval.storage.file_names import SERVERS
-from serve_eval.storage.reports.folder_results import list_unfinished
-from serve_eval.storage.reports.report_file import has_report, read_report
+from serve_eval.storage.folder_results import list_unfinished
+from serve_eval.storage.report_file import has_report, read_report
 from serve_eval.storage.story_files import TAKE
 from serve_eval.verdicts.reference_noise import describe_one_seed
 from serve_eval.workflows.references.entries import check_entry, make_folder

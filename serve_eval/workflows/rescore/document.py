@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.report.ci_result import CiCase, CiState, CiSuite
+from serve_eval.report.ci_result import CiCase, CiState, CiSuite, OneLine, lead
 from serve_eval.report.document import (
     Block,
     Conclusion,
@@ -15,7 +15,6 @@ from serve_eval.report.document import (
     make_header,
     rank_outcome,
 )
-from serve_eval.report.one_line import OneLine, lead
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
 from serve_eval.report.summary.figures import write_number
 from serve_eval.shell_words import quote_argument, quote_path, quote_word

@@ -31,13 +31,12 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.storage import run_folder
+from serve_eval.storage.answer_origins import keep_standing, run_proofs
+from serve_eval.storage.assessments import Executions, Judgements, permit
 from serve_eval.storage.file_names import executions_file, judgements_file, samples_file
 from serve_eval.storage.journal import read
-from serve_eval.storage.records.answer_origins import keep_standing, run_proofs
-from serve_eval.storage.records.executions import Executions, permit
-from serve_eval.storage.records.judgements import Judgements
-from serve_eval.storage.records.scores import ScoreRecord, SharedValues, as_on_file, score_records
-from serve_eval.storage.reports.report_file import find_report
+from serve_eval.storage.report_file import find_report
+from serve_eval.storage.scores import ScoreRecord, SharedValues, as_on_file, score_records
 from serve_eval.workflows.rescore.rescored_run import (
     TaskToRescore,
     apply_settings,

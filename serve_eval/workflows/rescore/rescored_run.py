@@ -11,10 +11,10 @@ import serve_eval
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.plan.chosen_samples import shard_fields
 from serve_eval.plan.plan_file import to_file
 from serve_eval.plan.prepared_task import PreparedTask, find_roots
 from serve_eval.plan.resolve import resolve
-from serve_eval.plan.shard import shard_fields
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import fingerprint, without_scorer_options
 from serve_eval.protocol.shared import TASKS, build_task
@@ -29,7 +29,7 @@ from serve_eval.storage.copied_run import (
     open_copy,
 )
 from serve_eval.storage.json_files import differences
-from serve_eval.storage.reports.report_file import write_report
+from serve_eval.storage.report_file import write_report
 
 _CASES_HINT = (
     "The cases changed. Repeat the same serve-eval run, which asks the new ones and scores the"

@@ -20,7 +20,7 @@ from typing import TextIO
 import msgspec
 
 from serve_eval.errors import LaunchError, PlanError
-from serve_eval.evaluation.endpoint.launch import launch
+from serve_eval.evaluation.launch import launch
 from serve_eval.plan.plan_file import to_file
 from serve_eval.processes.child_process import build_command, build_environment
 from serve_eval.schema import Limits, Plan

@@ -26,7 +26,7 @@ from typing import Literal
 import msgspec
 
 from serve_eval.errors import LaunchError, PlanError
-from serve_eval.evaluation.endpoint.launch import check_launcher
+from serve_eval.evaluation.launch import check_launcher
 from serve_eval.plugins import extensions
 from serve_eval.plugins.values import load_launcher
 from serve_eval.protocol.fingerprint import canonical

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from serve_eval.errors import EndpointError, LaunchError, ServerEndedError
-from serve_eval.evaluation.endpoint.launch import launch
+from serve_eval.evaluation.launch import launch
 from serve_eval.evaluation.shared_server import while_kept
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import Endpoint, HeldServers, Plan

@@ -13,8 +13,8 @@ from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import Plan
 from serve_eval.shell_words import quote_path
 from serve_eval.storage import run_folder
-from serve_eval.storage.reports.story_results import locate_runs
 from serve_eval.storage.story_files import COMPARE
+from serve_eval.storage.story_results import locate_runs
 
 MOST_DEEP, MOST_LISTED = 3, 12
 """Folders between a folder and a run in it, and runs that an error names."""

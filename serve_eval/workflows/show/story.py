@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import PlanError, ServeEvalError
-from serve_eval.evidence.agreement.answer_texts import part
+from serve_eval.evidence.answer_texts import part
 from serve_eval.evidence.whole_answer import join_text
 from serve_eval.plugins import extensions
 from serve_eval.plugins.registry import find_closest
@@ -27,7 +27,7 @@ from serve_eval.report.samples.samples import (
     read_samples,
 )
 from serve_eval.schema import Parting
-from serve_eval.storage.reports.report_file import find_report
+from serve_eval.storage.report_file import find_report
 from serve_eval.verdicts.reference_samples import as_stored
 from serve_eval.workflows.show.folders import ChosenRun, find_runs
 

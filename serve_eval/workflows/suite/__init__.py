@@ -5,14 +5,13 @@
 """
 
 __all__ = [
-    "checked_runs",
     "ci",
     "document",
     "execution",
     "file",
-    "folder",
     "judgement",
     "matrix",
+    "preparation",
     "rows",
     "suite_form",
     "table",

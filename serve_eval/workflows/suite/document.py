@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.evaluation.session_log import describe_old_answers, find_last_answer, write_notice
+from serve_eval.evaluation.run_session import describe_old_answers, find_last_answer, write_notice
 from serve_eval.plan.applicable_reference import write_taking
 from serve_eval.plan.command_line import HOW_TO_TAKE
-from serve_eval.report.ci_result import CiCase, CiSuite
+from serve_eval.report.ci_result import CiCase, CiSuite, OneLine, lead
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
-from serve_eval.report.one_line import OneLine, lead
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, TextLines
 from serve_eval.report.results_table import ResultsTable, write_text
 from serve_eval.report.results_table.formats import list_table_lines

@@ -35,7 +35,6 @@ from serve_eval.plugins.registry import nearest
 from serve_eval.schema import Scalar, Spec, Suite, SuiteRun, Waiver
 from serve_eval.secret_signs import ADVICE, find_secrets
 from serve_eval.workflows.suite import matrix, suite_form
-from serve_eval.workflows.suite.checked_runs import RefusedRun, name_runs
 from serve_eval.workflows.suite.matrix import (
     ADDRESSES,
     Layer,
@@ -45,6 +44,7 @@ from serve_eval.workflows.suite.matrix import (
     merge,
     places,
 )
+from serve_eval.workflows.suite.preparation import RefusedRun, name_runs
 from serve_eval.yaml_source import YamlDocument
 from serve_eval.yaml_source import read as read_yaml
 

@@ -31,7 +31,7 @@ from serve_eval.report.summary.figures import figure, in_points, span
 from serve_eval.schema import Scalar, SuiteReport, SuiteRow, TaskReport
 from serve_eval.series.result_table import name_asked
 from serve_eval.storage.file_names import PAGE_FILE, SUITE_RUNS
-from serve_eval.storage.reports.report_file import find_report
+from serve_eval.storage.report_file import find_report
 from serve_eval.workflows.suite.rows import describe_verdict, is_marked, show_value
 
 _WORST: tuple[State, ...] = ("fail", "warn", "none", "pass")

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from serve_eval.report.ci_result import CiState
-from serve_eval.report.one_line import describe_drop
+from serve_eval.report.ci_result import CiState, describe_drop
 from serve_eval.report.run.conclusions import choose_state, pick_remarks
 from serve_eval.report.summary.figures import ONE_SIDED, count, p_in_words, write_figure
 from serve_eval.report.summary.headline import ORDER

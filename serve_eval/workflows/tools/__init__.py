@@ -3,7 +3,6 @@
 __all__ = [
     "answers",
     "asking",
-    "document",
     "judging",
     "story",
 ]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from serve_eval.evidence.agreement.answer_pairs import read_failures, read_responses, read_task
+from serve_eval.evidence.answer_pairs import read_failures, read_responses, read_task
 from serve_eval.schema import (
     Failure,
     Report,
@@ -34,7 +34,7 @@ from serve_eval.scorers._served_call import (
 )
 from serve_eval.stats.intervals import INTERVAL_ALPHA, wilson
 from serve_eval.stats.sign_tests import mcnemar
-from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.report_file import read_report
 from serve_eval.tasks._tool_requests import KIND
 
 TASK = "tool_calls"

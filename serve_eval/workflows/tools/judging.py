@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from serve_eval.evidence.agreement.self_flips import name_loads
+from serve_eval.evidence.self_flips import name_loads
 from serve_eval.schema import ToolFinding
 from serve_eval.scorers._served_call import OF_SERVER, POINTS_TO, CallFault
 from serve_eval.stats.multiplicity import holm

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from serve_eval.evidence.probes.floor import FAR_NATS, TIMES, limits_of
-from serve_eval.evidence.probes.judging import EVIDENCE_ALPHA, UNSOUND
-from serve_eval.evidence.probes.sentences import FAULT_SHARE
+from serve_eval.evidence.probe_floor import FAR_NATS, TIMES, limits_of
+from serve_eval.evidence.probe_judging import EVIDENCE_ALPHA, UNSOUND
+from serve_eval.evidence.probe_sentences import FAULT_SHARE
 from serve_eval.report.ci_result import CiCase, CiState, CiSuite
 from serve_eval.report.document import (
     Block,

@@ -20,7 +20,7 @@ import msgspec
 
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.probe_server import AskedServer
-from serve_eval.evidence.probes.floor import (
+from serve_eval.evidence.probe_floor import (
     FAR_NATS,
     check_floor,
     find_floor,
@@ -28,7 +28,7 @@ from serve_eval.evidence.probes.floor import (
     limits_of,
     measure_distance,
 )
-from serve_eval.evidence.probes.judging import ALIKE
+from serve_eval.evidence.probe_judging import ALIKE
 from serve_eval.schema import (
     Probe,
     ProbeDistance,

@@ -9,15 +9,15 @@ import msgspec
 
 from serve_eval.errors import EndpointError, NotComparableError
 from serve_eval.evaluation.probe_server import AskedServer
-from serve_eval.evidence.probes.floor import (
+from serve_eval.evidence.probe_floor import (
     compare_siblings,
     keep_measured,
     limits_of,
     measure_distance,
     sibling_distances,
 )
-from serve_eval.evidence.probes.judging import ProbeEvidence, ServerFamily
-from serve_eval.evidence.probes.sentences import count_needed, explain_outcome
+from serve_eval.evidence.probe_judging import ProbeEvidence, ServerFamily
+from serve_eval.evidence.probe_sentences import count_needed, explain_outcome
 from serve_eval.schema import (
     Probe,
     ProbeDistance,

@@ -14,13 +14,13 @@ import msgspec
 
 from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError, PlanError
-from serve_eval.evaluation.endpoint import deployment
+from serve_eval.evaluation import deployment
 from serve_eval.evaluation.probe_server import AskedServer
 from serve_eval.evidence import engine_counters
 from serve_eval.evidence.engine_counters import Companions, SessionMeter
 from serve_eval.evidence.path_facts import ROLES, SERVER, list_servers
 from serve_eval.evidence.path_proof import count_moved
-from serve_eval.evidence.probes.judging import UNSOUND
+from serve_eval.evidence.probe_judging import UNSOUND
 from serve_eval.schema import (
     Endpoint,
     Limits,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from serve_eval.errors import NotComparableError, PlanError
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.session_log import Stopwatch
-from serve_eval.evidence.probes.floor import measure_noise, measure_siblings
+from serve_eval.evaluation.run_session import Stopwatch
+from serve_eval.evidence.probe_floor import measure_noise, measure_siblings
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.schema import HOLDOUT, Sample, VerificationReference

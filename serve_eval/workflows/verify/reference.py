@@ -15,7 +15,7 @@ import msgspec
 
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.probe_server import TOKENS, TOP, AnswerTokens, AskedServer
-from serve_eval.evidence.probes.floor import find_step
+from serve_eval.evidence.probe_floor import find_step
 from serve_eval.schema import Probe, ProbeReading, ProbeRoute, RepeatedReading
 
 UNCERTAIN = math.log(0.2), math.log(0.6)

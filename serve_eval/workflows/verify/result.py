@@ -8,8 +8,8 @@ from dataclasses import replace
 import msgspec
 
 from serve_eval.evaluation.probe_server import AskedServer
-from serve_eval.evaluation.session_log import Stopwatch
-from serve_eval.evidence.probes.floor import (
+from serve_eval.evaluation.run_session import Stopwatch
+from serve_eval.evidence.probe_floor import (
     FAR_NATS,
     FLOORS,
     LEAST_FLOOR,
@@ -18,8 +18,8 @@ from serve_eval.evidence.probes.floor import (
     limits_of,
     sibling_distances,
 )
-from serve_eval.evidence.probes.judging import UNSOUND
-from serve_eval.evidence.probes.sentences import DECIDES
+from serve_eval.evidence.probe_judging import UNSOUND
+from serve_eval.evidence.probe_sentences import DECIDES
 from serve_eval.report.summary.figures import write_nats
 from serve_eval.schema import (
     LostServer,

@@ -32,12 +32,12 @@ from serve_eval.evaluation.capabilities.sampling import (
     read_logged,
     to_fields,
 )
-from serve_eval.evaluation.endpoint.launch import launch, with_model
+from serve_eval.evaluation.launch import launch, with_model
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.probe_server import FIRST, AskedServer, Unreadable
-from serve_eval.evidence.probes.judging import UNSOUND
-from serve_eval.evidence.prompt_audit.audit import audit, find_gap
-from serve_eval.evidence.prompt_audit.reading import PromptSide
+from serve_eval.evidence.probe_judging import UNSOUND
+from serve_eval.evidence.prompt_audit import audit, find_gap
+from serve_eval.evidence.prompt_tokens import PromptSide
 from serve_eval.schema import (
     FailureKind,
     LostServer,

@@ -18,12 +18,11 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.run_session import ignore
-from serve_eval.evaluation.session_log import Stopwatch
-from serve_eval.evidence.probes.floor import check_floor, limits_of
-from serve_eval.evidence.probes.judging import CLEAN, UNSOUND
-from serve_eval.evidence.probes.sentences import DECIDES
-from serve_eval.evidence.prompt_audit.reading import PromptSide
+from serve_eval.evaluation.run_session import Stopwatch, ignore
+from serve_eval.evidence.probe_floor import check_floor, limits_of
+from serve_eval.evidence.probe_judging import CLEAN, UNSOUND
+from serve_eval.evidence.probe_sentences import DECIDES
+from serve_eval.evidence.prompt_tokens import PromptSide
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import (
     Probe,

@@ -5,5 +5,4 @@ __all__ = [
     "listing",
     "overview",
     "server",
-    "side_by_side",
 ]

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from serve_eval.report.ci_result import OneLine, lead
 from serve_eval.report.document import (
     Block,
     Conclusion,
@@ -23,7 +24,6 @@ from serve_eval.report.document import (
     make_page,
     rank_outcome,
 )
-from serve_eval.report.one_line import OneLine, lead
 from serve_eval.report.page.content import (
     DataCell,
     DataColumn,

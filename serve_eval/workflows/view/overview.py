@@ -32,7 +32,7 @@ from serve_eval.series.read_runs import (
     read_results,
     read_runs,
 )
-from serve_eval.storage.reports.folder_results import EndedEarly, FolderResult
+from serve_eval.storage.folder_results import EndedEarly, FolderResult
 
 MOST_PAGES = 200
 """Pages of other stories that are listed."""

@@ -29,9 +29,8 @@ from serve_eval.report.page.content import PageContent
 from serve_eval.schema.media import EXTENSIONS
 from serve_eval.series.read_runs import FinishedRun, read_runs
 from serve_eval.workflows.view.document import make_document, make_index
-from serve_eval.workflows.view.listing import COMPARE, Links
+from serve_eval.workflows.view.listing import COMPARE, Links, make_choice, make_side_by_side
 from serve_eval.workflows.view.overview import read_folder
-from serve_eval.workflows.view.side_by_side import make_choice, make_side_by_side
 
 HOST = "127.0.0.1"
 Render = Callable[[PageContent], str]

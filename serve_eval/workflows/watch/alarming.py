@@ -20,7 +20,7 @@ import msgspec
 from serve_eval.client.connection import expand
 from serve_eval.errors import PlanError
 from serve_eval.processes.child_process import inherit
-from serve_eval.report.one_line import OneLine
+from serve_eval.report.ci_result import OneLine
 from serve_eval.schema import Connection
 from serve_eval.workflows.watch.record import WatchAlarm
 

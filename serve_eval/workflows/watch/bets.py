@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from serve_eval.evidence.probes.floor import weigh_probes
+from serve_eval.evidence.probe_floor import weigh_probes
 from serve_eval.stats import betting
 from serve_eval.stats.betting import GRID, mean_lower_bound
 from serve_eval.workflows.watch.record import Bets, ProbeCounts, Seen, State, WatchAlarm

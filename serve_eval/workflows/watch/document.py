@@ -10,9 +10,8 @@ from datetime import datetime
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
-from serve_eval.report.ci_result import CiCase, CiState, CiSuite
+from serve_eval.report.ci_result import CiCase, CiState, CiSuite, OneLine
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
-from serve_eval.report.one_line import OneLine
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, PictureSection
 from serve_eval.report.pictures import Picture, TrendBand, TrendPoint, draw_distribution, draw_trend
 from serve_eval.schema import ResultHeader

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.probe_server import TOKENS
-from serve_eval.evidence.probes.floor import (
+from serve_eval.evidence.probe_floor import (
     ALLOWED,
     ALLOWED_FAR,
     DistanceLimits,
@@ -19,7 +19,7 @@ from serve_eval.evidence.probes.floor import (
     limits_of,
 )
 from serve_eval.schema import Probe, VerificationReference
-from serve_eval.storage.reports.story_results import read_reference
+from serve_eval.storage.story_results import read_reference
 from serve_eval.workflows.watch.bets import NUMERICS, build_alarm, limit, weigh_spans
 from serve_eval.workflows.watch.record import (
     ProbeCounts,

@@ -15,14 +15,13 @@ from serve_eval.errors import EndpointError
 from serve_eval.evaluation.results.scoring import ScoringProcesses
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.task_run import open_scoring
-from serve_eval.report.one_line import write_line
+from serve_eval.report.ci_result import write_line
 from serve_eval.schema import REHEARSED, Endpoint
 from serve_eval.storage import run_folder
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.watch import bets, judging, record
 from serve_eval.workflows.watch.alarming import BROKEN, deliver, make_alarm_line
-from serve_eval.workflows.watch.asking import ask_round
-from serve_eval.workflows.watch.budget import checks_of
+from serve_eval.workflows.watch.asking import ask_round, checks_of
 from serve_eval.workflows.watch.document import line, say_gap
 from serve_eval.workflows.watch.job import LEAST_PROMPTS, WatchJob, WatchSession, begin
 from serve_eval.workflows.watch.probes import forget_probes, warn_once

@@ -21,7 +21,7 @@ from serve_eval.schema import (
     ServerInfo,
     Spec,
 )
-from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.report_file import read_report
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from tests.evaluation.endpoint.test_engine_counters import Engine, N, make_plan
 

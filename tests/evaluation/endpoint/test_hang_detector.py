@@ -13,7 +13,7 @@ import pytest
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import short
 from serve_eval.errors import EndpointError
-from serve_eval.evaluation.endpoint.hang_detector import HangDetector, ProbedServer
+from serve_eval.evaluation.hang_detector import HangDetector, ProbedServer
 from serve_eval.schema import Endpoint, Failure, Limits, Request, Response, SamplingParams
 from tests.scripted_server import (
     HttpRequest,

@@ -19,8 +19,8 @@ from serve_eval.client.client import Client
 from serve_eval.client.questions import LLAMA_CPP_PYTHON, SGLANG
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.capabilities import probe
-from serve_eval.evaluation.endpoint.launch import quirks
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.launch import quirks
 from serve_eval.report.run.details import describe_engines
 from serve_eval.schema import (
     Endpoint,

@@ -14,13 +14,6 @@ import pytest
 
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.engine import load_session
-from serve_eval.evaluation.engine.circuit_breaker import (
-    DEAD_AFTER,
-    PROMPTS,
-    RATE_AFTER,
-    REFUSED_AFTER,
-    CircuitBreaker,
-)
 from serve_eval.evaluation.engine.load_session import (
     LEAST_ANSWERS,
     MOST,
@@ -28,6 +21,13 @@ from serve_eval.evaluation.engine.load_session import (
     Automatic,
     Fixed,
     StarvationWatch,
+)
+from serve_eval.evaluation.engine.runner import (
+    DEAD_AFTER,
+    PROMPTS,
+    RATE_AFTER,
+    REFUSED_AFTER,
+    CircuitBreaker,
 )
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import Attempt, Failure, FailureKind, Limits, Plan, Response, Spec

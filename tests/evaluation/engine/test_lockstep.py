@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from serve_eval.errors import EndpointError, NotComparableError, PlanError
 from serve_eval.evaluation.engine.lockstep import Lockstep, Participant, Place
 from serve_eval.schema import Comparison, Limits, Plan, Spec
-from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.report_file import read_report
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from tests.clock import run_counted
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, after, answer, fail

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
-from serve_eval.evaluation.engine.circuit_breaker import DEAD_AFTER, CircuitBreaker
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import START, LoadSession
-from serve_eval.evaluation.engine.runner import ask
+from serve_eval.evaluation.engine.runner import DEAD_AFTER, CircuitBreaker, ask
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator, score_response
 from serve_eval.evaluation.results.sample_table import UNLISTED_FINISH
 from serve_eval.evaluation.task_run import replay

@@ -24,8 +24,8 @@ from serve_eval.report.document import print_document
 from serve_eval.report.run.document import make_run_document
 from serve_eval.schema import FailureKind, Limits, Outcome, Plan, Spec
 from serve_eval.storage import run_folder
-from serve_eval.storage.records.answer_origins import ConnectionStep, judges_proofs
-from serve_eval.storage.records.judgements import Judgements
+from serve_eval.storage.answer_origins import ConnectionStep, judges_proofs
+from serve_eval.storage.assessments import Judgements
 from serve_eval.workflows.diagnose.story import diagnose
 from serve_eval.workflows.references.register import register
 from serve_eval.workflows.rescore.rescore import rescore

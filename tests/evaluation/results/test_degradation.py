@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serve_eval.evaluation.ask_tasks import DegradationAlarm
 from serve_eval.evaluation.results import degradation
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.degradation import (
@@ -27,7 +28,6 @@ from serve_eval.evaluation.results.degradation import (
     describe,
     describe_so_far,
 )
-from serve_eval.evaluation.results.degradation_alarm import DegradationAlarm
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Attempt, Failure, FailureKind, Metric, Response, Sample, Spec, Usage
 from serve_eval.verdicts.below_reference import RIGHT, Expected, estimate_expected

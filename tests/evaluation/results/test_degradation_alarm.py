@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from serve_eval.evaluation.endpoint.launch import _write_answers
+from serve_eval.evaluation import ask_tasks
+from serve_eval.evaluation.ask_tasks import DegradationAlarm
 from serve_eval.evaluation.engine import runner
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.results import degradation_alarm
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.degradation import VALUE, Course, Lookout, degradations
-from serve_eval.evaluation.results.degradation_alarm import DegradationAlarm
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app, serve
 from serve_eval.launchers.simulated import probability
 from serve_eval.protocol.shared import build_task
@@ -32,7 +32,7 @@ from serve_eval.report.document import make_page
 from serve_eval.report.page.writer import render_page
 from serve_eval.report.run.document import make_run_document
 from serve_eval.schema import Attempt, Limits, Plan, Report, Response, Sample, Spec
-from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.report_file import read_report
 from serve_eval.verdicts.below_reference import RIGHT
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.references.register import register
@@ -288,7 +288,7 @@ def _answer(tally: ScoreAccumulator, i: int, right: bool) -> None:
 def test_each_sample_is_taken_once_and_looks_are_rarer_where_there_are_thousands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(degradation_alarm, "LATER", 400)
+    monkeypatch.setattr(ask_tasks, "LATER", 400)
     n, taken, ends = 1200, list[int](), list[int]()
 
     class Counted(Lookout):
@@ -297,7 +297,7 @@ def test_each_sample_is_taken_once_and_looks_are_rarer_where_there_are_thousands
             ends.append(len(taken))
             return super().extend(part, known)
 
-    monkeypatch.setattr(degradation_alarm, "Lookout", Counted)
+    monkeypatch.setattr(ask_tasks, "Lookout", Counted)
     tally = _tally(n)
     looking = DegradationAlarm(tally, range(n), [].append)
 
@@ -361,7 +361,7 @@ def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(
         withdrawn.wait(10)
         return worse
 
-    monkeypatch.setattr(degradation_alarm, "degradations", slow)
+    monkeypatch.setattr(ask_tasks, "degradations", slow)
 
     async def run() -> None:
         if meanwhile:
@@ -406,7 +406,7 @@ def test_a_run_in_another_order_has_no_alarm(
     def refused(*_: Any, **__: Any) -> DegradationAlarm:
         raise AssertionError
 
-    monkeypatch.setattr("serve_eval.evaluation.steps.ask_tasks.DegradationAlarm", refused)
+    monkeypatch.setattr("serve_eval.evaluation.ask_tasks.DegradationAlarm", refused)
     natural = replace(plan, limits=replace(plan.limits, order="natural"), limit=10)
     report, _ = _run(natural, config, lambda number, known: (False, 0.0), tmp_path / "out")
     assert report.tasks[0].result.scored == 10

@@ -37,13 +37,7 @@ from serve_eval.schema import (
     WrongExample,
 )
 from serve_eval.stats.intervals import wilson
-from serve_eval.storage.records.scores import (
-    ScoreRecord,
-    ScoreWriter,
-    encode,
-    read_scores,
-    write_scores,
-)
+from serve_eval.storage.scores import ScoreRecord, ScoreWriter, encode, read_scores, write_scores
 
 SAMPLES = [
     Sample(

@@ -48,10 +48,9 @@ from serve_eval.schema import (
     Spec,
     Task,
 )
+from serve_eval.storage.assessments import Executions, Judgements
 from serve_eval.storage.journal import Journal, Record
-from serve_eval.storage.records.executions import Executions
-from serve_eval.storage.records.judgements import Judgements
-from serve_eval.storage.records.scores import ScoreRecord, encode
+from serve_eval.storage.scores import ScoreRecord, encode
 from tests.cli.command import environment, serve_eval
 from tests.processes.test_bounded_call import _gone
 

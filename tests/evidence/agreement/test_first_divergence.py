@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from serve_eval.evidence.agreement.answer_pairs import measure_places
-from serve_eval.evidence.agreement.answer_texts import (
+from serve_eval.evidence.answer_pairs import measure_places
+from serve_eval.evidence.answer_texts import (
     describe_first_divergences,
     draw_first_divergences,
     find_first_divergences,

@@ -16,18 +16,12 @@ import pytest
 from scipy.stats import binom
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evidence.agreement.answer_pairs import TaskAnswers, another_answer
-from serve_eval.evidence.agreement.self_flips import (
-    FLIP_ALPHA,
-    conclusion,
-    evidence,
-    find_drawn,
-    self_flips,
-)
+from serve_eval.evidence.answer_pairs import TaskAnswers, another_answer
+from serve_eval.evidence.self_flips import FLIP_ALPHA, conclusion, evidence, find_drawn, self_flips
 from serve_eval.schema import Agreement, Outcome, Response, SelfFlips, ToolCall
 from serve_eval.stats.distances import common_prefix
 from serve_eval.storage.journal import Journal, Record
-from serve_eval.storage.records.scores import ScoreRecord
+from serve_eval.storage.scores import ScoreRecord
 from serve_eval.workflows.compare.exact import Second, keep_like
 
 ROUNDS, PROMPTS = 700, 200

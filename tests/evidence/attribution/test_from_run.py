@@ -25,8 +25,8 @@ from serve_eval.schema import (
     Usage,
     WorkerShare,
 )
+from serve_eval.storage.answer_origins import Served
 from serve_eval.storage.journal import Record
-from serve_eval.storage.records.answer_origins import Served
 from serve_eval.verdicts.below_reference import RIGHT, estimate_expected
 
 POINTS, LOSS = Metric(), Metric(name="perplexity", higher_is_better=False, lo=None, hi=None)

@@ -21,8 +21,8 @@ import pytest
 from rich.console import Console
 
 from serve_eval.errors import EndpointError, PlanError
-from serve_eval.evaluation.endpoint.launch import _list_known
 from serve_eval.evaluation.evaluate import evaluate, judge_again
+from serve_eval.evaluation.launch import _list_known
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evidence.attribution import trace
 from serve_eval.evidence.attribution.matching import HEADERS, IDS

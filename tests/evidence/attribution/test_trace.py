@@ -20,8 +20,8 @@ from rich.console import Console
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation import task_report
-from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate, judge_again
+from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evidence.attribution import trace
 from serve_eval.evidence.attribution.matching import join
@@ -30,8 +30,8 @@ from serve_eval.report.document import print_document
 from serve_eval.report.run.document import make_run_document
 from serve_eval.schema import Endpoint, Limits, Plan, Report, Spec
 from serve_eval.storage import journal
+from serve_eval.storage.answer_origins import Served, read_traces
 from serve_eval.storage.file_names import TRACE_FILE
-from serve_eval.storage.records.answer_origins import Served, read_traces
 from serve_eval.verdicts.below_reference import RIGHT
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.document import make_document

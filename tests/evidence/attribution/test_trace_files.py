@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evidence.attribution import trace_files
 from serve_eval.evidence.attribution import trace_files as perf_files

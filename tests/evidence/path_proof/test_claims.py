@@ -31,7 +31,7 @@ from serve_eval.schema import (
     Verdict,
     VerdictOutcome,
 )
-from serve_eval.storage.records.answer_origins import Served
+from serve_eval.storage.answer_origins import Served
 
 PROVEN, REFUTED, UNKNOWN = ProofState
 LONG = 5000

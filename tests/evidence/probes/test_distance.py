@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.evidence.probes.floor import (
+from serve_eval.evidence.paired_probes import PairedCounts, count_probes
+from serve_eval.evidence.probe_floor import (
     GONE,
     LEAST_FLOOR,
     DistanceLimits,
@@ -21,9 +22,8 @@ from serve_eval.evidence.probes.floor import (
     limits_of,
     measure_distance,
 )
-from serve_eval.evidence.probes.judging import CLEAN, ProbeEvidence
-from serve_eval.evidence.probes.paired import PairedCounts, count_probes
-from serve_eval.evidence.probes.sentences import DECIDES, count_needed, explain_outcome
+from serve_eval.evidence.probe_judging import CLEAN, ProbeEvidence
+from serve_eval.evidence.probe_sentences import DECIDES, count_needed, explain_outcome
 from serve_eval.schema import ProbeDistance, ProbeReading, TokenReading, Verification
 from serve_eval.schema import VerificationOutcome as Outcome
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.evidence.probes.floor import (
+from serve_eval.evidence.probe_floor import (
     ALLOWED,
     ALLOWED_FAR,
     FAR_NATS,
     DistanceLimits,
     weigh_probes,
 )
-from serve_eval.evidence.probes.judging import EVIDENCE_ALPHA, MORE, ProbeEvidence, ServerFamily
-from serve_eval.evidence.probes.sentences import explain_outcome
+from serve_eval.evidence.probe_judging import EVIDENCE_ALPHA, MORE, ProbeEvidence, ServerFamily
+from serve_eval.evidence.probe_sentences import explain_outcome
 from serve_eval.schema import ProbeDistance
 from serve_eval.schema import VerificationOutcome as Outcome
 from serve_eval.stats.multiplicity import holm

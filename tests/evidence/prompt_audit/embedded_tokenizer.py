@@ -8,7 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from serve_eval.evidence.prompt_audit.local_tokens import LocalTokenizer
+from serve_eval.evidence.prompt_tokens import LocalTokenizer
 from serve_eval.launchers._embedded.tokenizer import Tokenizer
 from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.protocol.chat_template import renderer

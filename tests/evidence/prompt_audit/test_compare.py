@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.evidence.prompt_audit.compare import compare, find_today, list_dates, mask_dates
-from serve_eval.evidence.prompt_audit.reading import (
+from serve_eval.evidence.prompt_causes import compare, find_today, list_dates, mask_dates
+from serve_eval.evidence.prompt_tokens import (
     PromptCause,
     PromptFinding,
     PromptReading,

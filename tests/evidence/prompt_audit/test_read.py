@@ -12,10 +12,14 @@ import pytest
 
 from serve_eval.client.client import Client
 from serve_eval.errors import PlanError
-from serve_eval.evidence.prompt_audit.audit import PROMPTS, audit
-from serve_eval.evidence.prompt_audit.local_tokens import LocalTokenizer, open_local
-from serve_eval.evidence.prompt_audit.reading import PromptCause, PromptFinding, PromptReading
-from serve_eval.evidence.prompt_audit.server_tokens import MOST_ANSWERS, MOST_REQUESTS, reader_of
+from serve_eval.evidence.prompt_audit import MOST_ANSWERS, MOST_REQUESTS, PROMPTS, audit, reader_of
+from serve_eval.evidence.prompt_tokens import (
+    LocalTokenizer,
+    PromptCause,
+    PromptFinding,
+    PromptReading,
+    open_local,
+)
 from serve_eval.launchers._embedded.server import create_app
 from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.schema import Endpoint, Limits, Message, Prompt

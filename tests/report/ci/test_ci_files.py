@@ -30,7 +30,7 @@ from serve_eval.report.text import clean
 from serve_eval.schema import Connection, Metric, Plan, Spec, VerdictOutcome
 from serve_eval.shell_words import join_words, quote_argument, quote_path, quote_word
 from serve_eval.stats.planning import FLIP_RATE, compute_fail_power, compute_paired_power
-from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.report_file import read_report
 from tests.cli.command import serve_eval
 from tests.cli.command import serve_eval as command
 from tests.evidence.path_proof.deployments import Deployment, PathFault, run

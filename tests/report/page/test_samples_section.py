@@ -49,8 +49,8 @@ from serve_eval.schema import (
 from serve_eval.schema.media import describe_turn, media_url
 from serve_eval.storage.file_names import samples_file
 from serve_eval.storage.journal import Journal, Record
-from serve_eval.storage.records.prompts import keep_media, write_prompts
-from serve_eval.storage.records.scores import ScoreRecord, write_scores
+from serve_eval.storage.prompts import keep_media, write_prompts
+from serve_eval.storage.scores import ScoreRecord, write_scores
 
 HEAD = "The same beginning with \U0001f600 in it. " * 10
 SECRET = "a hold-out question and its answer"

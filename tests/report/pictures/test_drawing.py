@@ -19,7 +19,7 @@ from aiohttp import web
 
 from serve_eval.report.drawing_process import drawing_ahead
 from serve_eval.report.pictures import Picture, draw_boxes
-from serve_eval.report.pictures.drawing import draw_all, name_extra
+from serve_eval.report.pictures.picture import draw_all, name_extra
 from tests.cli.command import environment, serve_eval
 from tests.clock import until
 from tests.scripted_server import HttpRequest, ScriptedServer, answer

@@ -34,9 +34,8 @@ from serve_eval.report.pictures import (
     draw_trend,
     make_ruler,
 )
-from serve_eval.report.pictures.classic import find_test, trace_curve
-from serve_eval.report.pictures.drawing import draw_all
-from serve_eval.report.pictures.picture import shorten, shorten_all
+from serve_eval.report.pictures.distribution import find_test, trace_curve
+from serve_eval.report.pictures.picture import draw_all, shorten, shorten_all
 from serve_eval.schema import (
     Degradation,
     LoadPoint,

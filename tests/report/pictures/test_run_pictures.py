@@ -26,7 +26,7 @@ from serve_eval.schema import (
 )
 from serve_eval.schema.plan import Spec
 from serve_eval.storage.journal import Record
-from serve_eval.storage.records.scores import ScoreRecord, encode
+from serve_eval.storage.scores import ScoreRecord, encode
 from tests.report.document.stories import HOSTILE
 
 

@@ -16,7 +16,7 @@ from serve_eval.report.samples.sample_index import CATEGORIES, SampleIndex, orde
 from serve_eval.report.samples.samples import SampleSource, read_samples
 from serve_eval.schema import Attempt, Failure, FailureKind, Outcome, Response
 from serve_eval.storage.journal import Record
-from serve_eval.storage.records.scores import ScoreRecord, encode
+from serve_eval.storage.scores import ScoreRecord, encode
 
 WORST = st.sampled_from(list(Outcome))
 LOST = Attempt(start_s=1.0, end_s=2.0, failure=FailureKind.TIMEOUT, status=None, request_id="r")

@@ -37,8 +37,8 @@ from serve_eval.schema import (
 )
 from serve_eval.schema.score import GivenPiece
 from serve_eval.storage import ownership
+from serve_eval.storage.assessments import Executions, _key
 from serve_eval.storage.json_files import pretty_json
-from serve_eval.storage.records.executions import Executions, _key
 from serve_eval.workflows.references.register import register
 from serve_eval.workflows.rescore.rescore import rescore
 

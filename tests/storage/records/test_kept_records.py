@@ -36,7 +36,7 @@ from serve_eval.schema import (
 )
 from serve_eval.schema.media import describe, make_part
 from serve_eval.storage.file_names import prompts_file, scores_file
-from serve_eval.storage.records.prompts import (
+from serve_eval.storage.prompts import (
     MOST_OF_ONE,
     OVERLAP,
     KeptPrompt,
@@ -47,7 +47,7 @@ from serve_eval.storage.records.prompts import (
     read_prompts,
     write_prompts,
 )
-from serve_eval.storage.records.scores import (
+from serve_eval.storage.scores import (
     ScoreRecord,
     as_on_file,
     find_score,

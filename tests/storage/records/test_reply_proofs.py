@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.evaluation.early_stop import EarlyStopping
+from serve_eval.evaluation.open_tasks import open_judgements
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.evaluation.steps.open_tasks import open_judgements
 from serve_eval.evaluation.task_run import replay
 from serve_eval.schema import (
     Attempt,
@@ -31,8 +31,7 @@ from serve_eval.schema import (
     Usage,
 )
 from serve_eval.stats.early_stop import EarlyClassic
-from serve_eval.storage.journal import Journal, Record, answers, read, withdrawals
-from serve_eval.storage.records.answer_origins import (
+from serve_eval.storage.answer_origins import (
     ConnectionStep,
     Proofs,
     describe_proofs,
@@ -41,7 +40,8 @@ from serve_eval.storage.records.answer_origins import (
     judges_proofs,
     withdraw_all,
 )
-from serve_eval.storage.records.scores import ScoreRecord, encode, pick_last_lines
+from serve_eval.storage.journal import Journal, Record, answers, read, withdrawals
+from serve_eval.storage.scores import ScoreRecord, encode, pick_last_lines
 
 SESSION = "0" * 24
 

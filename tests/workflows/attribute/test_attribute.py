@@ -16,8 +16,8 @@ from rich.console import Console
 
 from serve_eval.cli._progress import LoggedProgress
 from serve_eval.errors import EndpointError, NotComparableError, PlanError, RunFolderError
-from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._standin.generation import ThoughtsForm
 from serve_eval.launchers._standin.options import Flavour

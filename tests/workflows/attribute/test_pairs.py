@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.endpoint.launch import _write_answers, launch
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.launch import _write_answers, launch
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._standin import config
 from serve_eval.launchers._trtllm import shared_key

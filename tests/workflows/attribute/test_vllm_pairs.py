@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Attributed, Limits, Plan, Spec
 from serve_eval.schema.media import prompt_sha256

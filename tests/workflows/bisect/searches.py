@@ -26,7 +26,7 @@ from serve_eval.launchers import simulated
 from serve_eval.launchers._machine import lock_files
 from serve_eval.schema import Bisection, Limits, Plan, Spec
 from serve_eval.stats.classic import classic_test
-from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.report_file import read_report
 from serve_eval.storage.story_files import BISECT
 from serve_eval.workflows.bisect.bisect import bisect
 from serve_eval.workflows.bisect.configurations import (

@@ -15,12 +15,12 @@ import pytest
 from rich.console import Console
 
 from serve_eval.errors import EndpointError, LaunchError, PlanError, RunFolderError
-from serve_eval.evaluation.endpoint.launch import launch
+from serve_eval.evaluation.launch import launch
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.scope import scope
 from serve_eval.report.document import print_document
 from serve_eval.schema import Bisection, BisectionResult, Endpoint, Limits, Plan, Spec
-from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.report_file import read_report
 from serve_eval.storage.story_files import BISECT
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
 from serve_eval.workflows.bisect.bisect import bisect

@@ -18,8 +18,8 @@ from serve_eval.cases import holdout
 from serve_eval.client.client import Client
 from serve_eval.client.connection import SecretMask
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
-from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.schema import Connection, Endpoint, Limits, Spec

@@ -16,7 +16,7 @@ import pytest
 from serve_eval.client.client import Client
 from serve_eval.evaluation.probe_server import AnswerToken as Token
 from serve_eval.evaluation.probe_server import ask_tokens, read_answer
-from serve_eval.evidence.agreement.self_flips import FLIP_ALPHA
+from serve_eval.evidence.self_flips import FLIP_ALPHA
 from serve_eval.launchers import embedded
 from serve_eval.launchers._embedded.damage import Damage
 from serve_eval.schema import (

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from scipy.stats import binom
 
-from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
+from serve_eval.evidence.answer_pairs import TaskAnswers
 from serve_eval.schema import TaskAtLoad, VerdictOutcome
 from serve_eval.workflows.compare.at_loads import correct_loads, name_tasks
 from serve_eval.workflows.compare.judging import ALPHA, more_failures, slower, uneven

@@ -15,8 +15,8 @@ from rich.console import Console
 from scipy.stats import binom
 
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evidence.agreement.answer_pairs import first_difference
-from serve_eval.evidence.agreement.answer_texts import is_clear
+from serve_eval.evidence.answer_pairs import first_difference
+from serve_eval.evidence.answer_texts import is_clear
 from serve_eval.report.document import print_document
 from serve_eval.report.run.conclusions import make_statements
 from serve_eval.schema import (

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.evidence.agreement.answer_pairs import find_prompt, read_task
+from serve_eval.evidence.answer_pairs import find_prompt, read_task
 from serve_eval.launchers import embedded
 from serve_eval.report.summary import rows_of
 from serve_eval.schema import ComparedTask, Comparison, LaunchContext, Plan, Spec
 from serve_eval.storage import run_folder
-from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.report_file import read_report
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.rows import (
     describe_agreement_of,

@@ -18,7 +18,7 @@ from aiohttp import web
 from rich.console import Console
 from scipy.stats import binom
 
-from serve_eval.evaluation.endpoint.launch import _write_answers
+from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator
 from serve_eval.launchers.simulated import probability
@@ -26,7 +26,7 @@ from serve_eval.report.document import print_document
 from serve_eval.schema import Comparison, Limits, Plan, Spec
 from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.storage import run_folder
-from serve_eval.storage.reports.report_file import read_report
+from serve_eval.storage.report_file import read_report
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.document import make_document
 from serve_eval.workflows.compare.exact import (

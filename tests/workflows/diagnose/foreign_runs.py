@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serve_eval.schema import Attempt, Limits, Outcome, Plan, Response, Spec
-from serve_eval.storage.records.scores import ScoreRecord
+from serve_eval.storage.scores import ScoreRecord
 from serve_eval.storage.sessions import SessionRecord
-from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.finding import AskedSample
 from serve_eval.workflows.diagnose.foreign import foreign_answers
 
 

@@ -28,10 +28,10 @@ from serve_eval.schema import (
     Spec,
     Usage,
 )
-from serve_eval.storage.records.scores import ScoreRecord
+from serve_eval.storage.scores import ScoreRecord
 from serve_eval.storage.sessions import SessionRecord
-from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
+from serve_eval.workflows.diagnose.finding import AskedSample
 from serve_eval.workflows.diagnose.slice_data import Data
 
 TASK = "word_problems"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.evidence.agreement.answer_texts import is_loop
+from serve_eval.evidence.answer_texts import is_loop
 from serve_eval.schema import Comparison, DivergencePlaces, Spec, VerdictOutcome
 from serve_eval.storage.story_files import COMPARE
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare

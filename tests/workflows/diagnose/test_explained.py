@@ -18,7 +18,7 @@ from serve_eval.workflows.compare.compare import CompareRules, CompareSide, comp
 from serve_eval.workflows.diagnose.causes import find_leads
 from serve_eval.workflows.diagnose.finding import WEIGHTS, Finding
 from serve_eval.workflows.diagnose.judged import read_folder
-from serve_eval.workflows.diagnose.prompt_counts import RULE
+from serve_eval.workflows.diagnose.run_rules import RULE
 from serve_eval.workflows.diagnose.story import diagnose
 from serve_eval.workflows.references.register import register
 from tests.cli.command import serve_eval

@@ -11,15 +11,15 @@ import msgspec
 import pytest
 
 from serve_eval.schema import Attempt, FailureKind, Limits, Outcome, Plan, Response, Spec, Usage
-from serve_eval.storage.records.scores import ScoreRecord
+from serve_eval.storage.scores import ScoreRecord
 from serve_eval.storage.sessions import SessionRecord
-from serve_eval.workflows.diagnose.asked import AskedSample
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.extraction import states
 from serve_eval.workflows.diagnose.finding import (
     ALPHA,
     MIXED,
     PLACE,
+    AskedSample,
     Finding,
     list_leading,
     order_findings,

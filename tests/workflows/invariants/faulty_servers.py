@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Invariants, Limits, Plan, Spec
-from serve_eval.workflows.invariants.canaries.codes import ALPHABET, GROUP, LENGTH, TOOL
+from serve_eval.workflows.invariants.canary_codes import ALPHABET, GROUP, LENGTH, TOOL
 from serve_eval.workflows.invariants.check import check
 from tests.scripted_server import (
     HttpRequest,

@@ -16,10 +16,10 @@ from pathlib import Path
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Limits, Plan, Spec
-from serve_eval.storage.reports.invariants_files import read_canary_log
+from serve_eval.storage.story_results import read_canary_log
 from serve_eval.workflows.diagnose.evidence import read
 from serve_eval.workflows.diagnose.run_rules import findings
-from serve_eval.workflows.invariants.canaries.story import check_canaries
+from serve_eval.workflows.invariants.canaries import check_canaries
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer
 from tests.workflows.invariants.faulty_servers import Exchange, copier
 

@@ -30,9 +30,10 @@ from serve_eval.schema import (
     Spec,
     ToolCall,
 )
-from serve_eval.storage.reports.invariants_files import read_canary_log
+from serve_eval.storage.story_results import read_canary_log
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
-from serve_eval.workflows.invariants.canaries.codes import (
+from serve_eval.workflows.invariants.canaries import check_canaries
+from serve_eval.workflows.invariants.canary_codes import (
     ALPHABET,
     KINDS,
     LENGTH,
@@ -42,8 +43,7 @@ from serve_eval.workflows.invariants.canaries.codes import (
     make_code,
     search_codes,
 )
-from serve_eval.workflows.invariants.canaries.document import make_document
-from serve_eval.workflows.invariants.canaries.story import check_canaries
+from serve_eval.workflows.invariants.canary_document import make_document
 from tests.cli.command import serve_eval
 from tests.scripted_server import (
     HttpRequest,

@@ -18,7 +18,7 @@ from aiohttp import web
 from rich.console import Console
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.endpoint.launch import _write_answers
+from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._http.server import serve_app
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app

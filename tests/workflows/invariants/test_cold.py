@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 from rich.console import Console
 
-from serve_eval.evaluation.endpoint.launch import _write_answers
+from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, _Simulator
 from serve_eval.launchers.simulated import probability
@@ -24,7 +24,7 @@ from serve_eval.report.document import print_document
 from serve_eval.schema import CacheUse, Invariant, Invariants, Limits, Plan, Spec
 from serve_eval.schema.media import prompt_sha256
 from serve_eval.storage import run_folder
-from serve_eval.storage.reports.invariants_files import CacheSalt
+from serve_eval.storage.story_results import CacheSalt
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.invariants.cache_use import SHARE, why_not_tested
 from serve_eval.workflows.invariants.caching import add_salt, why_unsalted

@@ -16,7 +16,7 @@ from serve_eval.client.connection import connect
 from serve_eval.client.engine_metrics import read_metrics
 from serve_eval.report.document import print_document
 from serve_eval.schema import Endpoint, Invariant, Invariants, Plan, PressureUse, Usage
-from serve_eval.storage.reports.invariants_files import PressureLevel, read_pressure
+from serve_eval.storage.story_results import PressureLevel, read_pressure
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.invariants.cache_use import are_fewer, why_not_pressed
 from serve_eval.workflows.invariants.caching import fill, make_text

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from serve_eval.evidence.agreement.answer_pairs import TaskAnswers
-from serve_eval.evidence.agreement.self_flips import name_loads
+from serve_eval.evidence.answer_pairs import TaskAnswers
+from serve_eval.evidence.self_flips import name_loads
 from serve_eval.schema import LoadPoint, LoadTask, Metric, Outcome
-from serve_eval.storage.records.scores import ScoreRecord
+from serve_eval.storage.scores import ScoreRecord
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.load.judging import (
     ALPHA,

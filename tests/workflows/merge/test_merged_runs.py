@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from serve_eval.evaluation.endpoint.launch import _write_answers
+from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.plan.resolve import resolve

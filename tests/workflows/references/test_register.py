@@ -17,14 +17,14 @@ import pytest
 from scipy.stats import chi2
 
 from serve_eval.errors import ReferenceFileError, RunFolderError
-from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app, serve
 from serve_eval.schema import AccuracySpec, Plan, Report, Spec, VerdictOutcome
+from serve_eval.storage.answer_origins import SESSION_CHARACTERS, ConnectionStep, Proofs
 from serve_eval.storage.file_names import PROOFS_FILE as STEPS
 from serve_eval.storage.journal import read
-from serve_eval.storage.records.answer_origins import SESSION_CHARACTERS, ConnectionStep, Proofs
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.workflows.references.register import register
 from serve_eval.workflows.rescore.rescore import rescore

@@ -17,14 +17,14 @@ from serve_eval.checks.answer import MOST_ROOM, ROOM
 from serve_eval.checks.kinds.tokens import prompt_tokens_check
 from serve_eval.checks.row import CheckOutcome, CheckRow, SentRequest, curl
 from serve_eval.errors import PlanError, install_command
-from serve_eval.evidence.prompt_audit.local_tokens import LocalTokenizer
+from serve_eval.evidence.prompt_tokens import LocalTokenizer
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app
 from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.report.ci import write_junit
 from serve_eval.report.document import make_ci_result
 from serve_eval.schema import Connection
 from serve_eval.workflows.smoke import smoke
-from serve_eval.workflows.smoke.document import make_document
+from serve_eval.workflows.smoke.smoke import make_document
 from tests.cli.command import in_a_process, serve_eval
 from tests.evidence.prompt_audit.embedded_tokenizer import (
     TEMPLATE,

@@ -11,7 +11,7 @@ from aiohttp import web
 from serve_eval.checks.row import CheckRow, curl
 from serve_eval.checks.session import CheckSession
 from serve_eval.client.connection import connect, openai_client
-from serve_eval.evidence.prompt_audit.local_tokens import LocalTokenizer
+from serve_eval.evidence.prompt_tokens import LocalTokenizer
 from serve_eval.plan.resolve import resolve_address
 from serve_eval.schema import Connection, Endpoint
 from serve_eval.workflows.smoke import smoke

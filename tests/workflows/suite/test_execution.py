@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from serve_eval.errors import LaunchError, RunFolderError
-from serve_eval.evaluation.endpoint import launch as endpoints
+from serve_eval.evaluation import launch as endpoints
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, serve
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import (
@@ -33,9 +33,8 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.schema.media import prompt_sha256
-from serve_eval.workflows.suite.checked_runs import groups
 from serve_eval.workflows.suite.execution import evaluate_suite
-from serve_eval.workflows.suite.folder import open_folder, read_kept_report
+from serve_eval.workflows.suite.preparation import groups, open_folder, read_kept_report
 
 TODAY = date(2026, 11, 21)
 

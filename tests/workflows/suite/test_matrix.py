@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.endpoint import launch as endpoints
+from serve_eval.evaluation import launch as endpoints
 from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, create_app, serve
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.shared import build_task

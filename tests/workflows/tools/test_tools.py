@@ -28,9 +28,8 @@ from serve_eval.workflows.tools.answers import (
     is_shorter,
     write_in_one_form,
 )
-from serve_eval.workflows.tools.document import make_document
 from serve_eval.workflows.tools.judging import _say_failures, find_exit_code, judge_passes
-from serve_eval.workflows.tools.story import check_limits
+from serve_eval.workflows.tools.story import check_limits, make_document
 from tests.cli.command import serve_eval
 from tests.scripted_server import serve_in_thread
 from tests.workflows.tools.on_standin import (

@@ -28,7 +28,7 @@ from serve_eval.schema import (
     VerificationOutcome,
     VerificationReference,
 )
-from serve_eval.storage.reports.story_results import read_reference, write_reference
+from serve_eval.storage.story_results import read_reference, write_reference
 from serve_eval.workflows.verify.document import CHUNK, make_document
 from serve_eval.workflows.verify.legs import parse_worker
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules

@@ -21,7 +21,7 @@ from serve_eval.report.page.content import DataTable, TextLines
 from serve_eval.schema import Spec, VerdictOutcome
 from serve_eval.series.history import find_series
 from serve_eval.series.read_runs import read_runs
-from serve_eval.storage.reports.report_file import read_report, write_report
+from serve_eval.storage.report_file import read_report, write_report
 from serve_eval.workflows.view.document import make_document
 from serve_eval.workflows.view.overview import read_folder
 from tests.cli.command import serve_eval

@@ -16,8 +16,8 @@ import pytest
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.report.page.writer import render_page
 from serve_eval.schema import VerdictOutcome
-from serve_eval.storage.records.scores import read_values
-from serve_eval.storage.reports.report_file import read_report, write_report
+from serve_eval.storage.report_file import read_report, write_report
+from serve_eval.storage.scores import read_values
 from serve_eval.workflows.view.overview import read_folder
 from serve_eval.workflows.view.server import ViewServer, serve_folder
 from tests.cli.command import serve_eval

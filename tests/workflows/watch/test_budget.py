@@ -16,8 +16,7 @@ from serve_eval.schema import Plan
 from serve_eval.stats.betting import floor
 from serve_eval.workflows.watch import bets
 from serve_eval.workflows.watch import bets as day
-from serve_eval.workflows.watch.bets import ACCURACY, FLOOR_ALPHA
-from serve_eval.workflows.watch.budget import (
+from serve_eval.workflows.watch.asking import (
     Budget,
     budget,
     checks_of,
@@ -25,8 +24,9 @@ from serve_eval.workflows.watch.budget import (
     least_fall,
     smoke_tokens,
 )
+from serve_eval.workflows.watch.bets import ACCURACY, FLOOR_ALPHA
 from serve_eval.workflows.watch.document import describe_unjudged, say_gap
-from serve_eval.workflows.watch.pool import PROMPTS, of_plan
+from serve_eval.workflows.watch.job import PROMPTS, of_plan
 from tests.workflows.watch.changing_endpoint import DAY, NIGHT, START, Watch, by_day
 
 JUDGED = {

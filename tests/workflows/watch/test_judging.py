@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from serve_eval.schema import Response, Sample, Score, Usage
-from serve_eval.workflows.watch import asking, bets, judging, pool
+from serve_eval.workflows.watch import asking, bets, job, judging
 from serve_eval.workflows.watch.bets import ACCURACY, FAILURES, USABLE
 from serve_eval.workflows.watch.judging import (
     CHECK,
@@ -314,7 +314,7 @@ def test_a_scorer_that_raises_is_noted_of_a_round() -> None:
     def score(sample: Sample, response: Response) -> Score:
         raise KeyError(response.text)
 
-    asked = pool.generate_pool(20, chat=False)
+    asked = job.generate_pool(20, chat=False)
     asked = replace(asked, task=replace(asked.task, score=score))
     seen = Seen(
         round=1,

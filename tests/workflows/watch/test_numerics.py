@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from serve_eval.evidence.probes.floor import ALLOWED, ALLOWED_FAR, weigh_probes
+from serve_eval.evidence.probe_floor import ALLOWED, ALLOWED_FAR, weigh_probes
 from serve_eval.stats.betting import compute_starting_share
 from serve_eval.workflows.watch import bets
 from serve_eval.workflows.watch.bets import ACCURACY, ALPHA, NUMERICS

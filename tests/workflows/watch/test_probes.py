@@ -16,7 +16,7 @@ import pytest
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.plan.resolve import resolve_address
 from serve_eval.schema import Limits, Plan, Spec, VerificationReference
-from serve_eval.storage.reports.story_results import read_reference, write_reference
+from serve_eval.storage.story_results import read_reference, write_reference
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
 from serve_eval.workflows.verify.verify import register
 from serve_eval.workflows.watch import probes as numerics

@@ -18,7 +18,8 @@ from serve_eval.errors import EndpointError, PlanError, RunFolderError
 from serve_eval.plan.resolve import resolve_address
 from serve_eval.schema import HOLDOUT, Sample
 from serve_eval.workflows.smoke import smoke as smoking
-from serve_eval.workflows.watch import judging, pool, record, story
+from serve_eval.workflows.watch import job as pool
+from serve_eval.workflows.watch import judging, record, story
 from serve_eval.workflows.watch.alarming import Delivery
 from serve_eval.workflows.watch.document import read_document
 from serve_eval.workflows.watch.judging import WatchRules

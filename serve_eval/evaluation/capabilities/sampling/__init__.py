@@ -6,14 +6,12 @@ at temperature 0 are not greedy and two deployments differ although no option di
 
 from __future__ import annotations
 
-from serve_eval.evaluation.capabilities.sampling.comparing import (
+from serve_eval.evaluation.capabilities.sampling.probing import (
     OtherSampling,
     SideSampling,
     UnlikePolicies,
     compare_with_reference,
     find_unlike_policies,
-)
-from serve_eval.evaluation.capabilities.sampling.probing import (
     probe_defaults,
     put_logged,
     read_logged,

@@ -1,7 +1,6 @@
 """Import results of other tools as references: a reader per format, and the story around them."""
 
 __all__ = [
-    "document",
     "evalscope",
     "files",
     "import_results",
@@ -9,7 +8,6 @@ __all__ = [
     "lm_eval",
     "nemo_evaluator",
     "recognise",
-    "sgl_eval",
-    "srt_slurm",
+    "sglang",
     "task_match",
 ]

@@ -13,8 +13,7 @@ from serve_eval.workflows.references.imports import (
     inspect_logs,
     lm_eval,
     nemo_evaluator,
-    sgl_eval,
-    srt_slurm,
+    sglang,
 )
 from serve_eval.workflows.references.imports.files import FoundResult, parse_json, read_json
 
@@ -139,12 +138,12 @@ def _read_document(file: Path, content: dict[str, Any]) -> Iterator[FoundResult]
         yield from nemo_evaluator.read_results(file, content)
     elif nemo_evaluator.is_bundle(content):
         yield from nemo_evaluator.read_bundle(file, content)
-    elif sgl_eval.is_metrics(content):
-        yield from sgl_eval.read_metrics(file, content)
-    elif srt_slurm.is_gsm8k(content):
-        yield from srt_slurm.read_gsm8k(file, content)
-    elif srt_slurm.is_sglang(file, content):
-        yield from srt_slurm.read_sglang(file, content)
+    elif sglang.is_metrics(content):
+        yield from sglang.read_metrics(file, content)
+    elif sglang.is_gsm8k(content):
+        yield from sglang.read_gsm8k(file, content)
+    elif sglang.is_sglang(file, content):
+        yield from sglang.read_sglang(file, content)
     elif lm_eval.is_results(content):
         yield from lm_eval.read_results(file, content)
     else:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from serve_eval.report.document import Document
-from serve_eval.workflows.export.document import make_document
+from serve_eval.workflows.export.export import make_document
 
 RUNS = [Path("outputs/run")]
 

@@ -7,8 +7,12 @@ from pathlib import Path
 
 from serve_eval.report.document import Document
 from serve_eval.schema import STAND_IN, Ability, Need
-from serve_eval.workflows.init.document import RecipePlan, make_document, make_recipe_document
-from serve_eval.workflows.init.starter_plan import EndpointFacts
+from serve_eval.workflows.init.starter_plan import (
+    EndpointFacts,
+    RecipePlan,
+    make_document,
+    make_recipe_document,
+)
 
 URL = "http://host:8000/v1"
 

@@ -18,7 +18,7 @@ from serve_eval.schema import (
     PressureUse,
     SelfFlips,
 )
-from serve_eval.workflows.invariants.canaries import document as canaries
+from serve_eval.workflows.invariants import canary_document as canaries
 from serve_eval.workflows.invariants.document import make_document
 
 OUT = Path("outputs/checks")

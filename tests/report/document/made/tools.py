@@ -8,7 +8,7 @@ from pathlib import Path
 
 from serve_eval.report.document import Document
 from serve_eval.schema import ToolCell, ToolCheck, ToolFinding, ToolProbe
-from serve_eval.workflows.tools.document import make_document
+from serve_eval.workflows.tools.story import make_document
 
 
 def make_documents(text: str = "some text") -> Mapping[str, Document]:

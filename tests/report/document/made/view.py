@@ -13,7 +13,7 @@ from serve_eval.schema import VerdictOutcome, WrongExample
 from serve_eval.series.chart import try_chart
 from serve_eval.series.history import sort_runs
 from serve_eval.series.read_runs import FinishedRun
-from serve_eval.storage.reports.folder_results import EndedEarly, FolderResult
+from serve_eval.storage.folder_results import EndedEarly, FolderResult
 from serve_eval.workflows.view.document import make_document
 from serve_eval.workflows.view.overview import FoundFolder, Trend, list_ends
 from tests.report.summary.made import RESULT, VERDICT, make_report, task
