@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 
 import uvloop
 
-from serve_eval.client.attempts.quota import StartRate
+from serve_eval.client.attempts.timing import StartRate
 
 SETTINGS = ((4000, 1000, 4000), (512, 1000, 4000), (64, 20, 100))
 """Waiters, starts per second, starts."""
@@ -42,7 +42,7 @@ def _aiolimiter(rate: int) -> Acquire:
 
 
 LIMITERS: dict[str, Callable[[int], Acquire]] = {
-    "serve_eval.client.attempts.quota": _own,
+    "serve_eval.client.attempts.timing": _own,
     "asyncio-throttle": _asyncio_throttle,
     "aiolimiter": _aiolimiter,
 }

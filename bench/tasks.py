@@ -21,8 +21,7 @@ from serve_eval.datasets.generated import write_gsm8k, write_mmlu
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Response, Sample, Spec
-from serve_eval.tasks._mmlu_subjects import SUBJECTS
-from serve_eval.tasks.mmlu import TEST_ROWS
+from serve_eval.tasks.mmlu import SUBJECTS, TEST_ROWS
 
 ROUNDS = 5
 WORKED = "She has 12 apples and buys 3.50 dollars' worth more, so that 12 + 5 = 17 are there.\n" * 6

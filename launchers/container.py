@@ -9,24 +9,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from serve_eval.launchers._fleet import places
-from serve_eval.launchers._fleet import places as free_gpus
+from serve_eval.launchers._fleet import session as free_gpus
+from serve_eval.launchers._fleet import session as places
 from serve_eval.launchers._fleet.fleet import free_ports
 from serve_eval.launchers._fleet.session import session
 from serve_eval.launchers._options import FrontDoor, GpuChoice, TimeLimits
-from serve_eval.launchers._trtllm import (
-    containers,
-    deployments,
-    server_variables,
-)
+from serve_eval.launchers._trtllm import containers, deployments, kv_transfer
 from serve_eval.launchers._trtllm import (
     deployments as promises,
 )
 from serve_eval.launchers._trtllm.command_line import Server
 from serve_eval.launchers._trtllm.containers import Container
 from serve_eval.launchers._trtllm.deployments import DeploymentChoice, Disaggregated
-from serve_eval.launchers._trtllm.flavour import adapt_shown
-from serve_eval.launchers._trtllm.server_variables import Ways
+from serve_eval.launchers._trtllm.kv_transfer import Ways
 from serve_eval.launchers._trtllm.servers import (
     build_servers,
     gpus_of_a_job,
@@ -34,6 +29,7 @@ from serve_eval.launchers._trtllm.servers import (
     size_on_one_node,
     summarise_transfer,
 )
+from serve_eval.launchers._trtllm.version import adapt_shown
 from serve_eval.schema import Endpoint, JobSize, LaunchContext
 
 
@@ -93,7 +89,7 @@ async def launch(context: LaunchContext, options: ContainerOptions) -> AsyncIter
     planned = _servers(context, options)  # report wrong options before looking for GPUs
     ways = _ways(options)
     if len(planned) > 1:
-        ways = replace(ways, nvlink=await asyncio.to_thread(server_variables.nvlink))
+        ways = replace(ways, nvlink=await asyncio.to_thread(kv_transfer.nvlink))
     ports = free_ports(options.host, options.port, len(planned) - 1)
     async with (
         free_gpus.reserve(options.gpus, planned, context.notify) as reserved,
@@ -116,7 +112,7 @@ async def launch(context: LaunchContext, options: ContainerOptions) -> AsyncIter
 def _ways(options: ContainerOptions) -> Ways:
     """Return the variables from the user; a container gets only those that are named."""
     named = {*options.pass_env, *deployments.choose_deployment(options).pass_env}
-    return Ways(own=server_variables.list_inherited(named) & named)
+    return Ways(own=kv_transfer.list_inherited(named) & named)
 
 
 def _servers(

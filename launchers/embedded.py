@@ -18,8 +18,8 @@ from serve_eval.launchers._embedded.tokenizer import Chat, Tokenizer
 from serve_eval.launchers._process.server_process import check_installed, own_server
 from serve_eval.plugins.setting import Setting
 from serve_eval.processes.child_process import build_command
-from serve_eval.protocol.special_tokens import beginning as beginning_of
-from serve_eval.protocol.special_tokens import read
+from serve_eval.protocol.chat_template import beginning as beginning_of
+from serve_eval.protocol.chat_template import read_special_tokens
 from serve_eval.schema import Endpoint, LaunchContext, Prompt, ServerInfo
 
 NAME = "embedded"
@@ -132,7 +132,7 @@ async def launch(context: LaunchContext, options: EmbeddedOptions) -> AsyncItera
 
 def beginning(options: EmbeddedOptions) -> str:
     """Return the token at the beginning of a text for this model; the model need not run."""
-    return beginning_of(read(options.folder))
+    return beginning_of(read_special_tokens(options.folder))
 
 
 def count_tokens(prompt: Prompt, options: EmbeddedOptions) -> int:

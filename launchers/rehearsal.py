@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from serve_eval.errors import PlanError
-from serve_eval.launchers._fleet import places
+from serve_eval.launchers._fleet import session as places
 from serve_eval.launchers._fleet.fleet import free_ports
 from serve_eval.launchers._fleet.session import session
 from serve_eval.launchers._options import LOOPBACK, TimeLimits
@@ -33,9 +33,9 @@ from serve_eval.launchers._trtllm.deployments import (
     choose_deployment,
 )
 from serve_eval.launchers._trtllm.disaggregated import FLEET
-from serve_eval.launchers._trtllm.flavour import adapt_shown
-from serve_eval.launchers._trtllm.server_variables import Ways
+from serve_eval.launchers._trtllm.kv_transfer import Ways
 from serve_eval.launchers._trtllm.servers import Part, build_servers, list_parts
+from serve_eval.launchers._trtllm.version import adapt_shown
 from serve_eval.launchers.container import ContainerOptions
 from serve_eval.launchers.slurm import SlurmOptions
 from serve_eval.launchers.trtllm import TrtllmOptions

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.launchers._process.server_process import check_installed, own_server
-from serve_eval.launchers._simulated.answer_file import of_prompt
+from serve_eval.launchers._simulated.answers import of_prompt
 from serve_eval.launchers._simulated.config import SimulatedBehaviour
 from serve_eval.plugins.setting import Setting
 from serve_eval.processes.child_process import build_command

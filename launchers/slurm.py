@@ -24,10 +24,12 @@ from serve_eval.launchers._machine import lock_files
 from serve_eval.launchers._options import TimeLimits
 from serve_eval.launchers._process.environment import for_helpers
 from serve_eval.launchers._slurm import (
+    allocation as node_placement,
+)
+from serve_eval.launchers._slurm import (
     allocation as sbatch,
 )
 from serve_eval.launchers._slurm import (
-    node_placement,
     running_steps,
     srun,
     step_container,
@@ -38,11 +40,11 @@ from serve_eval.launchers._slurm import (
 from serve_eval.launchers._slurm.allocation import USUAL_GPUS, Allocation, around_us, find_running
 from serve_eval.launchers._slurm.job_script import job_script
 from serve_eval.launchers._slurm.srun import SlurmSteps
-from serve_eval.launchers._trtllm import deployments, server_variables
+from serve_eval.launchers._trtllm import deployments, kv_transfer
 from serve_eval.launchers._trtllm import deployments as promises
 from serve_eval.launchers._trtllm.command_line import Server
 from serve_eval.launchers._trtllm.deployments import Deployment, DeploymentChoice, Disaggregated
-from serve_eval.launchers._trtllm.server_variables import Ways
+from serve_eval.launchers._trtllm.kv_transfer import Ways
 from serve_eval.launchers._trtllm.servers import build_servers, list_parts, summarise_transfer
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Endpoint, JobSize, LaunchContext
@@ -274,7 +276,7 @@ def _ways(deployment: Deployment) -> Ways:
 
     The GPUs may be on another machine.
     """
-    return Ways(own=server_variables.list_inherited(deployment.pass_env))
+    return Ways(own=kv_transfer.list_inherited(deployment.pass_env))
 
 
 async def _check_steps(job: str, tag: str, notify: Callable[[str], None]) -> None:

@@ -7,21 +7,21 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from serve_eval.launchers._fleet import places
-from serve_eval.launchers._fleet import places as free_gpus
+from serve_eval.launchers._fleet import session as free_gpus
+from serve_eval.launchers._fleet import session as places
 from serve_eval.launchers._fleet.fleet import free_ports
 from serve_eval.launchers._fleet.session import session
 from serve_eval.launchers._options import FrontDoor, GpuChoice, TimeLimits
 from serve_eval.launchers._trtllm import deployments
 from serve_eval.launchers._trtllm.command_line import Server
 from serve_eval.launchers._trtllm.deployments import Aggregated
-from serve_eval.launchers._trtllm.flavour import adapt_shown
 from serve_eval.launchers._trtllm.servers import (
     build_servers,
     gpus_of_a_job,
     list_parts,
     size_on_one_node,
 )
+from serve_eval.launchers._trtllm.version import adapt_shown
 from serve_eval.schema import Endpoint, JobSize, LaunchContext
 
 

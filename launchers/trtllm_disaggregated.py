@@ -13,16 +13,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from serve_eval.launchers._fleet import places
-from serve_eval.launchers._fleet import places as free_gpus
+from serve_eval.launchers._fleet import session as free_gpus
+from serve_eval.launchers._fleet import session as places
 from serve_eval.launchers._fleet.fleet import free_ports
 from serve_eval.launchers._fleet.session import session
 from serve_eval.launchers._options import FrontDoor, GpuChoice, TimeLimits
-from serve_eval.launchers._trtllm import deployments, server_variables
+from serve_eval.launchers._trtllm import deployments, kv_transfer
 from serve_eval.launchers._trtllm.command_line import Server
 from serve_eval.launchers._trtllm.deployments import Disaggregated
-from serve_eval.launchers._trtllm.flavour import adapt_shown
-from serve_eval.launchers._trtllm.server_variables import Ways
+from serve_eval.launchers._trtllm.kv_transfer import Ways
 from serve_eval.launchers._trtllm.servers import (
     build_servers,
     gpus_of_a_job,
@@ -30,6 +29,7 @@ from serve_eval.launchers._trtllm.servers import (
     size_on_one_node,
     summarise_transfer,
 )
+from serve_eval.launchers._trtllm.version import adapt_shown
 from serve_eval.schema import Endpoint, JobSize, LaunchContext
 
 
@@ -84,7 +84,7 @@ async def launch(context: LaunchContext, options: DisaggregatedOptions) -> Async
     """
     planned = _servers(context, options)  # report wrong options before looking for GPUs
     count = sum(side.num_instances for side in options.sides.values())
-    ways = replace(_ways(options), nvlink=await asyncio.to_thread(server_variables.nvlink))
+    ways = replace(_ways(options), nvlink=await asyncio.to_thread(kv_transfer.nvlink))
     ports, tag = free_ports(options.host, options.port, count), uuid.uuid4().hex[:12]
     async with (
         free_gpus.reserve(options.gpus, planned, context.notify) as reserved,
@@ -103,7 +103,7 @@ async def launch(context: LaunchContext, options: DisaggregatedOptions) -> Async
 
 
 def _ways(options: DisaggregatedOptions) -> Ways:
-    return Ways(own=server_variables.list_inherited(options.pass_env))
+    return Ways(own=kv_transfer.list_inherited(options.pass_env))
 
 
 def _servers(

@@ -12,12 +12,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.launchers._fleet import places
-from serve_eval.launchers._fleet import places as free_gpus
+from serve_eval.launchers._fleet import session
+from serve_eval.launchers._fleet import session as free_gpus
 from serve_eval.launchers._fleet.fleet import free_ports
 from serve_eval.launchers._fleet.session import serve_commands
 from serve_eval.launchers._process.server_process import check_installed
-from serve_eval.launchers._trtllm import server_variables
+from serve_eval.launchers._trtllm import kv_transfer
 from serve_eval.launchers._trtllm.command_line import Server
 from serve_eval.launchers._trtllm.servers import gpus_of_a_job, size_on_one_node
 from serve_eval.launchers._vllm import command_line, deployment
@@ -83,7 +83,7 @@ async def launch(
     tag = f"{SHOWN_TAG}-{uuid.uuid4().hex[:12]}"
     model = command_line.find_model(context, options.model)
     async with free_gpus.reserve(options.gpus, planned, context.notify) as reserved:
-        context.notify(server_variables.describe_transfer(told))
+        context.notify(kv_transfer.describe_transfer(told))
         try:
             async with serve_commands(
                 _servers(context, replace(options, gpus=reserved.gpus), ports, tag),
@@ -115,7 +115,7 @@ def _servers(
     """
     parts = list_parts(options)
     workers = len(parts) - 1
-    placed = places.place_parts(
+    placed = session.place_parts(
         parts,
         gpus=options.gpus,
         host=options.host,

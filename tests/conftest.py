@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, settings
 
 from serve_eval.client.attempts import outcome
 from serve_eval.datasets.generated import write_gsm8k, write_humaneval, write_mmlu
-from serve_eval.launchers._trtllm import server_variables
+from serve_eval.launchers._trtllm import kv_transfer
 from serve_eval.plugins.scope import scope
-from serve_eval.tasks._mmlu_subjects import SUBJECTS
+from serve_eval.tasks.mmlu import SUBJECTS
 from tests.tasks.made_data import write_all
 
 # BLAS threads of several workers would wait for each other on the same cores, and cost
@@ -60,7 +60,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the command lines of an ordinary user, even if root runs the tests."""
-    monkeypatch.setattr(server_variables, "we_are_root", lambda: False)
+    monkeypatch.setattr(kv_transfer, "we_are_root", lambda: False)
 
 
 @pytest.fixture(autouse=True)

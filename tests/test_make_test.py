@@ -252,7 +252,7 @@ def test_distances_are_the_least_numbers_of_imports() -> None:
 
 @pytest.mark.slow  # reads the imports of all modules
 def test_a_change_affects_the_tests_that_use_it_and_no_others() -> None:
-    client = distances(["serve_eval/client/http1/steps.py"])
+    client = distances(["serve_eval/client/http1/connection.py"])
     assert client["tests/client/test_steps.py"] < client["tests/cli/test_run.py"]
     assert "tests/test_yaml_source.py" not in client
     launcher = distances(["launchers/slurm.py"])

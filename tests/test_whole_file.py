@@ -42,7 +42,7 @@ IN_PLACE = {
     "serve_eval/datasets/vault.py": {"open(wb)": 1},
     "serve_eval/storage/ownership.py": {"os.open": 1},
     # Stars replace a secret of the same length where a server may still append.
-    "launchers/_trtllm/shared_key.py": {"open(r+b)": 1},
+    "launchers/_trtllm/kv_transfer.py": {"open(r+b)": 1},
     "serve_eval/storage/server_logs.py": {"open(r+b)": 1},
     # What trtllm-serve writes, the stand-in writes as well.
     "launchers/_standin/metrics.py": {"open(a)": 1},

@@ -39,7 +39,7 @@ from serve_eval.launchers._http.requests import (
     understand,
 )
 from serve_eval.launchers._http.server import json_response, send_stream
-from serve_eval.protocol.special_tokens import CONFIG_FILE, json_of
+from serve_eval.protocol.chat_template import CONFIG_FILE, json_of
 from serve_eval.schema import Prompt
 
 MAX_BODY_BYTES = 16 * 1024 * 1024

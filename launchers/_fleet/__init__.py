@@ -3,7 +3,6 @@
 __all__ = [
     "fleet",
     "loading",
-    "places",
     "readiness",
     "running",
     "session",

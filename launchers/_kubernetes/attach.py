@@ -17,8 +17,13 @@ from serve_eval.launchers._kubernetes.cluster import (
     connect,
 )
 from serve_eval.launchers._kubernetes.logs import follow_logs, log_path
-from serve_eval.launchers._kubernetes.pods import PodState, record_pods
-from serve_eval.launchers._kubernetes.services import FoundService, find_service, list_pods
+from serve_eval.launchers._kubernetes.services import (
+    FoundService,
+    PodState,
+    find_service,
+    list_pods,
+    record_pods,
+)
 from serve_eval.launchers._kubernetes.tunnels import PodPort, Tunnels, open_tunnels
 from serve_eval.launchers._kubernetes.watch import (
     PodWatch,

@@ -15,7 +15,7 @@ from serve_eval.launchers._kubernetes.cluster import (
     RefusedError,
     UnreachableError,
 )
-from serve_eval.launchers._kubernetes.pods import PodState
+from serve_eval.launchers._kubernetes.services import PodState
 from serve_eval.launchers._process.server_process import LOG_LINES
 
 EARLIER_LINES = 1000

@@ -26,8 +26,7 @@ from serve_eval.launchers._kubernetes.cluster import (
     as_launch_error,
 )
 from serve_eval.launchers._kubernetes.logs import read_last_lines
-from serve_eval.launchers._kubernetes.pods import ContainerState, PodState, find_end
-from serve_eval.launchers._kubernetes.services import list_pods
+from serve_eval.launchers._kubernetes.services import ContainerState, PodState, find_end, list_pods
 from serve_eval.launchers._logs.causes import SAME, Refusals
 from serve_eval.launchers._logs.last_error import cause
 

@@ -2,7 +2,6 @@
 
 __all__ = [
     "environment",
-    "reported",
     "server_process",
     "supervisor",
 ]

@@ -1,9 +1,7 @@
 """Serve a simulated endpoint, which looks answers up in a file."""
 
 __all__ = [
-    "answer_file",
+    "answers",
     "config",
-    "guided",
-    "prompt_logprobs",
     "simulator",
 ]

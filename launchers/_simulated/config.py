@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from serve_eval.launchers._simulated.prompt_logprobs import Form, Telling
+from serve_eval.launchers._http.answers import Form, Telling
 from serve_eval.plugins.setting import Setting
 
 

@@ -21,7 +21,7 @@ from typing import Any, assert_never
 import msgspec
 from aiohttp import web
 
-from serve_eval.launchers._http.answers import Generated
+from serve_eval.launchers._http.answers import Beginning, Generated, gives_logprobs, with_prompt
 from serve_eval.launchers._http.requests import (
     DEFAULT_MAX_TOKENS,
     RefusedRequest,
@@ -35,8 +35,8 @@ from serve_eval.launchers._http.requests import (
     understand,
 )
 from serve_eval.launchers._http.server import json_response, send_stream, serve_app
-from serve_eval.launchers._simulated import answer_file, guided, prompt_logprobs
-from serve_eval.launchers._simulated.answer_file import AnswerFile, Asked, events, whole
+from serve_eval.launchers._simulated import answers
+from serve_eval.launchers._simulated.answers import AnswerFile, Asked, events, whole
 from serve_eval.launchers._simulated.config import BadAnswer, Fault, Refusal, SimulatorConfig
 from serve_eval.launchers._simulated.media import accept_media
 from serve_eval.schema import Prompt
@@ -108,9 +108,7 @@ class _Simulator:
 
     def __init__(self, config: SimulatorConfig) -> None:
         self.config, self.stats = config, Stats()
-        self._beginning = prompt_logprobs.Beginning(
-            mark=config.begins_with, puts=config.puts_beginning
-        )
+        self._beginning = Beginning(mark=config.begins_with, puts=config.puts_beginning)
         self.answers = AnswerFile(config)
         self._received = 0
         models = {
@@ -193,7 +191,7 @@ class _Simulator:
 
     def _length(self, prompt: Prompt, truncate: int | None) -> int:
         marks, rest = self._beginning.rest(prompt) if isinstance(prompt, str) else ([], prompt)
-        length = len(marks) + answer_file.of_prompt(rest, None)
+        length = len(marks) + answers.of_prompt(rest, None)
         return length if truncate is None else min(length, truncate)
 
     def _look_closely(self, raw: bytes, headers: Mapping[str, str], chat: bool) -> None:
@@ -230,19 +228,17 @@ class _Simulator:
 
     def _generate(self, asked: Asked) -> list[Generated]:
         steps, found = self.config.tokens_per_step, []
-        told = prompt_logprobs.gives_logprobs(asked.ask, self.config.prompt_logprobs)
+        told = gives_logprobs(asked.ask, self.config.prompt_logprobs)
         for key, prompt in zip(asked.hashes, asked.prompts, strict=True):
-            one = answer_file.limit(
+            one = answers.limit(
                 self.answers.answer(key, asked.ask), 1 if told else asked.max_tokens, asked.ask.stop
             )
             if isinstance(prompt, str):
                 one = one._replace(prompt_text=prompt)
                 if told:
                     form = self.config.prompt_logprobs
-                    one = prompt_logprobs.with_prompt(
-                        one, asked.ask.truncate, form, self._beginning
-                    )
-            one = guided.split_calls(one, asked.ask)
+                    one = with_prompt(one, asked.ask.truncate, form, self._beginning)
+            one = answers.split_calls(one, asked.ask)
             found.append(one if steps is None else one._replace(tokens_per_step=steps))
         return found
 

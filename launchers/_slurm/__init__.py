@@ -2,7 +2,6 @@
 
 __all__ = [
     "allocation",
-    "node_placement",
     "running_steps",
     "srun",
     "step_container",

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from serve_eval.errors import PlanError
 from serve_eval.launchers._process import environment
-from serve_eval.launchers._trtllm import containers, server_variables
+from serve_eval.launchers._trtllm import containers, kv_transfer
 from serve_eval.launchers._trtllm.command_line import Server
 from serve_eval.launchers._trtllm.deployments import Deployment
 from serve_eval.plugins.setting import Setting
@@ -124,7 +124,7 @@ def within(server: Server, container: SlurmContainer | None, tag: str | None) ->
         return server
     if not by_engine(container):  # on some sites pyxis maps the user to root
         return (
-            replace(server, env={**server_variables.for_container(None), **server.env})
+            replace(server, env={**kv_transfer.for_container(None), **server.env})
             if server.place.gpus
             else server
         )

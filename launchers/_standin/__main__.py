@@ -23,7 +23,7 @@ import os
 import sys
 from typing import Any
 
-from serve_eval.launchers._standin import arguments
+from serve_eval.launchers._standin import options
 from serve_eval.launchers._standin.options import Flavour
 
 
@@ -41,11 +41,11 @@ def main() -> None:
 
         try:
             if command == "serve":
-                from serve_eval.launchers._standin.worker_process import run_worker
+                from serve_eval.launchers._standin.server_processes import run_worker
 
                 run_worker(params, given, flavour)
             elif command == "disaggregated":
-                from serve_eval.launchers._standin.orchestrator_process import run_orchestrator
+                from serve_eval.launchers._standin.server_processes import run_orchestrator
 
                 run_orchestrator(params, flavour)
             else:
@@ -53,7 +53,7 @@ def main() -> None:
         except Ended as end:
             sys.exit(end.code)
 
-    arguments.group(flavour, run)(prog_name="trtllm-serve")
+    options.group(flavour, run)(prog_name="trtllm-serve")
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.launchers._standin.calls import ToolFaults
-from serve_eval.launchers._standin.generation import ThoughtsForm
+from serve_eval.launchers._standin.generation import ThoughtsForm, ToolFaults
 from serve_eval.launchers._standin.model import Thinks
 from serve_eval.schema.media import uniform
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from serve_eval.launchers._simulated.guided import generate_call
+from serve_eval.launchers._simulated.answers import generate_call
 from serve_eval.launchers._standin.fields import ChatCompletionRequest, Request
 from serve_eval.schema import Message, Prompt
 from serve_eval.schema.media import prompt_sha256, uniform

@@ -12,13 +12,6 @@ from weakref import WeakSet
 from pydantic import Field
 
 from serve_eval.launchers._http.requests import encode
-from serve_eval.launchers._standin.calls import (
-    Parsed,
-    ToolFaults,
-    force_call,
-    list_deltas,
-    parse_answer,
-)
 from serve_eval.launchers._standin.fields import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -30,7 +23,12 @@ from serve_eval.launchers._standin.fields import (
 from serve_eval.launchers._standin.generation import (
     OPEN,
     Output,
+    Parsed,
+    ToolFaults,
     chat_logprobs,
+    force_call,
+    list_deltas,
+    parse_answer,
     split_thoughts,
     text_logprobs,
 )

@@ -5,9 +5,7 @@ __all__ = [
     "containers",
     "deployments",
     "disaggregated",
-    "flavour",
-    "server_variables",
+    "kv_transfer",
     "servers",
-    "shared_key",
     "version",
 ]

@@ -1,4 +1,4 @@
-"""Command lines and config files of trtllm-serve.
+"""Write command lines and config files of trtllm-serve, and read the address that it reports.
 
 Pure, except for config files that a plan names and the port that a server reports.
 """
@@ -14,7 +14,6 @@ from typing import Any
 from serve_eval.errors import PlanError
 from serve_eval.launchers._logs.causes import TRTLLM
 from serve_eval.launchers._machine import hosts
-from serve_eval.launchers._process import reported
 from serve_eval.schema import PerfMetricsFolders
 
 PARALLEL = {
@@ -128,7 +127,7 @@ class Server:
     @property
     def url(self) -> str:
         """The address for a client; with port 0 until the server has reported its port."""
-        port = self.place.port or (reported.port(self.report) if self.report else None) or 0
+        port = self.place.port or (read_reported_port(self.report) if self.report else None) or 0
         return f"http://{hosts.authority(self.place.reached_at, port)}"
 
 
@@ -276,3 +275,12 @@ def _in_config(flag: str, config: Mapping[str, Any]) -> str | None:
     if name in KV_CACHE and isinstance(within, Mapping) and KV_CACHE[name] in within:
         return f"kv_cache_config.{KV_CACHE[name]}"
     return name if flag != name and name in config else None
+
+
+def read_reported_port(report: Path) -> int | None:
+    """Return the port of HOST:PORT in the file; None until it is there."""
+    try:
+        number = int(report.read_text().strip().rpartition(":")[2])
+    except (OSError, ValueError):
+        return None
+    return number if 0 < number < 65536 else None

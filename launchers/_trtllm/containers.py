@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from serve_eval.errors import PlanError
 from serve_eval.launchers._machine import hosts
 from serve_eval.launchers._process import environment
-from serve_eval.launchers._trtllm import server_variables
+from serve_eval.launchers._trtllm import kv_transfer
 from serve_eval.launchers._trtllm.command_line import Server
 from serve_eval.launchers._trtllm.deployments import Aggregated, Deployment
 from serve_eval.plugins.setting import Setting
@@ -173,7 +173,7 @@ def wrap(server: Server, container: Container, launch: str = "", *, tied: bool =
     Raises PlanError for a path that cannot be mounted.
     """
     name = "-".join(part for part in ("serve-eval", launch, server.name) if part)
-    as_root = server_variables.for_container(container.user) if server.place.gpus else {}
+    as_root = kv_transfer.for_container(container.user) if server.place.gpus else {}
     env = {
         **as_root,
         **{key: value for key, value in server.env.items() if key != "CUDA_VISIBLE_DEVICES"},

@@ -22,7 +22,7 @@ from serve_eval.launchers._options import (
     list_differences,
     warn_of_chunks,
 )
-from serve_eval.launchers._trtllm import command_line, server_variables
+from serve_eval.launchers._trtllm import command_line, kv_transfer
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import LaunchContext
 
@@ -104,7 +104,7 @@ class Disaggregated(ServeCommand):
         Setting(
             "The cache_transceiver_config of both sides, unless both configs contain the same one."
         ),
-    ] = field(default_factory=lambda: {"backend": server_variables.BACKEND})
+    ] = field(default_factory=lambda: {"backend": kv_transfer.BACKEND})
     discovery: Annotated[
         bool | str,
         Setting(

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from serve_eval.errors import PlanError
 from serve_eval.launchers._machine import hosts
-from serve_eval.launchers._trtllm import shared_key, version
+from serve_eval.launchers._trtllm import kv_transfer, version
 from serve_eval.launchers._trtllm import version as router_types
 from serve_eval.schema import PerfMetricsFolders
 
@@ -28,7 +28,7 @@ BLOCK_SIZE = "kv_cache_config.tokens_per_block"
 DEFAULT_BLOCK = 32
 """Tokens per block of the KV cache where a config does not set it."""
 CLUSTER = "disagg_cluster"
-OWN = ("hostname", "port", "context_servers", "generation_servers", CLUSTER, shared_key.NAME)
+OWN = ("hostname", "port", "context_servers", "generation_servers", CLUSTER, kv_transfer.NAME)
 """Keys of the orchestrator's file that the launcher writes."""
 FLEET, COORDINATOR = "num_workers", "disagg_coordinator_url"
 """Keys for several processes that share the orchestrator's port, and for the one that routes for
@@ -126,9 +126,9 @@ def _own_problems(sides: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     for name, side in sides.items():
         if CLUSTER in side:
             yield f"launcher.{name}: {CLUSTER} is written by the launcher: set discovery instead"
-        if shared_key.NAME in side:
+        if kv_transfer.NAME in side:
             yield (
-                f"launcher.{name}: {shared_key.NAME}: the launcher draws one, and a"
+                f"launcher.{name}: {kv_transfer.NAME}: the launcher draws one, and a"
                 " plan must not contain a secret"
             )
         given = side.get(TRANSCEIVER)

@@ -14,7 +14,7 @@ from typing import Any
 from serve_eval.errors import PlanError
 from serve_eval.launchers._machine.local_gpus import AUTO, Named
 from serve_eval.launchers._process import environment
-from serve_eval.launchers._trtllm import command_line, disaggregated, server_variables
+from serve_eval.launchers._trtllm import command_line, disaggregated, kv_transfer
 from serve_eval.launchers._trtllm import disaggregated as metrics
 from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.launchers._trtllm.deployments import (
@@ -25,7 +25,7 @@ from serve_eval.launchers._trtllm.deployments import (
     name_model,
     role,
 )
-from serve_eval.launchers._trtllm.server_variables import Ways
+from serve_eval.launchers._trtllm.kv_transfer import Ways
 from serve_eval.schema import JobSize, KvTransfer, LaunchContext
 
 ORCHESTRATOR = "orchestrator"
@@ -97,7 +97,7 @@ def summarise_transfer(
         return None
     backend = list_parts(deployment, context)[0].transfer_backend
     env: Mapping[str, str | None] = {**deployment.env, **deployment.context_servers.env}
-    return server_variables.summary(backend, ways, env)
+    return kv_transfer.summary(backend, ways, env)
 
 
 def _part(
@@ -202,7 +202,7 @@ def _aggregate(
     )
     env = {
         "CUDA_VISIBLE_DEVICES": ",".join(place.gpus),
-        **server_variables.for_ranks(),
+        **kv_transfer.for_ranks(),
         **deployment.env,
     }
     return Server(
@@ -242,7 +242,7 @@ def _worker(
         extra_args=side.extra_args,
         where=f"launcher.{part.kind}",
     )
-    ucx = server_variables.variables(part.transfer_backend, ways)
+    ucx = kv_transfer.variables(part.transfer_backend, ways)
     return Server(
         name=part.name,
         argv=argv,
@@ -250,7 +250,7 @@ def _worker(
         place=place,
         env={
             "CUDA_VISIBLE_DEVICES": ",".join(place.gpus),
-            **server_variables.for_ranks(),
+            **kv_transfer.for_ranks(),
             **ucx,
             **deployment.env,
             **side.env,

@@ -6,8 +6,6 @@ __all__ = [
     "expansion",
     "file",
     "form",
-    "groups",
-    "holdout",
     "planned",
     "prompts",
     "questions",

@@ -1,10 +1,13 @@
-"""Read case files into modules of cases. All problems are reported together, with file and line.
+"""Read case files, also encrypted ones, into modules of cases, with all problems reported together.
 
 A top-level key of a file is a module: a list of cases, or a mapping with `cases` and their common
 settings. Any other mapping is shared by the prompts of all files (usually under `resources`).
 Modules of the same name in several files are one module. A folder stands for the case files in it.
 Files with the endings of BioChatter's files follow its rules, see serve_eval.cases.biochatter.
-Files that end with `.enc` are encrypted, see serve_eval.cases.holdout.
+Files that end with `.enc` are encrypted, see serve_eval.cases.file.
+
+The file is a Fernet token (AES in CBC mode with an HMAC) of the YAML. The key comes only from the
+environment.
 """
 
 from __future__ import annotations
@@ -16,17 +19,81 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from serve_eval import yaml_source
-from serve_eval.cases import biochatter, form, holdout
+from serve_eval.cases import biochatter, form
 from serve_eval.cases import form as unquoted
 from serve_eval.cases.form import case_problems, has_cases
-from serve_eval.errors import PlanError
+from serve_eval.errors import PlanError, install_hint
 from serve_eval.schema import SourceFile
+from serve_eval.whole_file import write_named_file
+
+if TYPE_CHECKING:
+    from cryptography.fernet import Fernet
+
+
+ENDING = ".enc"
+VARIABLE = "SERVE_EVAL_HOLDOUT_KEY"
+_NEW_KEY = f"export {VARIABLE}=$(openssl rand -base64 32 | tr '+/' '-_')"
+
+
+def decrypt(file: Path, key: str) -> str:
+    """Return the text of an encrypted file.
+
+    Raises PlanError if the key is missing or wrong, or if the file is damaged.
+    """
+    if not key:
+        raise PlanError(
+            f"{file}: is encrypted, but {VARIABLE} is not set",
+            hint="Export the key with which it was encrypted.",
+        )
+    cipher = _cipher(key)
+    from cryptography.fernet import InvalidToken
+
+    try:
+        return cipher.decrypt(file.read_bytes()).decode()
+    except OSError as error:
+        raise PlanError(f"{file}: cannot be read: {error.strerror}") from error
+    except (InvalidToken, UnicodeDecodeError) as error:
+        raise PlanError(
+            f"{file}: cannot be decrypted: the key in {VARIABLE} is wrong, or the file is damaged",
+            hint="Export the key with which it was encrypted.",
+        ) from error
+
+
+def encrypt(source: Path, target: Path, key: str) -> None:
+    """Write an encrypted copy of a file.
+
+    Raises PlanError if there is no key, or if a file cannot be read or written.
+    """
+    if not key:
+        raise PlanError(f"{VARIABLE} is not set", hint=f"Create a key and keep it: {_NEW_KEY}")
+    cipher = _cipher(key)
+    try:
+        token = cipher.encrypt(source.read_bytes())
+        write_named_file(target, token + b"\n")
+    except OSError as error:
+        raise PlanError(f"{error.filename}: {error.strerror}") from error
+
+
+def _cipher(key: str) -> Fernet:
+    try:
+        from cryptography.fernet import Fernet
+    except ImportError as error:
+        raise PlanError(
+            "encrypted cases need the package cryptography", hint=install_hint("holdout")
+        ) from error
+    try:
+        return Fernet(key.strip())
+    except ValueError as error:
+        raise PlanError(
+            f"{VARIABLE} is not a key: {error}", hint=f"Create a new one: {_NEW_KEY}"
+        ) from error
+
 
 BIOCHATTER = ("_data.yaml", "_data.yaml.enc")
-_ENDINGS = (".yaml", ".yml", f".yaml{holdout.ENDING}", f".yml{holdout.ENDING}")
+_ENDINGS = (".yaml", ".yml", f".yaml{ENDING}", f".yml{ENDING}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _MARKS = [key for key in form.keys(form.ModuleForm) if key not in ("description", "group")]
 
@@ -78,7 +145,7 @@ def read(paths: Sequence[str]) -> CaseFiles:
     """Read the modules of files and folders. Raises PlanError with every problem."""
     files = _files(paths)
     stamps = tuple((str(file), *_stamp(file)) for file in files)
-    return _read(stamps, os.environ.get(holdout.VARIABLE, ""))
+    return _read(stamps, os.environ.get(VARIABLE, ""))
 
 
 @lru_cache(maxsize=8)
@@ -109,7 +176,7 @@ def _files(paths: Sequence[str]) -> list[Path]:
             problems += (
                 []
                 if inside
-                else [f"{path}: contains no case file (*.yaml, *.yml, also with {holdout.ENDING})"]
+                else [f"{path}: contains no case file (*.yaml, *.yml, also with {ENDING})"]
             )
             found += inside
         elif path.is_file():
@@ -275,7 +342,7 @@ class _Reader:
         def where(*keys: object) -> str:
             return f"{document.name}:{document.line(*path, *keys)}"
 
-        folder = None if file.name.endswith(holdout.ENDING) else file.parent
+        folder = None if file.name.endswith(ENDING) else file.parent
         module.cases.append(
             RawCase(
                 name=name,
@@ -289,6 +356,6 @@ class _Reader:
 
 
 def _document(file: Path, key: str) -> yaml_source.YamlDocument:
-    if file.name.endswith(holdout.ENDING):
-        return yaml_source.parse(holdout.decrypt(file, key), str(file), PlanError, text_keys=True)
+    if file.name.endswith(ENDING):
+        return yaml_source.parse(decrypt(file, key), str(file), PlanError, text_keys=True)
     return yaml_source.read(file, PlanError, text_keys=True)

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from serve_eval.cases import biochatter, prompts
-from serve_eval.cases import groups as keys
+from serve_eval.cases import expansion as keys
 from serve_eval.cases.biochatter import Lacking
 from serve_eval.cases.case_scorers import check_scorer, is_foreign, scorer_of, spec_of, usual_scorer
-from serve_eval.cases.expansion import Expanded, ExpansionError, count, expand
+from serve_eval.cases.expansion import CaseGroups, Expanded, ExpansionError, count, expand
 from serve_eval.cases.file import CaseFiles, CaseModule, RawCase
-from serve_eval.cases.groups import CaseGroups
 from serve_eval.errors import PlanError
 from serve_eval.pace import Pace
 from serve_eval.plugins import registry

@@ -119,7 +119,7 @@ def encrypt(
     The file must be valid, and must not refer to images, sounds or videos.
     """
     from serve_eval.cases import file as case_file
-    from serve_eval.cases import holdout
+    from serve_eval.cases import file as holdout
     from serve_eval.cli._ending import print_list
     from serve_eval.report.document.listing import ListEntry, Listing
 

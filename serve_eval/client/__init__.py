@@ -8,7 +8,6 @@ __all__ = [
     "preflight",
     "questions",
     "request",
-    "step_ledger",
     "tls",
     "traffic",
     "transport",

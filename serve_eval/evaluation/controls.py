@@ -12,7 +12,7 @@ from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.schema import MEDIUM, TaskReport, TaskResult, Verdict, VerdictOutcome
 from serve_eval.stats.clusters import cluster_keys
 from serve_eval.stats.pairs import pair
-from serve_eval.verdicts import cut_answers, repaired
+from serve_eval.verdicts import repaired, validity
 from serve_eval.verdicts.rules import _control
 from serve_eval.verdicts.validity import MAX_MISSING
 
@@ -95,7 +95,7 @@ def _add_cut_effect(
     )
     control, other = (one.accumulator for one in both)
     right = replace(results[0], value=results[0].cut_value, bounds=results[0].cut_bounds)
-    return cut_answers.add_effect(
+    return validity.add_effect(
         verdict,
         results[0],
         own=None if own is None else lambda: judge([own, other], result=right),

@@ -36,7 +36,7 @@ from serve_eval.evidence.path_facts import (
 )
 from serve_eval.launchers._process import environment
 from serve_eval.plan.check import HINT
-from serve_eval.protocol.meaningless import (
+from serve_eval.protocol.sampling_fields import (
     SWITCHES,
     MeaninglessSetting,
     find_in_description,

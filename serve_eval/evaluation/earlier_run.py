@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 import serve_eval
-from serve_eval.cases.groups import canonical_sha256
+from serve_eval.cases.expansion import canonical_sha256
 from serve_eval.errors import RunFolderError, ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.settle import settle

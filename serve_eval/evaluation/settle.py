@@ -34,7 +34,7 @@ from serve_eval.evaluation.capabilities import PREFIX, first_token, is_one_token
 from serve_eval.plan.prepared_task import PreparedTask, find_roots, lacks_context
 from serve_eval.plugins import registry
 from serve_eval.plugins.values import load_launcher
-from serve_eval.protocol import special_tokens
+from serve_eval.protocol import chat_template
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Ability, LaunchContext, Need, Plan, Sample, Spec, Task
 from serve_eval.storage import run_folder
@@ -188,9 +188,11 @@ async def ask_prefix(
     if (await first_token(client, extra)).works:
         return True
     tokens = (
-        special_tokens.read(tokenizer) if tokenizer is not None else await client.special_tokens()
+        chat_template.read_special_tokens(tokenizer)
+        if tokenizer is not None
+        else await client.special_tokens()
     )
-    text = special_tokens.beginning(tokens)
+    text = chat_template.beginning(tokens)
     return text if text and await is_one_token(client, text, extra) else ""
 
 
@@ -204,7 +206,7 @@ def _before_the_start(plan: Plan, task: Task) -> str | bool | None:
     known = None if launcher.beginning is None else launcher.beginning(**options)
     if known is True or (folder := _folder(plan, task)) is None:
         return known
-    return special_tokens.beginning(special_tokens.read(folder))
+    return chat_template.beginning(chat_template.read_special_tokens(folder))
 
 
 def _folder(plan: Plan, task: Task) -> Path | None:

@@ -40,16 +40,8 @@ from serve_eval.schema import (
 from serve_eval.shell_words import quote_path
 from serve_eval.storage.answer_origins import Served
 from serve_eval.storage.order_seed import OrderSeeds
-from serve_eval.verdicts import (
-    cut_answers,
-    many_tests,
-    pairing,
-    reference_noise,
-    repaired,
-)
-from serve_eval.verdicts import (
-    cut_answers as reference_cuts,
-)
+from serve_eval.verdicts import many_tests, pairing, reference_noise, repaired, validity
+from serve_eval.verdicts import validity as reference_cuts
 from serve_eval.verdicts.rules import _acceptance, _classic
 from serve_eval.verdicts.rules._classic import NO_PAIRS
 from serve_eval.verdicts.validity import remarks
@@ -163,7 +155,7 @@ def _verdict(
         )
     if early is not None and early.stopped:
         decided = _classic.judge_decided(result, p.reference, p.hypothesis, early)
-        return cut_answers.warn_of_stopped(decided, result)
+        return validity.warn_of_stopped(decided, result)
     try:
         judged = _judge(task_run, run, result, p.reference, looked=early is not None)
     except ExternalCodeError as error:
@@ -333,7 +325,7 @@ def add_cut_effect(
         pairs, _ = pairing.with_reference(task, dataset, reference, runs, cuts_right=True)
         return judge(result, pairs, against=better.reference)
 
-    return cut_answers.add_effect(
+    return validity.add_effect(
         verdict,
         result,
         own=judge_own if right is not None and result.cut_value is not None else None,

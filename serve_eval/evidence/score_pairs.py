@@ -265,7 +265,7 @@ def _pair_scores(a: TaskAnswers, b: TaskAnswers, prompts: Sequence[str], unknown
 def _pair_sums(
     a: TaskAnswers, b: TaskAnswers, prompts: Sequence[str], unknown: int, sums: Sums
 ) -> Pairs:
-    from serve_eval.stats.sums import pair_sums
+    from serve_eval.stats.clusters import pair_sums
 
     def runs(answers: TaskAnswers) -> list[list[list[float]]]:
         return [

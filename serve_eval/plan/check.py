@@ -17,7 +17,7 @@ from serve_eval.plan.shared_options import USUAL
 from serve_eval.plugins import registry
 from serve_eval.plugins.values import load_launcher, load_verdict_rule, rules_with_early_stop
 from serve_eval.protocol import shared
-from serve_eval.protocol.meaningless import MeaninglessSetting, find_meaningless
+from serve_eval.protocol.sampling_fields import MeaninglessSetting, find_meaningless
 from serve_eval.schema import MOST_REPEATS, PathClaim, Plan, Spec, is_mutable
 from serve_eval.secret_signs import ADVICE, Place, find_secrets, holds_secret
 from serve_eval.shell_words import quote_path

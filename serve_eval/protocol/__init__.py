@@ -4,6 +4,4 @@ __all__ = [
     "chat_template",
     "fingerprint",
     "shared",
-    "special_tokens",
-    "templating",
 ]

@@ -1,4 +1,4 @@
-"""Render chat templates from a local folder, as transformers renders them.
+"""Render prompts by chat templates from a local folder, as transformers renders them.
 
 A template sees and can do what transformers' `apply_chat_template` allows: the messages, the
 special tokens, the given variables, `raise_exception`, `strftime_now` and `tojson`, with
@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import typing
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict
 
 from serve_eval.errors import PlanError
 from serve_eval.processes.bounded_call import Apart, Unfinished
-from serve_eval.protocol import special_tokens
-from serve_eval.protocol.special_tokens import CONFIG_FILE, TOKENS_FILE
-from serve_eval.schema import Message
+from serve_eval.schema import Message, Prompt
 
 if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
 
 RENDERING_S = 10.0
 """Seconds to compile a template, and to render each prompt."""
@@ -61,8 +61,8 @@ def read(folder: Path) -> ChatTemplate:
     Reads chat_template.jinja, else the template in tokenizer_config.json. Raises PlanError if there
     is none or a file cannot be read.
     """
-    config = special_tokens.json_of(folder / CONFIG_FILE)
-    named = special_tokens.read_texts({**special_tokens.json_of(folder / TOKENS_FILE), **config})
+    config = json_of(folder / CONFIG_FILE)
+    named = read_texts({**json_of(folder / TOKENS_FILE), **config})
     tokens = {name: text for name, text in named.items() if text}
     try:
         if (file := folder / JINJA_FILE).exists():
@@ -238,3 +238,146 @@ def _environment(today: date | None) -> ImmutableSandboxedEnvironment:
     made.filters["tojson"] = tojson
     made.globals |= {"raise_exception": raise_exception, "strftime_now": strftime_now}
     return made
+
+
+class Choices(TypedDict, total=False):
+    """Options that every task has, in a plan and as `--set TASK.OPTION=VALUE`.
+
+    An omitted option has the task's default. docs/protocols.md explains each option.
+    """
+
+    apply_chat_template: bool
+    system_prompt: str | None
+    thinking: bool | Literal["on", "off"] | None
+    max_tokens: int
+    temperature: float | None
+    top_p: float | None
+    seed: int | None
+    stop: list[str] | None
+    truncate_prompt_tokens: int | None
+    extra_body: dict[str, Any] | None
+    tokenizer: str | None
+    add_special_tokens: bool | None
+    template_date: str | None
+    suite_exact: bool
+    acceptance_length: str | None
+
+
+Render = Callable[[tuple[Message, ...]], str]
+"""Makes one text of messages."""
+
+
+def choose_rendering(
+    given: Choices, extra: Mapping[str, object], *, chat: bool, exact: bool
+) -> tuple[Render | None, dict[str, object], dict[str, object]]:
+    """Choose what renders messages on our side (None: the server renders).
+
+    Also returns the fields that are sent and the entries of the fingerprint.
+    """
+    thinking, sent = _thinking(given.get("thinking")), dict(extra)
+    variables = dict(typing.cast(Mapping[str, object], sent.pop("chat_template_kwargs", {})))
+    if (folder := given.get("tokenizer")) is None or not chat:
+        if thinking is None and exact and chat and "enable_thinking" not in variables:
+            thinking = False  # as the suite does; templates without the switch ignore it
+        if thinking is not None:
+            variables["enable_thinking"] = thinking
+        return (
+            None,
+            {**sent, **({"chat_template_kwargs": variables} if variables else {})},
+            {"thinking": thinking},
+        )
+    template = read(Path(folder).expanduser())
+    if (
+        thinking is None
+        and exact
+        and "enable_thinking" in template.text
+        and "enable_thinking" not in variables
+    ):
+        thinking = False  # as the suite does for templates with the switch
+    if thinking is not None:
+        variables["enable_thinking"] = thinking
+    day = given.get("template_date")
+    render = Rendering(template, variables=variables, today=date_of(day) if day else None)
+    special = given.get("add_special_tokens", exact)
+    told: dict[str, object] = {
+        "thinking": thinking,
+        "chat_template": f"client sha256:{template.sha256}",
+        "template_date": day,
+        "add_special_tokens": special,
+    }
+    return render, {**sent, "add_special_tokens": special}, told
+
+
+def prompt_under(
+    prompt: Prompt, *, chat: bool, system_prompt: str, render: Render | None
+) -> Prompt:
+    """Return a prompt as it is sent: a text or turns, after the system prompt.
+
+    `render` renders turns on our side. Raises PlanError for several turns without a chat template.
+    """
+    if not chat:
+        if not isinstance(prompt, str):
+            if len(prompt) > 1 or prompt[0].media:
+                raise PlanError(
+                    "several turns or media cannot be sent as plain text",
+                    hint="Omit apply_chat_template: false for this task.",
+                )
+            prompt = prompt[0].text
+        return system_prompt + prompt
+    turns = (Message(role="user", content=prompt),) if isinstance(prompt, str) else prompt
+    if system_prompt:
+        turns = (Message(role="system", content=system_prompt), *turns)
+    return turns if render is None else render(turns)
+
+
+def date_of(text: str) -> date | None:
+    """Return a date such as 2026-11-20, or None for an invalid one."""
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+def _thinking(given: bool | str | None) -> bool | None:
+    """Return the switch as a boolean: YAML reads on and off as booleans; flags give words."""
+    return given == "on" if isinstance(given, str) else given
+
+
+CONFIG_FILE, TOKENS_FILE = "tokenizer_config.json", "special_tokens_map.json"
+
+
+def read_special_tokens(folder: Path) -> dict[str, str]:
+    """Return the special tokens of a folder by names such as bos_token. Raises PlanError."""
+    if not any((folder / name).exists() for name in (CONFIG_FILE, TOKENS_FILE)):
+        raise PlanError(f"{folder} has no {CONFIG_FILE}", hint="Name the folder of a tokenizer.")
+    return read_texts({**json_of(folder / TOKENS_FILE), **json_of(folder / CONFIG_FILE)})
+
+
+def read_texts(content: Mapping[str, object]) -> dict[str, str]:
+    """Return the texts of the special tokens among other settings.
+
+    Files write them as texts or with their properties.
+    """
+    found = {}
+    for name, value in content.items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if name.endswith("_token") and isinstance(text, str):
+            found[name] = text
+    return found
+
+
+def beginning(tokens: Mapping[str, str]) -> str:
+    """Return the token that lm-eval puts before a text: bos_token, else eos_token, else ""."""
+    return tokens.get("bos_token") or tokens.get("eos_token") or ""
+
+
+def json_of(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a file, empty if there is none.
+
+    Raises PlanError for a file that cannot be read.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise PlanError(f"{file}: cannot be read: {error}") from error
+    return content if isinstance(content, dict) else {}

@@ -16,8 +16,8 @@ from typing import Any
 from serve_eval.errors import PlanError
 from serve_eval.plugins import registry
 from serve_eval.protocol import chat_template
+from serve_eval.protocol.chat_template import Choices, choose_rendering, date_of, prompt_under
 from serve_eval.protocol.fingerprint import SCORER_OPTIONS
-from serve_eval.protocol.templating import Choices, choose_rendering, date_of, prompt_under
 from serve_eval.schema import (
     DataRoots,
     Dataset,

@@ -80,11 +80,12 @@ from serve_eval.schema.plan import (
     Shard,
     Spec,
 )
-from serve_eval.schema.reference import Reference, ReferenceRuns
 from serve_eval.schema.report import (
     Attributed,
     Attribution,
     EffortSeen,
+    Reference,
+    ReferenceRuns,
     Report,
     TaskReport,
     WorkerFigures,
@@ -238,14 +239,6 @@ if TYPE_CHECKING:
         WaiverState,
         WaiverUse,
     )
-    from serve_eval.schema.tool_checks import (
-        ToolAgainst,
-        ToolCell,
-        ToolCheck,
-        ToolFinding,
-        ToolForm,
-        ToolProbe,
-    )
     from serve_eval.schema.verification import (
         LostServer,
         Probe,
@@ -254,6 +247,12 @@ if TYPE_CHECKING:
         ProbeRoute,
         RepeatedReading,
         TokenReading,
+        ToolAgainst,
+        ToolCell,
+        ToolCheck,
+        ToolFinding,
+        ToolForm,
+        ToolProbe,
         Verification,
         VerificationOutcome,
         VerificationReference,
@@ -486,7 +485,6 @@ _LATER = (
     "invariants",
     "load",
     "suite",
-    "tool_checks",
     "verification",
 )
 """The modules of the other stories."""

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from serve_eval.errors import PlanError, install_hint
-from serve_eval.schema import Response, Score, Scorer
+from serve_eval.schema import Response, Sample, Score, Scorer
 from serve_eval.scorers._expected import (
     find_zero_answer,
     grade_value,
@@ -77,3 +77,18 @@ def rouge1(text: str, target: str) -> Score:
     """Return the F measure of ROUGE-1; the parts also have ROUGE-2 and ROUGE-L."""
     parts = f_measures(text, target)
     return grade_value(parts["rouge1"], text, parts)
+
+
+def clean(text: str) -> str:
+    """Return a text without outer white space and with "n't" rejoined, as in a news corpus."""
+    return text.strip().replace(" n't", "n't")
+
+
+def score(sample: Sample, response: Response) -> Score:
+    """Return ROUGE-1 of the answer against the target."""
+    return rouge1(response.text, sample.target)
+
+
+def right_and_wrong(sample: Sample) -> tuple[str, str]:
+    """Return the target, and a text that shares no word with any target."""
+    return f" {sample.target}", " ???"

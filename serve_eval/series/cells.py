@@ -27,7 +27,7 @@ from serve_eval.series.read_runs import PlannedTask
 from serve_eval.stats.multiplicity import holm
 from serve_eval.verdicts.many_tests import GATES, UNPROVEN, find_rise_p, find_test
 from serve_eval.verdicts.pairing import UNPAIRED
-from serve_eval.verdicts.references.deployed import describe_reference
+from serve_eval.verdicts.references.lookup import describe_reference
 from serve_eval.verdicts.rules._classic import find_margin
 from serve_eval.verdicts.validity import CHOSEN_SAMPLES
 

@@ -22,7 +22,7 @@ from serve_eval.report.results_table.content import BEGAN, RUN
 from serve_eval.schema import Endpoint, Plan, Report, Stability, TaskReport, file_stem
 from serve_eval.storage.file_names import SUITE_RUNS
 from serve_eval.verdicts.references import SPEC_KEYS
-from serve_eval.verdicts.references.deployed import LAUNCHER, list_launched, shorten, write_value
+from serve_eval.verdicts.references.lookup import LAUNCHER, list_launched, shorten, write_value
 
 if TYPE_CHECKING:
     from serve_eval.series.measured_runs import MeasuredRun

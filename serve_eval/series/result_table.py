@@ -38,11 +38,7 @@ from serve_eval.series.seeds import explain_equal_seeds, pool_cells
 from serve_eval.storage.copied_run import ANSWERS_FROM
 from serve_eval.storage.file_names import SUITE_RUNS
 from serve_eval.verdicts.reference_noise import describe_one_draw
-from serve_eval.verdicts.references.deployed import (
-    LAUNCHER,
-    describe_reference,
-    shorten,
-)
+from serve_eval.verdicts.references.lookup import LAUNCHER, describe_reference, shorten
 
 _SHORT = 16
 """Characters of a setting that the heading of a column shows."""

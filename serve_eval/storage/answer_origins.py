@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval.client.step_ledger import MOST_ENDS
+from serve_eval.client.transport import MOST_ENDS
 from serve_eval.errors import JournalError
 from serve_eval.file_system import force_to_disk
 from serve_eval.schema import Response

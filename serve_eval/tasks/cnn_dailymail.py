@@ -13,8 +13,8 @@ from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import PlanError
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Metric, Sample, SamplingParams, Task
 from serve_eval.scorers import rouge
+from serve_eval.scorers.rouge import clean, right_and_wrong, score
 from serve_eval.tasks._samples import NumSamples, RandomSeed, shuffle
-from serve_eval.tasks._summaries import clean, right_and_wrong, score
 
 SOURCE = KNOWN["cnn_dailymail"]
 TEST_ROWS = 11490

@@ -35,8 +35,7 @@ from serve_eval.schema import (
 )
 from serve_eval.scorers import translation
 from serve_eval.tasks._recordings import SPEAKER, read_speech, speaker_in, text_in
-from serve_eval.tasks._samples import NumSamples, RandomSeed, shuffle
-from serve_eval.tasks._scoring import of_sums
+from serve_eval.tasks._samples import NumSamples, RandomSeed, of_sums, shuffle
 
 SOURCE = KNOWN["covost2"]
 REPOSITORY = "fixie-ai/covost2"

@@ -38,9 +38,8 @@ from serve_eval.scorers.code import (
     program,
     score_run,
 )
-from serve_eval.scorers.rouge import package, rouge1
+from serve_eval.scorers.rouge import clean, package, rouge1
 from serve_eval.tasks._samples import ByChat, NumSamples
-from serve_eval.tasks._summaries import clean
 
 SOURCE = KNOWN["humaneval"]
 ROWS = 164

@@ -32,7 +32,7 @@ from serve_eval.schema import (
     Score,
     Task,
 )
-from serve_eval.tasks._ruler.ingredients import (
+from serve_eval.tasks._ruler_ingredients import (
     ESSAYS,
     HOTPOTQA,
     SQUAD,
@@ -43,7 +43,7 @@ from serve_eval.tasks._ruler.ingredients import (
     estimate_tokens,
     find_size,
 )
-from serve_eval.tasks._ruler.kinds import SAME_WITH_NOISE, Haystack, list_kinds
+from serve_eval.tasks._ruler_kinds import SAME_WITH_NOISE, Haystack, list_kinds
 from serve_eval.tasks._samples import RandomSeed
 
 SOURCE = Source(

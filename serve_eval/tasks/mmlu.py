@@ -1,10 +1,12 @@
-"""MMLU: multiple choice in 57 subjects, 5-shot, one letter, as TensorRT-LLM's evaluator asks it.
+"""MMLU: multiple choice in 57 subjects, 5-shot, one letter, as TensorRT-LLM's evaluator asks them.
 
 Paper: Hendrycks et al. 2021, "Measuring Massive Multitask Language Understanding". Data:
 hendrycks/test (MIT), one CSV file per subject and split with the columns question, A, B, C, D,
 answer letter and no header. A sample ends in "What is 2+2?\\nA. 3\\nB. 4\\nC. 5\\nD. 6\\nAnswer:".
 It is right if the completion starts with "B" or, with an option, if " B" is a likelier continuation
 than " A", " C" and " D".
+
+Source: hendrycks/test.
 """
 
 from __future__ import annotations
@@ -34,7 +36,6 @@ from serve_eval.schema import (
 )
 from serve_eval.scorers.choice import prefix_match
 from serve_eval.scorers.likelihood import likeliest
-from serve_eval.tasks._mmlu_subjects import CATEGORY_OF, SUBCATEGORY_OF, SUBJECTS
 from serve_eval.tasks._samples import NumFewshot, RandomSeed
 
 SOURCE = KNOWN["mmlu"]
@@ -238,3 +239,93 @@ def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
         }
         for name, table in tables.items()
     }
+
+
+_STEM, _HUMANITIES, _SOCIAL, _OTHER = (
+    "STEM",
+    "humanities",
+    "social sciences",
+    "other (business, health, misc.)",
+)
+
+CATEGORY_OF = {
+    "physics": _STEM,
+    "chemistry": _STEM,
+    "biology": _STEM,
+    "computer science": _STEM,
+    "math": _STEM,
+    "engineering": _STEM,
+    "history": _HUMANITIES,
+    "philosophy": _HUMANITIES,
+    "law": _HUMANITIES,
+    "politics": _SOCIAL,
+    "culture": _SOCIAL,
+    "economics": _SOCIAL,
+    "geography": _SOCIAL,
+    "psychology": _SOCIAL,
+    "other": _OTHER,
+    "business": _OTHER,
+    "health": _OTHER,
+}
+
+SUBCATEGORY_OF = {
+    "abstract_algebra": "math",
+    "anatomy": "health",
+    "astronomy": "physics",
+    "business_ethics": "business",
+    "clinical_knowledge": "health",
+    "college_biology": "biology",
+    "college_chemistry": "chemistry",
+    "college_computer_science": "computer science",
+    "college_mathematics": "math",
+    "college_medicine": "health",
+    "college_physics": "physics",
+    "computer_security": "computer science",
+    "conceptual_physics": "physics",
+    "econometrics": "economics",
+    "electrical_engineering": "engineering",
+    "elementary_mathematics": "math",
+    "formal_logic": "philosophy",
+    "global_facts": "other",
+    "high_school_biology": "biology",
+    "high_school_chemistry": "chemistry",
+    "high_school_computer_science": "computer science",
+    "high_school_european_history": "history",
+    "high_school_geography": "geography",
+    "high_school_government_and_politics": "politics",
+    "high_school_macroeconomics": "economics",
+    "high_school_mathematics": "math",
+    "high_school_microeconomics": "economics",
+    "high_school_physics": "physics",
+    "high_school_psychology": "psychology",
+    "high_school_statistics": "math",
+    "high_school_us_history": "history",
+    "high_school_world_history": "history",
+    "human_aging": "health",
+    "human_sexuality": "culture",
+    "international_law": "law",
+    "jurisprudence": "law",
+    "logical_fallacies": "philosophy",
+    "machine_learning": "computer science",
+    "management": "business",
+    "marketing": "business",
+    "medical_genetics": "health",
+    "miscellaneous": "other",
+    "moral_disputes": "philosophy",
+    "moral_scenarios": "philosophy",
+    "nutrition": "health",
+    "philosophy": "philosophy",
+    "prehistory": "history",
+    "professional_accounting": "other",
+    "professional_law": "law",
+    "professional_medicine": "health",
+    "professional_psychology": "psychology",
+    "public_relations": "politics",
+    "security_studies": "politics",
+    "sociology": "culture",
+    "us_foreign_policy": "politics",
+    "virology": "health",
+    "world_religions": "philosophy",
+}
+
+SUBJECTS = tuple(sorted(SUBCATEGORY_OF))

@@ -34,8 +34,9 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers import mmmu_pro
-from serve_eval.scorers._mmmu_answer import PostProcess, apply_post_process
-from serve_eval.tasks._mmmu import (
+from serve_eval.scorers.mmmu import PostProcess, apply_post_process
+from serve_eval.tasks._samples import RandomSeed, shuffle
+from serve_eval.tasks.mmmu import (
     DIRECT,
     ByPostProcess,
     Interleaved,
@@ -46,7 +47,6 @@ from serve_eval.tasks._mmmu import (
     read_texts,
     turn,
 )
-from serve_eval.tasks._samples import RandomSeed, shuffle
 
 SOURCE = KNOWN["mmmu_pro"]
 ROWS = 1730

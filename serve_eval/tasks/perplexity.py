@@ -17,9 +17,17 @@ from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Sample, SamplingParams, Task
-from serve_eval.tasks._samples import NumSamples, RandomSeed, shuffle
-from serve_eval.tasks._scoring import METRIC, NO_GOLD, all_tokens, answers, score
-from serve_eval.tasks._summaries import clean
+from serve_eval.scorers.rouge import clean
+from serve_eval.tasks._samples import (
+    METRIC,
+    NO_GOLD,
+    NumSamples,
+    RandomSeed,
+    all_tokens,
+    answers,
+    score,
+    shuffle,
+)
 
 SOURCE = KNOWN["slimpajama"]
 CHARS_PER_TOKEN = 4

@@ -30,8 +30,7 @@ from serve_eval.schema import (
 )
 from serve_eval.scorers import word_errors
 from serve_eval.tasks._recordings import SPEAKER, read_speech, speaker_in, text_in
-from serve_eval.tasks._samples import NumSamples
-from serve_eval.tasks._scoring import ratio_of_sums
+from serve_eval.tasks._samples import NumSamples, ratio_of_sums
 
 SOURCE = KNOWN["voxpopuli"]
 TEST_ROWS = 1842

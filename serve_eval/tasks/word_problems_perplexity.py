@@ -11,8 +11,15 @@ from itertools import islice
 from serve_eval.datasets.generated import DATA_VERSION, format_solved, problems
 from serve_eval.errors import PlanError
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Sample, SamplingParams, Task
-from serve_eval.tasks._samples import NumSamples, RandomSeed
-from serve_eval.tasks._scoring import METRIC, NO_GOLD, all_tokens, answers, score
+from serve_eval.tasks._samples import (
+    METRIC,
+    NO_GOLD,
+    NumSamples,
+    RandomSeed,
+    all_tokens,
+    answers,
+    score,
+)
 
 
 def task(*, num_samples: NumSamples = 200, random_seed: RandomSeed = 0) -> Task:

@@ -189,7 +189,7 @@ def _pair_sums(
     higher_is_better: bool,
 ) -> tuple[Pairs | None, str | None]:
     """Return the pairs of a value that depends on sums, or None with the reason."""
-    from serve_eval.stats.sums import pair_sums
+    from serve_eval.stats.clusters import pair_sums
 
     if lacking := [part for part in sums.parts if part not in stored.parts]:
         return None, f"{UNPAIRED}: it has no {', '.join(lacking)} per sample"

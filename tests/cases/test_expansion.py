@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.cases.expansion import ExpansionError, count, expand
-from serve_eval.cases.groups import compat_md5, sample_id
+from serve_eval.cases.expansion import ExpansionError, compat_md5, count, expand, sample_id
 
 EXTRACTION: dict[str, Any] = {
     "case": "extraction",

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.cases import file, holdout
+from serve_eval.cases import file
+from serve_eval.cases import file as holdout
 from serve_eval.cases.questions import questions
 from serve_eval.errors import PlanError
 from tests.cases.made import counting

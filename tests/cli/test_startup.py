@@ -140,7 +140,6 @@ END = (
     "serve_eval.sandbox.sandbox",
     "serve_eval.schema.comparison",
     "serve_eval.schema.suite",
-    "serve_eval.schema.tool_checks",
     "serve_eval.schema.verification",
     "serve_eval.stats.permutation",
     "urllib.request",

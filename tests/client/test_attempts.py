@@ -14,10 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.client.attempts import outcome, quota
-from serve_eval.client.attempts import patience as patience_module
-from serve_eval.client.attempts.patience import SAMPLE, STALL, Patience, Wait
-from serve_eval.client.attempts.quota import SLACK_S, Quota, StartRate
+from serve_eval.client.attempts import outcome, timing
+from serve_eval.client.attempts import timing as patience_module
+from serve_eval.client.attempts.timing import (
+    SAMPLE,
+    SLACK_S,
+    STALL,
+    Patience,
+    Quota,
+    StartRate,
+    Wait,
+)
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format.reply import Reply
 from serve_eval.client.wire_format.response_head import read_pause
@@ -338,7 +345,7 @@ def _ask(
 
 
 def test_a_client_starts_no_more_than_its_quota(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quota, "PERIOD_S", 0.4)
+    monkeypatch.setattr(timing, "PERIOD_S", 0.4)
     limits = Limits(requests_per_minute=4, sample_timeout_s=0.6, stall_timeout_s=20.0)
     results, received = _ask([act.sound], limits, 12)
     assert all(isinstance(result, Response) for result in results)  # waiting is not their time

@@ -12,7 +12,7 @@ from serve_eval.client.client import Client
 from serve_eval.client.http1 import transport
 from serve_eval.client.http1.connection import Http1Connection
 from serve_eval.client.http1.transport import Http1Transport
-from serve_eval.client.step_ledger import MOST_ENDS, NO_NOTICE, OUT_OF_STEP, StepLedger
+from serve_eval.client.transport import MOST_ENDS, NO_NOTICE, OUT_OF_STEP, StepLedger
 from serve_eval.schema import Endpoint, Limits, Request, Response, SamplingParams
 from serve_eval.storage.journal import read, withdrawals
 from tests.attack.hostile import BREAKING, case_of, question, said

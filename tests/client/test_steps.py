@@ -15,10 +15,10 @@ import msgspec
 import pytest
 
 from serve_eval.client.client import Client
-from serve_eval.client.http1 import steps
+from serve_eval.client.http1 import connection
 from serve_eval.client.http1.connection import CHECK_EVERY
 from serve_eval.client.http1.transport import Http1Transport
-from serve_eval.client.step_ledger import RequestIds, StepLedger
+from serve_eval.client.transport import RequestIds, StepLedger
 from serve_eval.client.wire_format.reply import Reply
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
@@ -75,7 +75,7 @@ def task() -> Task:
     )
 
 
-def _checker(client: Client) -> steps.StepChecker:
+def _checker(client: Client) -> connection.StepChecker:
     assert isinstance(client.transport, Http1Transport)
     return client.transport.steps
 
@@ -608,7 +608,7 @@ def test_what_a_reply_to_a_request_for_the_models_tells(
         reply.take(body)
         reply.finish()
         ids = RequestIds()
-        return steps.StepChecker(StepLedger(), b"", ids, 1000)._describe(reply, ids.new())
+        return connection.StepChecker(StepLedger(), b"", ids, 1000)._describe(reply, ids.new())
 
     assert asyncio.run(main()) is told
 

@@ -23,7 +23,7 @@ from serve_eval.datasets.small_media import shape
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.evaluation.engine.lane import arrange
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.launchers._simulated.answer_file import MEDIA_TOKENS
+from serve_eval.launchers._simulated.answers import MEDIA_TOKENS
 from serve_eval.launchers._simulated.simulator import (
     STATS,
     SimulatorConfig,

@@ -25,7 +25,7 @@ from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, cr
 from serve_eval.plan.command_line import write_take_command
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
-from serve_eval.protocol import special_tokens
+from serve_eval.protocol import chat_template
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
     Ability,
@@ -70,14 +70,14 @@ def test_what_an_endpoint_tells_is_used_where_it_is_one_token(form: str) -> None
 
 def test_files_tell_the_token_that_begins_texts_else_the_one_that_ends_them(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"has no tokenizer_config\.json"):
-        special_tokens.read(tmp_path)
+        chat_template.read_special_tokens(tmp_path)
     (tmp_path / "special_tokens_map.json").write_text(
         '{"bos_token": "<b>", "eos_token": {"content": "<e>"}}'
     )
-    assert special_tokens.beginning(special_tokens.read(tmp_path)) == "<b>"
+    assert chat_template.beginning(chat_template.read_special_tokens(tmp_path)) == "<b>"
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": null, "add_bos_token": false}')
-    assert special_tokens.beginning(special_tokens.read(tmp_path)) == "<e>"
-    assert special_tokens.beginning({}) == ""
+    assert chat_template.beginning(chat_template.read_special_tokens(tmp_path)) == "<e>"
+    assert chat_template.beginning({}) == ""
 
 
 def test_our_launchers_know_it_before_they_start() -> None:

@@ -20,11 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_eval.errors import PlanError
-from serve_eval.launchers._fleet import places
+from serve_eval.launchers._fleet import session
 from serve_eval.launchers._standin import config as front_config
 from serve_eval.launchers._standin import worker_config
-from serve_eval.launchers._standin.arguments import group
-from serve_eval.launchers._standin.options import Flavour
+from serve_eval.launchers._standin.options import Flavour, group
 from serve_eval.launchers._trtllm import containers, version
 from serve_eval.launchers._trtllm.command_line import Server
 from serve_eval.launchers._trtllm.containers import Container
@@ -34,8 +33,8 @@ from serve_eval.launchers._trtllm.deployments import (
     Disaggregated,
     ServerSide,
 )
-from serve_eval.launchers._trtllm.flavour import FLAG, adapt
 from serve_eval.launchers._trtllm.servers import build_servers, list_parts
+from serve_eval.launchers._trtllm.version import FLAG, adapt
 from serve_eval.schema import LaunchContext
 
 FLAVOURS: tuple[Flavour, ...] = ("v12", "main")
@@ -146,7 +145,7 @@ def started(
     context = LaunchContext(model="org/model", log_dir=log_dir)
     try:
         parts = list_parts(deployment, context)
-        placed = places.place_parts(
+        placed = session.place_parts(
             parts, gpus=range(sum(part.width for part in parts)), host=host, port=port
         )
         servers = build_servers(deployment, context, placed, ready_timeout_s=60.0)

@@ -14,7 +14,7 @@ import pytest
 from serve_eval.errors import PlanError
 from serve_eval.launchers._trtllm import version
 from serve_eval.launchers._trtllm.command_line import Place, Server
-from serve_eval.launchers._trtllm.flavour import adapt_to_machine
+from serve_eval.launchers._trtllm.version import adapt_to_machine
 from tests.launchers.flavours import BEGIN, END, PAGE, table
 
 SCRIPT = """#!/bin/sh
@@ -144,7 +144,7 @@ def test_a_damaged_record_is_as_none(
 def test_how_long_it_holds(
     image: str | None, age_s: float, holds: bool, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key = version.key(("sh", "serve"), os.environ, image)
+    key = version.cache_key(("sh", "serve"), os.environ, image)
     version.remember(key, frozenset({"--port"}))
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + age_s)

@@ -21,7 +21,7 @@ from serve_eval.launchers._standin.cluster import TYPES
 from serve_eval.launchers._standin.options import ALL
 from serve_eval.launchers._trtllm import containers, version
 from serve_eval.launchers._trtllm.command_line import Place, Server, to_yaml
-from serve_eval.launchers._trtllm.flavour import adapt
+from serve_eval.launchers._trtllm.version import adapt
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, Failure, LaunchContext, Limits
 from tests.scripted_server import ScriptedServer, models
@@ -246,7 +246,7 @@ def test_what_a_version_answers_with_500_is_refused(
     router: object, flags: frozenset[str], refused: bool
 ) -> None:
     server = _server(router)
-    assert bool(version.problems(server, flags)) == refused
+    assert bool(version.find_problems(server, flags)) == refused
     if refused:
         with pytest.raises(PlanError, match="this version answers 500 to every request"):
             adapt([server], {PROBE: flags})
@@ -255,7 +255,7 @@ def test_what_a_version_answers_with_500_is_refused(
 
 
 def test_other_servers_have_no_router() -> None:
-    assert version.problems(_server(TOKENS, probe=("trtllm-serve", "serve")), OLD) == []
+    assert version.find_problems(_server(TOKENS, probe=("trtllm-serve", "serve")), OLD) == []
 
 
 @pytest.mark.slow

@@ -18,10 +18,10 @@ from serve_eval.launchers import container, llama_cpp, slurm, trtllm, trtllm_dis
 from serve_eval.launchers._logs.last_error import cause
 from serve_eval.launchers._process import environment
 from serve_eval.launchers._slurm.step_container import SlurmContainer
-from serve_eval.launchers._trtllm import deployments, server_variables
+from serve_eval.launchers._trtllm import deployments, kv_transfer
 from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.launchers._trtllm.deployments import Disaggregated
-from serve_eval.launchers._trtllm.server_variables import Ways
+from serve_eval.launchers._trtllm.kv_transfer import Ways
 from serve_eval.launchers._trtllm.servers import summarise_transfer
 from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
@@ -58,7 +58,7 @@ SETTINGS = {
 
 @pytest.fixture
 def root(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_variables, "we_are_root", lambda: True)
+    monkeypatch.setattr(kv_transfer, "we_are_root", lambda: True)
 
 
 @pytest.mark.parametrize(
@@ -193,24 +193,24 @@ def test_what_is_not_passed_on_is_told_with_the_reason() -> None:
     environ = {"UCX_TLS": "rc", "OMPI_MCA_btl": "tcp", "PATH": "/bin", "OMPI_COMM_WORLD_RANK": "0"}
     replaced = "your UCX_TLS; the launcher or the plan sets it there"
     outside = "your OMPI_MCA_btl; to pass it into a container, name it in its pass_env"
-    assert server_variables.describe_ranks([server("a")], environ) == []
+    assert kv_transfer.describe_ranks([server("a")], environ) == []
     three = [
         server(name, env={"UCX_TLS": value})
         for name, value in (("a", "^ib"), ("b", "^ib"), ("c", "rc"))
     ]
-    assert server_variables.describe_ranks(three, environ) == [
+    assert kv_transfer.describe_ranks(three, environ) == [
         f"not passed on to a and 1 more: {replaced}"
     ]
-    assert server_variables.describe_ranks(
-        [server("a", "srun", "env", "UCX_TLS=^ib")], environ
-    ) == [f"not passed on to a: {replaced}"]
+    assert kv_transfer.describe_ranks([server("a", "srun", "env", "UCX_TLS=^ib")], environ) == [
+        f"not passed on to a: {replaced}"
+    ]
     within = server("a", "docker", "-e", "UCX_TLS=^ib", image="i")
-    assert server_variables.describe_ranks([within], environ) == [
+    assert kv_transfer.describe_ranks([within], environ) == [
         f"not passed on to a: {outside}",
         f"not passed on to a: {replaced}",
     ]
     assert (
-        server_variables.describe_ranks(
+        kv_transfer.describe_ranks(
             [server("a", image="i", pass_env=("UCX_TLS", "OMPI_MCA_btl"))], environ
         )
         == []
@@ -278,14 +278,14 @@ def test_links_are_those_that_nvidia_smi_shows(
 ) -> None:
     (smi / "said").write_text(text)
     (smi / "code").write_text(str(code))
-    assert server_variables.nvlink() is found
+    assert kv_transfer.nvlink() is found
 
 
 def test_nothing_is_assumed_without_nvidia_smi(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert server_variables.nvlink() is None
+    assert kv_transfer.nvlink() is None
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_nothing_is_assumed_without_nvidia_smi(
     ],
 )
 def test_the_ways_of_ucx(backend: str, ways: Ways | None, found: dict[str, str]) -> None:
-    assert server_variables.variables(backend, ways) == found
+    assert kv_transfer.variables(backend, ways) == found
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_what_is_told(
     deployment = deployments.Disaggregated(**options)
     summary = summarise_transfer(deployment, context, ways)
     assert summary is not None
-    assert told in server_variables.describe_transfer(summary)
+    assert told in kv_transfer.describe_transfer(summary)
     assert summarise_transfer(deployments.Aggregated(), context, ways) is None
 
 
@@ -378,4 +378,4 @@ def test_what_a_user_hands_on_is_not_set_anew(
 def test_the_ways_of_a_cluster_are_kept_only_where_they_are_named(
     names: list[str], environ: dict[str, str], kept: set[str]
 ) -> None:
-    assert server_variables.list_inherited(names, environ) == kept
+    assert kv_transfer.list_inherited(names, environ) == kept

@@ -22,7 +22,7 @@ import pytest
 from serve_eval.errors import LaunchError, NoRoomError, PlanError
 from serve_eval.launchers import container, llama_cpp, trtllm, trtllm_disaggregated
 from serve_eval.launchers._fleet import fleet
-from serve_eval.launchers._fleet import places as free_gpus
+from serve_eval.launchers._fleet import session as free_gpus
 from serve_eval.launchers._machine import local_gpus, lock_files
 from serve_eval.launchers._machine import local_gpus as neighbours
 from serve_eval.launchers._machine import local_gpus as nvidia_smi

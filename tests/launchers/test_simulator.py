@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from serve_eval.launchers._simulated.answer_file import SAMPLED_ANSWERS, UNKNOWN_ANSWER
+from serve_eval.launchers._simulated.answers import SAMPLED_ANSWERS, UNKNOWN_ANSWER
 from serve_eval.launchers._simulated.simulator import (
     STATS,
     SimulatorConfig,

@@ -29,8 +29,7 @@ from serve_eval.launchers._logs.last_error import cause
 from serve_eval.launchers._machine import lock_files
 from serve_eval.launchers._process import environment
 from serve_eval.launchers._slurm import allocation, running_steps, srun, step_container
-from serve_eval.launchers._slurm.allocation import around_us, find_running
-from serve_eval.launchers._slurm.node_placement import node_count, spots
+from serve_eval.launchers._slurm.allocation import around_us, find_running, node_count, spots
 from serve_eval.launchers._slurm.srun import SlurmSteps, step
 from serve_eval.launchers._slurm.step_container import SlurmContainer
 from serve_eval.launchers._trtllm.command_line import Place, Server

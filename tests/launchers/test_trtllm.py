@@ -21,7 +21,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.launchers import trtllm
 from serve_eval.launchers._fleet import fleet
 from serve_eval.launchers._machine import local_gpus, lock_files
-from serve_eval.launchers._trtllm import server_variables
+from serve_eval.launchers._trtllm import kv_transfer
 from serve_eval.plan.resolve import resolve
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext, Plan
@@ -208,7 +208,7 @@ def _variables() -> list[str]:
 
     Root gets more variables.
     """
-    as_root = server_variables.AS_ROOT if os.geteuid() == 0 else {}
+    as_root = kv_transfer.AS_ROOT if os.geteuid() == 0 else {}
     return ["CUDA_VISIBLE_DEVICES=3", *(f"{name}={value}" for name, value in as_root.items())]
 
 

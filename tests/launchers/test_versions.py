@@ -20,13 +20,12 @@ from serve_eval.errors import LaunchError, PlanError
 from serve_eval.launchers import trtllm, trtllm_disaggregated
 from serve_eval.launchers._fleet import fleet
 from serve_eval.launchers._logs.last_error import cause
-from serve_eval.launchers._standin.arguments import group
-from serve_eval.launchers._standin.options import Flavour
-from serve_eval.launchers._trtllm import disaggregated, shared_key, version
+from serve_eval.launchers._standin.options import Flavour, group
+from serve_eval.launchers._trtllm import disaggregated, kv_transfer, version
 from serve_eval.launchers._trtllm import version as known_flags
 from serve_eval.launchers._trtllm.command_line import Place, Server
-from serve_eval.launchers._trtllm.flavour import FLAG, adapt
 from serve_eval.launchers._trtllm.servers import build_servers, list_parts
+from serve_eval.launchers._trtllm.version import FLAG, adapt
 from serve_eval.plugins import registry
 from serve_eval.plugins.declarations import find_structure
 from serve_eval.schema import Endpoint, LaunchContext
@@ -204,10 +203,10 @@ def test_a_dry_run_shows_what_is_known_without_asking(
         ),
     )
     assert "--config" in before[1][0]
-    assert shared_key.NAME not in "".join(before[0].values())
+    assert kv_transfer.NAME not in "".join(before[0].values())
     for flavour, option in (("old", "--extra_llm_api_options"), ("main", "--config")):
         for command in ("serve", "disaggregated"):
-            key = known_flags.key((str(executable), command), os.environ, None)
+            key = known_flags.cache_key((str(executable), command), os.environ, None)
             known_flags.remember(key, flags(flavour, command))
         assert (
             option
@@ -220,7 +219,7 @@ def test_a_dry_run_shows_what_is_known_without_asking(
                 context, trtllm_disaggregated.DisaggregatedOptions(**options)
             ).values()
         )
-        assert shown.count(f"{shared_key.NAME}: {shared_key.SHOWN}") == (
+        assert shown.count(f"{kv_transfer.NAME}: {kv_transfer.SHOWN}") == (
             3 if flavour == "main" else 0
         )
     assert "--report_addr" in trtllm.commands(context, trtllm.TrtllmOptions(**options))[0]
@@ -260,7 +259,7 @@ def test_servers_share_a_key_where_their_version_has_one(
 ) -> None:
     texts = [text for one in sharing(flavour, auth_key) for text in one.files.values()]
     assert texts == [
-        text + f"{shared_key.NAME}: {KEY}\n" * given for text in ("a: 1\n", "port: 1\n")
+        text + f"{kv_transfer.NAME}: {KEY}\n" * given for text in ("a: 1\n", "port: 1\n")
     ]
 
 
@@ -273,17 +272,17 @@ def test_servers_of_two_versions_share_no_key_unless_it_is_asked_for() -> None:
             replace(server(), argv=front, probe=front),
         ]
         both[1] = replace(both[1], auth_key=auth_key, files={Path("o.yaml"): "b: 1\n"})
-        assert [shared_key.is_given([one]) for one in adapt(both, known, KEY)] == [given] * 2
+        assert [kv_transfer.is_given([one]) for one in adapt(both, known, KEY)] == [given] * 2
 
 
 def test_no_plan_holds_a_key(context: LaunchContext) -> None:
     for options in (
-        {"context_servers": {"config": {shared_key.NAME: "k"}}},
-        {"orchestrator": {shared_key.NAME: "k"}},
+        {"context_servers": {"config": {kv_transfer.NAME: "k"}}},
+        {"orchestrator": {kv_transfer.NAME: "k"}},
     ):
         given = registry.check_options(trtllm_disaggregated.launch, options, "launcher")
         with pytest.raises(
-            PlanError, match=f"{shared_key.NAME}.*(draws one|written by the launcher)"
+            PlanError, match=f"{kv_transfer.NAME}.*(draws one|written by the launcher)"
         ):
             trtllm_disaggregated.commands(
                 context, trtllm_disaggregated.DisaggregatedOptions(**given)
@@ -292,13 +291,13 @@ def test_no_plan_holds_a_key(context: LaunchContext) -> None:
 
 def drawn_keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     keys: list[str] = []
-    draw = shared_key.draw_key
+    draw = kv_transfer.draw_key
 
     def drawn() -> str:
         keys.append(draw())
         return keys[-1]
 
-    monkeypatch.setattr(shared_key, "draw_key", drawn)
+    monkeypatch.setattr(kv_transfer, "draw_key", drawn)
     return keys
 
 
@@ -318,12 +317,12 @@ def test_the_key_is_in_nothing_that_is_left_or_told(
     [key] = keys
     left = everything(context.log_dir)
     assert "the key is ****" in left
-    assert left.count(shared_key.GONE) == 3
+    assert left.count(kv_transfer.GONE) == 3
     assert all(path.stat().st_mode & 0o77 == 0 for path in context.log_dir.glob("*.*"))
     for text in (left, info, "\n".join(said)):
         assert key not in text
         assert key[:32] not in text
-    assert f"{shared_key.NAME}: {key}" not in while_running
+    assert f"{kv_transfer.NAME}: {key}" not in while_running
     start(trtllm_disaggregated, context)
     assert keys[0] != keys[1]
 
@@ -331,16 +330,16 @@ def test_the_key_is_in_nothing_that_is_left_or_told(
 def test_the_key_is_taken_out_of_what_is_told_and_of_errors(
     context: LaunchContext, said: list[str]
 ) -> None:
-    key, config = shared_key.draw_key(), context.log_dir / "w.yaml"
-    one = shared_key.give_key(server(files={config: "a: 1\n"}), key)
+    key, config = kv_transfer.draw_key(), context.log_dir / "w.yaml"
+    one = kv_transfer.give_key(server(files={config: "a: 1\n"}), key)
     fleet._write([one], context.log_dir)
     (log := context.log_dir / "s.log").write_text(f"first {key}\n")
 
     def told() -> None:
-        with shared_key.secret([one], context, key) as (inside, started):
+        with kv_transfer.secret([one], context, key) as (inside, started):
             inside.notify(f"it says {key}")
             started()
-            kept = context.log_dir / shared_key.KEPT
+            kept = context.log_dir / kv_transfer.KEPT
             assert everything(context.log_dir).count(key) == 1
             assert (kept.read_text(), kept.stat().st_mode & 0o777) == (f"{key}\n", 0o600)
             with log.open("a") as file:
@@ -352,7 +351,7 @@ def test_the_key_is_taken_out_of_what_is_told_and_of_errors(
     assert (str(raised.value), raised.value.hint) == ("ended with ***", "see ***")
     assert said[-1] == "it says ***"
     assert log.read_text() == f"first {'*' * 64}\nlater {'*' * 64}\n"
-    assert config.read_text() == f"a: 1\n{shared_key.GONE}"
+    assert config.read_text() == f"a: 1\n{kv_transfer.GONE}"
     assert key not in everything(context.log_dir)
 
 
@@ -374,8 +373,8 @@ def test_what_holds_the_key_is_written_anew_for_this_user_alone(
         config.symlink_to(other)
     else:
         other.rename(config)
-    fleet._write([server(files={config: f"{shared_key.NAME}: {KEY}\n"})], config.parent)
-    assert config.read_text() == f"{shared_key.NAME}: {KEY}\n"
+    fleet._write([server(files={config: f"{kv_transfer.NAME}: {KEY}\n"})], config.parent)
+    assert config.read_text() == f"{kv_transfer.NAME}: {KEY}\n"
     assert stat.S_IMODE(config.lstat().st_mode) == 0o600
     assert not linked or other.read_text() == "of an earlier session"
 
@@ -447,16 +446,16 @@ def test_discovery_beyond_loopback_is_refused_where_the_version_refuses_it(
 def test_what_is_refused_is_known_by_the_newest_option(
     host: str, discovery: bool | str, given: bool, context: LaunchContext
 ) -> None:
-    from serve_eval.launchers._fleet import places
+    from serve_eval.launchers._fleet import session
     from serve_eval.launchers._trtllm import deployments
 
     deployment = deployments.Disaggregated(discovery=discovery)
     parts = list_parts(deployment, context)
-    placed = places.place_parts(parts, gpus=None, host=host, port=8000)
+    placed = session.place_parts(parts, gpus=None, host=host, port=8000)
     *workers, front = build_servers(deployment, context, placed, ready_timeout_s=1.0)
     assert not any(one.refused for one in workers)
-    assert bool(version.refusals(front, flags("main", "disaggregated"))) == given
-    assert not version.refusals(front, flags("v12", "disaggregated"))
+    assert bool(version.find_refusals(front, flags("main", "disaggregated"))) == given
+    assert not version.find_refusals(front, flags("v12", "disaggregated"))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import yaml
 from serve_eval.errors import LaunchError
 from serve_eval.launchers import trtllm
 from serve_eval.launchers._logs.last_error import cause
-from serve_eval.launchers._trtllm.server_variables import AS_ROOT
+from serve_eval.launchers._trtllm.kv_transfer import AS_ROOT
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.mpi.conftest import ROOT, WAIT_S, Mpi, ranks, until
 from tests.standin.deployments import FOLDER as STANDIN

@@ -39,8 +39,8 @@ PACKAGES = {
     ),
     "early stop": ("serve_eval/evaluation/early_stop.py",),
     "step proofs": (
-        "serve_eval/client/step_ledger.py",
-        "serve_eval/client/http1/steps.py",
+        "serve_eval/client/transport.py",
+        "serve_eval/client/http1/connection.py",
         "serve_eval/client/http1/connection.py",
     ),
     "suite": tuple(

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from serve_eval.tasks import _longbench
-from serve_eval.tasks._longbench import SETS
+from serve_eval.tasks import longbench_v1
+from serve_eval.tasks.longbench_v1 import SETS
 
 CONTEXT, QUESTION = "{{context}}", "{{question}}"
 BEGINNINGS = {
@@ -43,7 +43,7 @@ class Recorded:
 
 def recorded(folder: Path) -> dict[str, list[Recorded]]:
     """Return the rows of each set."""
-    asked = _longbench.read(_longbench.find_installed(), tuple(SETS))
+    asked = longbench_v1.read(longbench_v1.find_installed(), tuple(SETS))
     return {
         name: [
             _row(name, _template(name, asked), found)
@@ -61,7 +61,7 @@ def write(folder: Path, rows: Mapping[str, Iterable[Recorded]]) -> None:
         (folder / name / "test.jsonl").write_text(text, encoding="utf-8", newline="")
 
 
-def _template(name: str, asked: Mapping[str, _longbench.LongBenchPrompt]) -> str:
+def _template(name: str, asked: Mapping[str, longbench_v1.LongBenchPrompt]) -> str:
     """Return the recorded prompt template of a set, without the white space at its end."""
     prompt = asked["hotpotqa" if name == "qasper" else name].prompt
     if name == "narrativeqa":

@@ -23,7 +23,7 @@ from serve_eval.tasks._instructions.checks import English, KindCheck
 from serve_eval.tasks._instructions.following import variants
 from serve_eval.tasks._instructions.ifbench_forms import FORMS
 from serve_eval.tasks._instructions.ifbench_words import WORDS
-from serve_eval.tasks._instructions.ifeval_checks import IFEVAL
+from serve_eval.tasks.ifeval import IFEVAL
 from tests.oracle.part import Compared, Skipped, checkout, require, shared
 
 ANSWERS = 12

@@ -27,7 +27,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.schema import DataRoots, Message, Plan, Response, Sample, Spec, Task
 from serve_eval.schema.media import prompt_sha256
 from serve_eval.tasks import longbench_v1
-from serve_eval.tasks._longbench import SETS
+from serve_eval.tasks.longbench_v1 import SETS
 from tests.harness.made_tasks import served
 from tests.oracle._longbench_rows import CAUSES, Recorded, mutated, recorded, write
 from tests.oracle.part import Compared, Skipped, checkout, require, shared

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from serve_eval.datasets.generated import write_mmlu
 from serve_eval.schema import DataRoots
-from serve_eval.tasks._mmlu_subjects import SUBJECTS
-from serve_eval.tasks.mmlu import task
+from serve_eval.tasks.mmlu import SUBJECTS, task
 from tests.oracle._child import run
 from tests.oracle._suite_mmlu import NUM_SAMPLES
 from tests.oracle.part import SHARED, Compared, checkout

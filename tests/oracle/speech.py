@@ -18,8 +18,8 @@ from serve_eval.scorers.word_errors import (
     normalize_transcript,
     score_transcript,
 )
+from serve_eval.stats.clusters import pair_sums
 from serve_eval.stats.drop import drop_test
-from serve_eval.stats.sums import pair_sums
 from serve_eval.tasks import covost2, voxpopuli
 from tests.oracle.part import Compared, require
 

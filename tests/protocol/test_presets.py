@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.protocol.meaningless import find_in_description, find_meaningless
 from serve_eval.protocol.presets import (
     EFFORTS,
     PresetRow,
@@ -21,6 +20,7 @@ from serve_eval.protocol.presets import (
     merge_bodies,
     read_presets,
 )
+from serve_eval.protocol.sampling_fields import find_in_description, find_meaningless
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Spec
 

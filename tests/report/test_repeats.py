@@ -18,7 +18,7 @@ from serve_eval.report.samples.details import sort_questions
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import Cut, Degradation, Metric, Outcome, RunningShare, Stability, TaskResult
 from serve_eval.storage.scores import ScoreRecord
-from serve_eval.verdicts.cut_answers import describe_bound
+from serve_eval.verdicts.validity import describe_bound
 
 STABILITY = Stability(
     repeats=16,

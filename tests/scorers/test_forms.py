@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from serve_eval.schema import Outcome, Response
 from serve_eval.scorers._blocks import find_blocks
-from serve_eval.scorers._numbers import find_last_number, find_stated_numbers, numbers_in
 from serve_eval.scorers._stated import find_stated
+from serve_eval.scorers.numeric import find_last_number, find_stated_numbers, numbers_in
 from tests.scorers.forms import Form, Value, load_forms, read, read_as_defined, same
 from tests.scorers.test_offered import made
 

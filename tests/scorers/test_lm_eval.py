@@ -19,9 +19,9 @@ from serve_eval.schema import Response, Sample
 from serve_eval.scorers import longbench, mmmu
 from serve_eval.scorers.boxed import integer_answer
 from serve_eval.scorers.numeric import FLEXIBLE, STRICT
-from serve_eval.tasks import _longbench
-from serve_eval.tasks._longbench import SETS
+from serve_eval.tasks import longbench_v1
 from serve_eval.tasks.gsm8k import task
+from serve_eval.tasks.longbench_v1 import SETS
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -209,8 +209,8 @@ def test_the_sets_of_longbench_are_asked_as_the_installed_lm_eval_asks_them() ->
         longbench.retrieval_zh: "retrieval_zh",
         longbench.code_similarity: "code_sim",
     }
-    folder = _longbench.find_installed()
-    asked = _longbench.read(folder, tuple(SETS))
+    folder = longbench_v1.find_installed()
+    asked = longbench_v1.read(folder, tuple(SETS))
     for name, ours in SETS.items():
         assert asked[name].sha256.startswith(ours.asked), name
         assert asked[name].stop == (("\n",) if ours.group == "fewshot" else ()), name

@@ -11,13 +11,16 @@ from hypothesis import strategies as st
 
 from serve_eval.schema import Outcome
 from serve_eval.scorers import mmmu
-from serve_eval.scorers._mmmu_answer import (
+from serve_eval.scorers.mmmu import (
+    STATED,
     apply_post_process,
+    choice,
+    find_given_letter,
     find_letter,
     find_section,
+    short_answer,
     shorten_answer,
 )
-from serve_eval.scorers.mmmu import STATED, choice, find_given_letter, short_answer
 from serve_eval.scorers.mmmu_pro import choice as mmmu_pro_choice
 from serve_eval.tasks._mixed_modality import score_about
 

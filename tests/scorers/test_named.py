@@ -21,9 +21,9 @@ from serve_eval.schema import Outcome, Response, Score, ToolCall
 from serve_eval.scorers import any_of, exact
 from serve_eval.scorers import set as set_scorer
 from serve_eval.scorers._examples import build_match, generate_instance
-from serve_eval.scorers._numbers import numbers_in
 from serve_eval.scorers._plain_text import plain
 from serve_eval.scorers._stated import find_stated
+from serve_eval.scorers.numeric import numbers_in
 from serve_eval.scorers.set import items_in
 from tests.scorers.test_offered import made
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from serve_eval.launchers._http.answers import Generated
 from serve_eval.launchers._http.requests import understand
-from serve_eval.launchers._simulated import guided
+from serve_eval.launchers._simulated import answers
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import (
@@ -97,7 +97,7 @@ def called(response: Response) -> Response:
         "max_tokens": 1000,
     }
     ask = understand(msgspec.json.encode(body), chat=True, models=None)
-    told = guided.split_calls(Generated(response.text, "stop"), ask)
+    told = answers.split_calls(Generated(response.text, "stop"), ask)
     calls = tuple(ToolCall(call.name, call.arguments) for call in told.calls)
     return Response(text=told.text or "", finish_reason=told.finish_reason, tool_calls=calls)
 

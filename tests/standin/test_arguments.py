@@ -10,9 +10,8 @@ import click
 import pytest
 from pydantic import ValidationError
 
-from serve_eval.launchers._standin.arguments import group
 from serve_eval.launchers._standin.config import orchestrator
-from serve_eval.launchers._standin.options import Flavour
+from serve_eval.launchers._standin.options import Flavour, group
 from serve_eval.launchers._standin.parsing import Invalid, parse, set_fields
 from serve_eval.launchers._standin.worker_config import WorkerConfig, check_llm_args, worker
 

@@ -17,10 +17,10 @@ import numpy
 
 from serve_eval.scorers.translation import corpus_bleu
 from serve_eval.stats.bounds import bounds
+from serve_eval.stats.clusters import pair_sums
 from serve_eval.stats.drop import Method, drop_test
 from serve_eval.stats.judgement import conclude
 from serve_eval.stats.pairs import Pairs
-from serve_eval.stats.sums import pair_sums
 from tests.stats.calibrate_paired import interval
 
 if TYPE_CHECKING:

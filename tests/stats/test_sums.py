@@ -12,9 +12,9 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.scorers._served_call import TriggerCounts, count_trigger
 from serve_eval.scorers.translation import corpus_bleu
 from serve_eval.stats.bounds import BoundsMethod, bounds
+from serve_eval.stats.clusters import mean_gradient, pair_sums
 from serve_eval.stats.drop import drop_test
 from serve_eval.stats.judgement import Reason, judge
-from serve_eval.stats.sums import mean_gradient, pair_sums
 
 WORDS = [10.0, 20.0, 5.0, 15.0, 0.0]
 

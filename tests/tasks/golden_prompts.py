@@ -28,7 +28,7 @@ from serve_eval.plugins import registry
 from serve_eval.plugins.declarations import Option
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, MediaFile, MediaPart, Request, Spec, TextPart
-from serve_eval.tasks._mmlu_subjects import SUBJECTS
+from serve_eval.tasks.mmlu import SUBJECTS
 from tests.tasks.made_data import NAMES, spec_of, write_all
 from tests.tasks.mistakes import Mistake, blame
 

@@ -12,7 +12,7 @@ from serve_eval.tasks import ifbench, ifeval
 from serve_eval.tasks._bfcl.rows import CATEGORIES
 from serve_eval.tasks._instructions.ifbench_forms import FORMS
 from serve_eval.tasks._instructions.ifbench_words import WORDS
-from serve_eval.tasks._instructions.ifeval_checks import IFEVAL
+from serve_eval.tasks.ifeval import IFEVAL
 
 Answer = dict[str, dict[str, list[Any]]]
 

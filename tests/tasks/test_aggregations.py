@@ -46,7 +46,7 @@ from serve_eval.schema import (
     VerdictOutcome,
 )
 from serve_eval.series.history import _unfit
-from serve_eval.tasks._scoring import mean_of_means, ratio_of_sums
+from serve_eval.tasks._samples import mean_of_means, ratio_of_sums
 from serve_eval.verdicts import pairing
 from serve_eval.verdicts.rules import classic
 from serve_eval.workflows.power.assumed import measure_run

@@ -20,7 +20,7 @@ from serve_eval.tasks._instructions.examples import EXAMPLES, propose_texts
 from serve_eval.tasks._instructions.following import Following, variants
 from serve_eval.tasks._instructions.ifbench_forms import FORMS
 from serve_eval.tasks._instructions.ifbench_words import WORDS
-from serve_eval.tasks._instructions.ifeval_checks import IFEVAL
+from serve_eval.tasks.ifeval import IFEVAL
 from tests.tasks.made_data import write_jsonl
 from tests.tasks.made_suites import IFBENCH_ARGUMENTS, IFEVAL_ARGUMENTS, write_nltk_data
 

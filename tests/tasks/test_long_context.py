@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Message, Outcome, Prompt, Response, Sample, Spec
-from serve_eval.tasks import passkey_lines, passkey_retrieval_64k, passkey_retrieval_128k
-from serve_eval.tasks._passkey import NOISE as PASSKEY_LINES_NOISE
-from serve_eval.tasks._passkey import NOISE as PASSKEY_NOISE
-from serve_eval.tasks._passkey import keys
-from serve_eval.tasks._ruler import ingredients, kinds, needles
-from serve_eval.tasks._ruler.ingredients import (
+from serve_eval.tasks import (
+    _ruler_ingredients,
+    _ruler_kinds,
+    passkey_lines,
+    passkey_retrieval_64k,
+    passkey_retrieval_128k,
+)
+from serve_eval.tasks._ruler_ingredients import (
     CLOSE,
     MOST_COUNTS,
     NOISE,
@@ -29,6 +31,9 @@ from serve_eval.tasks._ruler.ingredients import (
     find_size,
 )
 from serve_eval.tasks.long_context import SUBJECT, task
+from serve_eval.tasks.passkey_lines import NOISE as PASSKEY_LINES_NOISE
+from serve_eval.tasks.passkey_lines import NOISE as PASSKEY_NOISE
+from serve_eval.tasks.passkey_lines import keys
 
 QUICK = {"lengths": [2048, 4096], "samples_per_cell": 2}
 
@@ -40,9 +45,9 @@ def count_words(prompt: Prompt) -> int:
 
 
 def test_one_needle_is_asked_for_in_the_singular() -> None:
-    needle = needles.NEEDLE.format(type="numbers", key="red-lamp", value="1234567")
-    context = needles.insert_in_lines([NOISE] * 2, [needle], [1])
-    assert needles.format_prompt("numbers", context, ["red-lamp"], several=False) == (
+    needle = _ruler_kinds.NEEDLE.format(type="numbers", key="red-lamp", value="1234567")
+    context = _ruler_kinds.insert_in_lines([NOISE] * 2, [needle], [1])
+    assert _ruler_kinds.format_needle_prompt("numbers", context, ["red-lamp"], several=False) == (
         "A special magic number is hidden within the following text. Make sure to memorize it. I"
         " will quiz you about the number afterwards.\n"
         "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back"
@@ -56,7 +61,7 @@ def test_one_needle_is_asked_for_in_the_singular() -> None:
 
 
 def test_several_needles_are_asked_for_in_the_plural() -> None:
-    asked = needles.format_prompt("uuids", "TEXT", ["a", "b", "c"], several=True)
+    asked = _ruler_kinds.format_needle_prompt("uuids", "TEXT", ["a", "b", "c"], several=True)
     assert asked == (
         "Some special magic uuids are hidden within the following text. Make sure to memorize it."
         " I will quiz you about the uuids afterwards.\nTEXT\n"
@@ -67,15 +72,15 @@ def test_several_needles_are_asked_for_in_the_plural() -> None:
 
 def test_needles_in_an_essay_follow_a_part_of_its_sentences() -> None:
     text = "One. Two! Three? Four."
-    assert needles.insert_in_sentences(text, ["A.", "B."], [0, 50]) == (
+    assert _ruler_kinds.insert_in_sentences(text, ["A.", "B."], [0, 50]) == (
         " A. One. Two! B. Three? Four."
     )
-    assert needles.insert_in_sentences(text, ["A."], [100]) == "One. Two! Three? Four. A. "
+    assert _ruler_kinds.insert_in_sentences(text, ["A."], [100]) == "One. Two! Three? Four. A. "
 
 
 def test_a_chain_of_variables_follows_a_solved_one() -> None:
     chain = ["VAR A = 1", "VAR B = VAR A "]
-    asked = kinds.format_prompt(chain, [0, 2], "1", 3)
+    asked = _ruler_kinds.format_prompt(chain, [0, 2], "1", 3)
     assert asked == (
         "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n"
         f"VAR A = 1\n{NOISE}\n{NOISE}\nVAR B = VAR A \n{NOISE}\n"
@@ -83,17 +88,17 @@ def test_a_chain_of_variables_follows_a_solved_one() -> None:
         " According to the chain(s) of variable assignment in the text above, 2 variables are"
         " assigned the value 1, they are: "
     )
-    whole = kinds.format_with_example("SOLVED: ", ["A", "B"], asked)
+    whole = _ruler_kinds.format_with_example("SOLVED: ", ["A", "B"], asked)
     assert whole == f"SOLVED:  A B\n\n{asked}"
 
 
 def test_coded_words_have_the_frequencies_of_zeta() -> None:
-    text = kinds.repeat_by_rank(["...", "a", "b", "c", "d"], 1000)
+    text = _ruler_kinds.repeat_by_rank(["...", "a", "b", "c", "d"], 1000)
     assert [text.count(word) for word in ("...", "a", "b", "c", "d")] == [607, 151, 67, 37, 24]
 
 
 def test_documents_are_numbered_between_the_request_and_the_question() -> None:
-    assert ingredients.format_prompt(["First.", "Second."], "Who?") == (
+    assert _ruler_ingredients.format_prompt(["First.", "Second."], "Who?") == (
         "Answer the question based on the given documents. Only give me the answer and do not"
         " output any other words.\n\nThe following are given documents.\n\n"
         "Document 1:\nFirst.\n\nDocument 2:\nSecond.\n\n"

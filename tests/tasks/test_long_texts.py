@@ -14,8 +14,7 @@ from serve_eval.plan.prepared_task import request_of
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Message, Outcome, Response, Sample, Score, Spec
 from serve_eval.tasks import cnn_dailymail, longbench_v2, zero_scrolls
-from serve_eval.tasks._longbench import CHINESE, ROWS, SETS, find_installed, read
-from serve_eval.tasks.longbench_v1 import task
+from serve_eval.tasks.longbench_v1 import CHINESE, ROWS, SETS, find_installed, read, task
 from tests.tasks.made_data import (
     PROMPTS,
     write_cnn_dailymail,

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.schema import DataRoots, Message, Outcome, Response, Sample
-from serve_eval.tasks._mmlu_subjects import CATEGORY_OF, SUBCATEGORY_OF, SUBJECTS
-from serve_eval.tasks.mmlu import _sample, task
+from serve_eval.tasks.mmlu import CATEGORY_OF, SUBCATEGORY_OF, SUBJECTS, _sample, task
 from serve_eval.tasks.mmlu_pro import find_letter
 from serve_eval.tasks.mmlu_pro import task as mmlu_pro_task
 from tests.tasks.made_data import write_jsonl

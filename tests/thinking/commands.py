@@ -18,9 +18,8 @@ from serve_eval.client.preflight import PING
 from serve_eval.evaluation.capabilities.features import TOOL, probe_guided_decoding, tools
 from serve_eval.evaluation.capabilities.probe_request import WORD
 from serve_eval.launchers._http.server import serve_app
-from serve_eval.launchers._standin.calls import ToolFaults
 from serve_eval.launchers._standin.faults import Faults
-from serve_eval.launchers._standin.generation import ThoughtsForm
+from serve_eval.launchers._standin.generation import ThoughtsForm, ToolFaults
 from serve_eval.launchers._standin.model import EOS, MadeUpModel, encode, prompt_of
 from serve_eval.launchers._standin.worker import create
 from serve_eval.launchers._standin.worker_config import WorkerConfig

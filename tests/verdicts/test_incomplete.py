@@ -28,9 +28,9 @@ from serve_eval.schema import (
 )
 from serve_eval.stats.pairs import Pairs, pair
 from serve_eval.verdicts import many_tests, repaired
-from serve_eval.verdicts.cut_answers import warn_of_stopped
 from serve_eval.verdicts.rules import _classic, classic, noninferiority, paired
 from serve_eval.verdicts.rules._classic import judge_after_looks, judge_decided
+from serve_eval.verdicts.validity import warn_of_stopped
 
 N = 200
 REFERENCE = Reference(task="mmlu", model="m", spec=AccuracySpec(), value=70.0)

@@ -25,7 +25,6 @@ from serve_eval.protocol.fingerprint import KEY_BYTES, sample_key
 from serve_eval.report.summary import SummaryTask
 from serve_eval.report.summary.rows import describe_cuts
 from serve_eval.schema import Limits, Plan, Sample, Spec, TaskReport
-from serve_eval.verdicts.cut_answers import CUT
 from serve_eval.verdicts.reference_samples import (
     LEVELS,
     LONGEST,
@@ -38,6 +37,7 @@ from serve_eval.verdicts.reference_samples import (
     unpack,
     write,
 )
+from serve_eval.verdicts.validity import CUT
 from serve_eval.workflows.references.register import register
 
 

@@ -4,6 +4,5 @@ __all__ = [
     "attempt",
     "liveness",
     "outcome",
-    "patience",
-    "quota",
+    "timing",
 ]

@@ -9,15 +9,15 @@ from msgspec import UNSET
 
 from serve_eval.client.attempts.liveness import LivenessGuard
 from serve_eval.client.attempts.outcome import Missed, OutcomeReader
-from serve_eval.client.attempts.patience import STALL, Patience, Wait
-from serve_eval.client.attempts.quota import Quota, StartRate
-from serve_eval.client.step_ledger import Channel, RequestIds
+from serve_eval.client.attempts.timing import STALL, Patience, Quota, StartRate, Wait
 from serve_eval.client.transport import (
     BadHttp,
     CannotConnect,
+    Channel,
     Disconnected,
     ProxyRefused,
     RequestHead,
+    RequestIds,
     Transport,
 )
 from serve_eval.client.wire_format.answer import Echoes, microseconds, response

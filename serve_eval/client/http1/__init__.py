@@ -3,6 +3,5 @@
 __all__ = [
     "connection",
     "dialer",
-    "steps",
     "transport",
 ]

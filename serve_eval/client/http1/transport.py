@@ -10,12 +10,17 @@ import asyncio
 import time
 from typing import cast
 
-from serve_eval.client.http1.connection import Http1Connection
+from serve_eval.client.http1.connection import IDLE_S, Http1Connection, StepChecker
 from serve_eval.client.http1.dialer import Dialer
-from serve_eval.client.http1.steps import IDLE_S, StepChecker
-from serve_eval.client.step_ledger import Channel, StepLedger
 from serve_eval.client.tls import ServerAddress, endpoint_address, proxy_address
-from serve_eval.client.transport import REQUEST_ID, CannotConnect, RequestHead, TransportSettings
+from serve_eval.client.transport import (
+    REQUEST_ID,
+    CannotConnect,
+    Channel,
+    RequestHead,
+    StepLedger,
+    TransportSettings,
+)
 from serve_eval.client.wire_format.reply import Reply
 from serve_eval.schema.base_url import on_the_wire
 

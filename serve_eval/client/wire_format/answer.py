@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET
 
-from serve_eval.client.step_ledger import Channel
+from serve_eval.client.transport import Channel
 from serve_eval.client.wire_format.wire import Said
 from serve_eval.schema import Attempt, Request, Response
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 
 from serve_eval.client.client import Client
-from serve_eval.client.step_ledger import MOST_ENDS, NO_NOTICE, OUT_OF_STEP
+from serve_eval.client.transport import MOST_ENDS, NO_NOTICE, OUT_OF_STEP
 from serve_eval.errors import JournalError
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.hang_detector import HangDetector

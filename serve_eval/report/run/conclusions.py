@@ -36,7 +36,7 @@ from serve_eval.schema import (
     TaskResult,
     VerdictOutcome,
 )
-from serve_eval.verdicts import cut_answers, many_tests, repaired
+from serve_eval.verdicts import many_tests, repaired, validity
 from serve_eval.verdicts.validity import CHOSEN_SAMPLES
 
 CHANGES = ("drop", "rise", "change")
@@ -277,7 +277,7 @@ def name_rules(task: SummaryTask) -> list[str]:
     return [] if task.verdict.other is None else [f"{task.result.task}: {describe_rules(task)}"]
 
 
-_REMARKS = (many_tests.DISAGREE, "small_drop", CHOSEN_SAMPLES, cut_answers.CUT, *repaired.WARNINGS)
+_REMARKS = (many_tests.DISAGREE, "small_drop", CHOSEN_SAMPLES, validity.CUT, *repaired.WARNINGS)
 
 
 def pick_remarks(warnings: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from serve_eval.report.samples.samples import SampleSource, ShownSample
 from serve_eval.report.text import reveal
 from serve_eval.schema import AnsweringServers, Attempt, Failure, FailureKind, Outcome
 from serve_eval.storage.scores import ScoreRecord, score_records
-from serve_eval.verdicts.cut_answers import REMEDIES
+from serve_eval.verdicts.validity import REMEDIES
 
 KINDS = {
     FailureKind.HTTP_ERROR: "an HTTP error",

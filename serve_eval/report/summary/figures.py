@@ -17,7 +17,7 @@ from serve_eval.schema import (
     Verdict,
     WrongExample,
 )
-from serve_eval.verdicts import cut_answers
+from serve_eval.verdicts import validity
 
 POINTS = 100.0
 """Scale of a metric whose values are points out of 100."""
@@ -78,13 +78,13 @@ def show_value(task: SummaryTask) -> str:
 
 def describe_bound(task: SummaryTask) -> str:
     """Return the value if the cut answers were right, or "" if that says nothing."""
-    return cut_answers.describe_bound(task.result, partial(figure, metric=task.result.metric))
+    return validity.describe_bound(task.result, partial(figure, metric=task.result.metric))
 
 
 def bound_next_to_value(task: SummaryTask, *, brief: bool = False) -> str:
     """Return the same, or "" if few answers were cut and they could not turn the verdict."""
-    turns = any(one.startswith(cut_answers.CUT) for one in task.verdict.warnings)
-    told = describe_bound(task) if turns or cut_answers.are_many(task.result) else ""
+    turns = any(one.startswith(validity.CUT) for one in task.verdict.warnings)
+    told = describe_bound(task) if turns or validity.are_many(task.result) else ""
     if not brief or not told:
         return told
     missing = f" and {task.result.failed:,} missing" if " missing " in told else ""

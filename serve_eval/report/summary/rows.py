@@ -30,7 +30,7 @@ from serve_eval.schema import (
     is_mutable,
 )
 from serve_eval.shell_words import quote_argument, quote_path, quote_word
-from serve_eval.verdicts import cut_answers, many_tests
+from serve_eval.verdicts import many_tests, validity
 
 Row = tuple[str, str]
 SHOWN_ERRORS = 3
@@ -94,7 +94,7 @@ def describe_cuts(task: SummaryTask) -> Iterator[Row]:
     said = []
     if result.cut:
         asked = result.planned - result.spared
-        said.append(f"{result.cut_answers:,} of {asked:,}: {cut_answers.describe_kinds(result)}")
+        said.append(f"{result.cut_answers:,} of {asked:,}: {validity.describe_kinds(result)}")
         said += filter(None, [figures.describe_bound(task)])
     if effect is not None and effect.reference_cut:
         said.append(f"{task.names[1]}: {_describe_reference_cuts(effect, task)}")

@@ -1,7 +1,6 @@
 """Read, ask and check the single-turn questions of the Berkeley Function Calling Leaderboard."""
 
 __all__ = [
-    "asking",
     "checking",
     "literals",
     "rows",

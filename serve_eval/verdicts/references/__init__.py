@@ -9,20 +9,18 @@ to its reference and its least acceptable length.
 
 from __future__ import annotations
 
-from serve_eval.verdicts.references.deployed import (
-    describe_difference,
-    describe_launched,
-    describe_reference,
-    describe_taken,
-    list_launched,
-)
 from serve_eval.verdicts.references.lookup import (
     ACCEPTANCE_LENGTH,
     AcceptanceLength,
     check,
+    describe_difference,
+    describe_launched,
+    describe_reference,
+    describe_taken,
     explain_missing,
     find,
     find_acceptance_length,
+    list_launched,
     load_acceptance_length,
 )
 from serve_eval.verdicts.references.reference_file import (

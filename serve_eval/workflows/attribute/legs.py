@@ -27,7 +27,7 @@ from serve_eval.client.client import Client
 from serve_eval.client.engine_metrics import VLLM_ROUTE
 from serve_eval.client.wire_format import wire
 from serve_eval.evaluation.engine.send import send_to_thinker
-from serve_eval.launchers._trtllm import shared_key
+from serve_eval.launchers._trtllm import kv_transfer
 from serve_eval.schema import Endpoint, Failure, FailureKind, Request, Response
 
 GOES_ON = ("length", "not_finished")
@@ -189,7 +189,7 @@ STATE, ENDPOINT = "encoded_opaque_state", "ctx_info_endpoint"
 REFUSED = "Invalid internal disaggregated request authentication"
 """Text of a server that got no signature, or a wrong one."""
 ADVICE = (
-    f"the servers share a key ({shared_key.NAME}), and its launch no longer has it or was not"
+    f"the servers share a key ({kv_transfer.NAME}), and its launch no longer has it or was not"
     " serve-eval's: keep servers up with --keep-servers, name the variable that has the key with"
     " --auth-key-env, or start them without one (launcher.auth_key: false)"
 )
@@ -200,7 +200,7 @@ def find_key(endpoint: Endpoint, variable: str | None, environ: Mapping[str, str
     if variable is not None:
         return environ.get(variable) or None
     log_dir = endpoint.info.log_dir
-    return shared_key.read_kept(Path(log_dir)) if log_dir else None
+    return kv_transfer.read_kept(Path(log_dir)) if log_dir else None
 
 
 def sign(key: str | None, params: Mapping[str, object]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from serve_eval.processes.resources import describe_busy, is_busy
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Cut, Plan, Reference, Spec, Task, TaskResult, Verdict, VerdictOutcome
 from serve_eval.stats.sign_tests import SLOWER, lateness
-from serve_eval.verdicts import cut_answers, many_tests, repaired
+from serve_eval.verdicts import many_tests, repaired, validity
 from serve_eval.workflows.compare.exact import ExactAnswers, add_own
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _judge_sides(
             return judge(after.task.result, pairs, replace(reference, value=value))
 
         cut = cut_right.count_cut(a), cut_right.count_cut(b)
-        verdict = cut_answers.add_effect(
+        verdict = validity.add_effect(
             verdict,
             replace(after, cut=after.cut or ({Cut.MAX_TOKENS: cut[1]} if cut[1] else {})),
             own=None if right[1] is None or not cut[1] else partial(judge_right, a, right[1]),
@@ -120,7 +120,7 @@ def _judge_sides(
     verdict = many_tests.warn(verdict)
     # The other warnings belong to the classic test, which does not judge here.
     kept = (
-        *("small_drop", "run_effect", many_tests.DISAGREE, cut_answers.CUT),
+        *("small_drop", "run_effect", many_tests.DISAGREE, validity.CUT),
         *repaired.WARNINGS,
     )
     verdict = replace(

@@ -13,7 +13,7 @@ from serve_eval.report.attribution import accusations
 from serve_eval.schema import Cut, Outcome, VerdictOutcome
 from serve_eval.storage import journal
 from serve_eval.storage.file_names import judgements_file
-from serve_eval.verdicts.cut_answers import AT
+from serve_eval.verdicts.validity import AT
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.extraction import fold, read_expected, states
 from serve_eval.workflows.diagnose.finding import (

@@ -11,7 +11,7 @@ from typing import Any
 
 from serve_eval import yaml_source
 from serve_eval.errors import PlanError
-from serve_eval.protocol.meaningless import judge_setting
+from serve_eval.protocol.sampling_fields import judge_setting
 from serve_eval.workflows.init import dynamo, orchestrator_file, srt_slurm, trtllm_benchmark
 from serve_eval.workflows.init.recipe import DeploymentRecipe, Servers
 from serve_eval.workflows.init.srt_schema import BASE

@@ -16,7 +16,7 @@ from serve_eval.schema.verdict import OTHER_THRESHOLD
 from serve_eval.stats.intervals import subtract
 from serve_eval.verdicts import many_tests
 from serve_eval.verdicts.many_tests import GATES
-from serve_eval.verdicts.references.deployed import shorten
+from serve_eval.verdicts.references.lookup import shorten
 
 _SHOWN = (VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE)
 """Outcomes after which the answers of a run are worth a look."""

@@ -14,7 +14,7 @@ import pytest
 import serve_eval.tasks
 from serve_eval.launchers._http.answers import Generated, TokenUsage, answer_body
 from serve_eval.launchers._http.requests import DEFAULT_MAX_TOKENS, Ask, RefusedRequest, understand
-from serve_eval.launchers._simulated import answer_file
+from serve_eval.launchers._simulated import answers
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, json_reply, raw, stall
 
 Says = Callable[[str, int], str | int | None]
@@ -73,10 +73,10 @@ class JudgeServer:
 
 
 def _answer(ask: Ask, number: int, said: str) -> bytes:
-    one = answer_file.limit(Generated(said, "stop"), ask.max_tokens or DEFAULT_MAX_TOKENS, ask.stop)
+    one = answers.limit(Generated(said, "stop"), ask.max_tokens or DEFAULT_MAX_TOKENS, ask.stop)
     (prompt,) = ask.prompts
     assert isinstance(prompt, tuple)
-    usage = TokenUsage(answer_file.of_prompt(prompt, None), len((one.text or "").split()))
+    usage = TokenUsage(answers.of_prompt(prompt, None), len((one.text or "").split()))
     return answer_body(ask, number, [one], usage)
 
 

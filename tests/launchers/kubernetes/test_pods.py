@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from serve_eval.errors import LaunchError
-from serve_eval.launchers._kubernetes.pods import find_end, mask_words, read_pod
-from serve_eval.launchers._kubernetes.services import read_service
+from serve_eval.launchers._kubernetes.services import find_end, mask_words, read_pod, read_service
 from tests.cli.command import serve_eval
 from tests.launchers.kubernetes.mock_cluster import NAMESPACE, container_status, pod, service
 

@@ -11,7 +11,7 @@ import pytest
 
 from serve_eval.launchers._kubernetes import logs
 from serve_eval.launchers._kubernetes.cluster import connect
-from serve_eval.launchers._kubernetes.pods import read_pod
+from serve_eval.launchers._kubernetes.services import read_pod
 from serve_eval.launchers._kubernetes.tunnels import open_tunnels
 from tests.launchers.kubernetes.mock_cluster import MockCluster, Serving, pod
 

@@ -22,7 +22,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.launch import _write_answers, launch
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers._standin import config
-from serve_eval.launchers._trtllm import shared_key
+from serve_eval.launchers._trtllm import kv_transfer
 from serve_eval.schema import (
     Attributed,
     Comparison,
@@ -85,8 +85,8 @@ def asked(
             (out / "environment.json").write_text(json.dumps(sessions))
             if kept is not None:
                 (out / "logs").mkdir(exist_ok=True)
-                (out / "logs" / shared_key.KEPT).write_text(kept)
-                (out / "logs" / shared_key.KEPT).chmod(0o600)
+                (out / "logs" / kv_transfer.KEPT).write_text(kept)
+                (out / "logs" / kv_transfer.KEPT).chmod(0o600)
             environ = {variable: KEY} if variable else {}
             asking = await prepare_asking(
                 out, here, samples=4, auth_key_env=variable, environ=environ
@@ -152,7 +152,7 @@ def test_the_signature_of_known_data_is_as_published() -> None:
 
 def test_a_key_that_others_can_read_or_that_is_a_link_is_not_used(tmp_path: Path) -> None:
     endpoint = Endpoint(base_url="http://h/v1", info=ServerInfo(log_dir=str(tmp_path)))
-    file = tmp_path / shared_key.KEPT
+    file = tmp_path / kv_transfer.KEPT
     assert legs.find_key(endpoint, None, {}) is None
     file.write_text(f"{KEY}\n")
     file.chmod(0o644)
@@ -181,7 +181,7 @@ def test_a_launched_pair_with_the_default_key_is_asked(
     done = asyncio.run(story())
     assert done.in_pairs is not None
     assert (done.in_pairs.joined, done.exit_code) == (4, 0)
-    assert not list(tmp_path.rglob(shared_key.KEPT))
+    assert not list(tmp_path.rglob(kv_transfer.KEPT))
 
 
 PLAN = Plan(

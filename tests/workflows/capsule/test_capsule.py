@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from serve_eval.cases import holdout
+from serve_eval.cases import file as holdout
 from serve_eval.client.client import Client
 from serve_eval.client.connection import SecretMask
 from serve_eval.errors import DatasetError, PlanError, RunFolderError

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError, RunFolderError
-from serve_eval.launchers._simulated import guided
+from serve_eval.launchers._simulated import answers
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, LoadSurface, Spec
 from serve_eval.storage.order_seed import read_seeds
@@ -219,8 +219,8 @@ class _JsonServer(BatchServer):
     async def _guide(self, request: HttpRequest) -> Reply:
         if request.prompt in self.targets:
             return await self._reply(request)
-        schema = guided.schema_of(request.body.get("response_format") or {})
-        return answer("ok" if schema is None else guided.generate_text(schema))
+        schema = answers.schema_of(request.body.get("response_format") or {})
+        return answer("ok" if schema is None else answers.generate_text(schema))
 
     def _say(self, prompt: str, target: str, load: int, before: int) -> str:
         return target[:-2] if load >= 8 and draw(prompt) < 1 / 3 else target

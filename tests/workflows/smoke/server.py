@@ -13,7 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from serve_eval.checks.kinds import answering
-from serve_eval.launchers._simulated import guided
+from serve_eval.launchers._simulated import answers
 from serve_eval.launchers._standin import model
 from serve_eval.schema import Message
 from tests.scripted_server import (
@@ -355,8 +355,8 @@ class _Script:
                 return '{"word":' + "\n \t" * 40 + " x" * 200
             if self.has("wrong_guided") or self.has(f"wrong_{form.get('type')}"):
                 return '{"type":"json_schema"}'
-            schema = guided.schema_of(form)
-            return '{"answer":2}' if schema is None else guided.generate_text(schema)
+            schema = answers.schema_of(form)
+            return '{"answer":2}' if schema is None else answers.generate_text(schema)
         skilled = (
             None
             if self.has("unskilled") or self.has("one_word")

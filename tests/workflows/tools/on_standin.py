@@ -10,8 +10,8 @@ from typing import Any
 from aiohttp import web
 
 from serve_eval.launchers._http.server import serve_app
-from serve_eval.launchers._standin.calls import ToolFaults
 from serve_eval.launchers._standin.faults import Faults
+from serve_eval.launchers._standin.generation import ToolFaults
 from serve_eval.launchers._standin.model import MadeUpModel, encode
 from serve_eval.launchers._standin.worker import create
 from serve_eval.launchers._standin.worker_config import WorkerConfig
