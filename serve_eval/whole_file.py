@@ -1,8 +1,8 @@
 """Replace a file whole or not at all, so that a kill at any moment leaves the old or the new one.
 
 The new content is written to a partial file, forced to disk and renamed. Only this module
-opens a file that may exist for writing, except for files that only grow (tests/test_whole_file.py
-lists them).
+opens a file that may exist for writing, except for files that only grow
+(tests/storage/test_journal.py lists them).
 """
 
 from __future__ import annotations

@@ -103,8 +103,8 @@ WRITTEN = {
 TESTS = [
     *("tests/tasks/test_contract.py", "tests/tasks/test_contract.py"),
     *("tests/tasks/test_gold.py", "tests/tasks/test_contract.py"),
-    *("tests/test_readme.py", "tests/cli/test_schema.py", "tests/test_architecture.py"),
-    *("tests/prose", "tests/datasets/test_local.py", "tests/cli/test_completion.py"),
+    *("tests/test_pages.py", "tests/cli/test_options.py", "tests/test_architecture.py"),
+    *("tests/prose", "tests/datasets/test_local.py", "tests/cli/test_help.py"),
 ]
 CONCERNED = "capitals or not (test_contract or test_golden_prompts)"
 """Of the tests of each task, those of the new one."""
@@ -261,9 +261,13 @@ def test_a_mistake_in_a_task_or_its_data_is_named_with_its_line(copy: Path) -> N
 
 
 SCORER_AND_RULE_TESTS = [
-    *("tests/scorers/test_offered.py", "tests/scorers/test_offered.py", "tests/cli/test_schema.py"),
+    *(
+        "tests/scorers/test_offered.py",
+        "tests/scorers/test_offered.py",
+        "tests/cli/test_options.py",
+    ),
     *("tests/verdicts/test_every_rule.py", "tests/plugins/test_registry.py", "tests/prose"),
-    *("tests/cases/test_scorer_options.py", "tests/cli/test_completion.py"),
+    *("tests/cases/test_scorer_options.py", "tests/cli/test_help.py"),
     *("tests/plan/test_resolve.py", "tests/test_architecture.py"),
 ]
 

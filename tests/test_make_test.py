@@ -16,7 +16,6 @@ from _pytest.assertion.rewrite import PYC_TAIL, _read_pyc, get_cache_dir
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.affected import _spread, distances
 from tests.compiled_once import ROOT, compile_files
 from tests.few_messages import UNSENT, FewMessages
 from tests.slow_choice import (
@@ -25,13 +24,13 @@ from tests.slow_choice import (
     KEPT_DAYS,
     NEAR,
     OTHERS,
+    _spread,
     choose,
+    distances,
     estimate,
     recently_failed,
 )
 from tests.slow_parts import BUDGET_S, EXCLUDED, LONGEST_S, SECONDS, UNKNOWN_S, parts
-from tests.slow_parts import ROOT as SLOW_CHOICE_ROOT
-from tests.slow_parts import ROOT as SLOW_PARTS_ROOT
 from tests.temporary_in_memory import PREFIX, choose_folder
 
 
@@ -60,7 +59,6 @@ def test_make_test_uses_the_plugin_and_ci_leaves_the_sandbox_to_its_own_target()
     assert any(step.startswith("make test-sandbox ") for step in steps)
 
 
-ROOT_FEW_MESSAGES = Path(__file__).resolve().parents[1]
 TESTS = """
 import time
 import warnings
@@ -99,7 +97,7 @@ def _run(folder: Path, *options: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-ra", "-n", "1", *options, str(folder)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT_FEW_MESSAGES)},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=60,
@@ -148,10 +146,7 @@ def test_a_phase_that_did_not_pass_is_sent_whole(when: Any, outcome: str) -> Non
 
 
 def test_make_test_uses_the_plugin() -> None:
-    assert " -p tests.few_messages " in (ROOT_FEW_MESSAGES / "Makefile").read_text(encoding="utf-8")
-
-
-ROOT_TEMPORARY_IN_MEMORY = Path(__file__).resolve().parents[1]
+    assert " -p tests.few_messages " in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 def test_a_folder_of_a_process_that_is_gone_is_removed(tmp_path: Path) -> None:
@@ -170,19 +165,17 @@ def test_without_room_pytest_keeps_them_where_it_does(tmp_path: Path) -> None:
 
 
 def test_make_test_uses_the_plugin_temporary_in_memory() -> None:
-    assert " -p tests.temporary_in_memory " in (ROOT_TEMPORARY_IN_MEMORY / "Makefile").read_text(
-        encoding="utf-8"
-    )
+    assert " -p tests.temporary_in_memory " in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 IDS = [f"tests/{name}.py::test_{n}" for name in ("near", "far", "else", "other") for n in (1, 2)]
-SECONDS_SLOW_CHOICE = dict.fromkeys(IDS, 10.0)
+CHOICE_SECONDS = dict.fromkeys(IDS, 10.0)
 RANKED = {"tests/near.py": (0, 1), "tests/far.py": (0, 4)}
 
 
 def chosen(budget_s: float, **more: object) -> dict[str, str]:
     given = {"ranked": RANKED, "failed": ["tests/else.py::test_2"], "number": 0, **more}
-    return dict(choose(IDS, SECONDS_SLOW_CHOICE, budget_s=budget_s, **given).chosen)  # type: ignore[arg-type]
+    return dict(choose(IDS, CHOICE_SECONDS, budget_s=budget_s, **given).chosen)  # type: ignore[arg-type]
 
 
 def test_what_failed_comes_first_then_the_nearest_then_a_part_of_the_others() -> None:
@@ -210,11 +203,9 @@ def test_a_later_change_goes_before_a_nearer_one() -> None:
 
 @given(st.floats(0, 200), st.integers(0, 50))
 def test_no_test_is_lost_and_the_budget_holds(budget_s: float, number: int) -> None:
-    choice = choose(
-        IDS, SECONDS_SLOW_CHOICE, ranked=RANKED, failed=[], budget_s=budget_s, number=number
-    )
+    choice = choose(IDS, CHOICE_SECONDS, ranked=RANKED, failed=[], budget_s=budget_s, number=number)
     assert sorted([*choice.chosen, *choice.left_out]) == sorted(IDS)
-    assert sum(SECONDS_SLOW_CHOICE[one] for one in choice.chosen) <= budget_s
+    assert sum(CHOICE_SECONDS[one] for one in choice.chosen) <= budget_s
 
 
 def test_a_test_that_is_gone_is_not_chosen() -> None:
@@ -241,7 +232,7 @@ def test_a_failure_is_recent_for_a_time(tmp_path: Path) -> None:
 def test_the_list_of_failures_names_tests() -> None:
     for one in recently_failed(datetime.date.min + datetime.timedelta(KEPT_DAYS), FAILED):
         file, _, name = one.partition("::")
-        assert f"def {name.partition('[')[0]}(" in (SLOW_CHOICE_ROOT / file).read_text("utf-8"), one
+        assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text("utf-8"), one
 
 
 def test_distances_are_the_least_numbers_of_imports() -> None:
@@ -289,9 +280,7 @@ def ran(folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
     command += ["--slow-base", "HEAD", "-c", str(folder / "pytest.ini")]
     env = {name: value for name, value in os.environ.items() if "SLOW_TESTS" not in name}
     made = [*command, str(folder / "test_made.py")]
-    return subprocess.run(
-        made, cwd=SLOW_CHOICE_ROOT, env=env, capture_output=True, text=True, check=False
-    )
+    return subprocess.run(made, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow  # reads the imports of all modules
@@ -314,10 +303,8 @@ def test_no_test_begins_that_would_end_too_late(tmp_path: Path) -> None:
 
 
 def test_the_command_of_ci_is_that_of_the_makefile() -> None:
-    assert "    make test-slow-chosen SLOW_S=" in (SLOW_CHOICE_ROOT / ".ci/run").read_text(
-        encoding="utf-8"
-    )
-    makefile = (SLOW_CHOICE_ROOT / "Makefile").read_text(encoding="utf-8")
+    assert "    make test-slow-chosen SLOW_S=" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     rule = makefile.partition("\ntest-slow-chosen:")[2].partition("\n\n")[0]
     assert "timeout" in rule
     assert "-p tests.slow_choice" in rule
@@ -353,7 +340,7 @@ def test_known_tests_are_there_and_fit_into_a_part_or_are_excluded() -> None:
         file, _, name = one.partition("::")
         assert re.search(
             rf"^def {name.partition('[')[0]}\(",
-            (SLOW_PARTS_ROOT / file).read_text(encoding="utf-8"),
+            (ROOT / file).read_text(encoding="utf-8"),
             re.M,
         ), one
     assert {one for one, takes in KNOWN.items() if takes > LONGEST_S} == set(EXCLUDED)
@@ -395,7 +382,7 @@ def ci_by_made_up_steps(folder: Path, *, failing: str) -> subprocess.CompletedPr
         (folder / name).chmod(0o755)
     script = folder / ".ci/run"
     script.parent.mkdir()
-    script.write_bytes((SLOW_PARTS_ROOT / ".ci/run").read_bytes())
+    script.write_bytes((ROOT / ".ci/run").read_bytes())
     environ = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
     return subprocess.run(["bash", script], env=environ, capture_output=True, text=True)
 
@@ -416,7 +403,7 @@ def test_ci_fails_with_any_step_and_prints_it(tmp_path: Path, failing: str) -> N
 
 @pytest.mark.parametrize("marker", ["slurm", "mpi", "peers", "gpu"])
 def test_what_needs_more_than_this_machine_is_in_no_part(marker: str) -> None:
-    text = (SLOW_PARTS_ROOT / "Makefile").read_text(encoding="utf-8")
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
     chosen = re.search(r'^SLOW = "(.*)"$', text, re.M)
     assert chosen is not None
     assert f"not {marker}" in chosen[1]

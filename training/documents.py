@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator
 
 from serve_eval.datasets.generated import Problem, problems
-from serve_eval.tasks.passkey_lines import hide_key
+from serve_eval.tasks._passkey import hide_key
 
 Piece = tuple[str, float]
 """A text with the weight of its tokens in the loss."""

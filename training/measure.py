@@ -20,7 +20,7 @@ from serve_eval.datasets.generated import problems
 from serve_eval.launchers._embedded.damage import Damage
 from serve_eval.launchers._embedded.model import Model
 from serve_eval.launchers._embedded.tokenizer import Tokenizer
-from serve_eval.tasks.passkey_lines import hide_key
+from serve_eval.tasks._passkey import hide_key
 from training.documents import chat, plain
 
 ROWS = 32

@@ -25,7 +25,7 @@ __all__ = [
     "Evaluator",
 ]
 
-_PLACES = {"AccuracyTests": "accuracy_tests", "Evaluator": "evaluator"}
+_PLACES = {"AccuracyTests": "evaluator", "Evaluator": "evaluator"}
 
 
 def __getattr__(name: str) -> object:

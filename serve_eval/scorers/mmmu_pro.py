@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from string import ascii_uppercase
 
 from serve_eval.schema import Outcome, Score
-from serve_eval.scorers.mmmu import find_given_letter
+from serve_eval.scorers._mmmu_answer import find_given_letter
 
 _STATED = re.compile(
     r"(?i)\s*+(?:final\s++)?answer\s*+(?:is\s*+)?[:\-]?\s*+\(?\s*+([A-J])",

@@ -36,9 +36,9 @@ from serve_eval.schema import (
     TextPart,
 )
 from serve_eval.scorers import word_errors
-from serve_eval.scorers.mmmu import LAST_LETTER, find_letter, find_section
+from serve_eval.scorers._mmmu_answer import LAST_LETTER, find_letter, find_section
+from serve_eval.tasks._mmmu import image_of, read_rows, read_texts
 from serve_eval.tasks._recordings import AUDIO, VideoSettings, read_annotations, sound_part
-from serve_eval.tasks.mmmu import image_of, read_rows, read_texts
 
 NAMES = {"image": "one image", "audio": "one audio clip", "video": "one video"}
 NEEDS = {"image": Need.IMAGES, "audio": Need.AUDIO}

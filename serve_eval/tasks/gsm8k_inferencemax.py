@@ -6,6 +6,6 @@ a conversation of five solved questions and an open one, each with the line that
 
 from __future__ import annotations
 
-from serve_eval.tasks.gsm8k import last_line_task
+from serve_eval.tasks._gsm8k import last_line_task
 
 task = last_line_task("gsm8k_inferencemax")

@@ -34,9 +34,8 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers import mmmu_pro
-from serve_eval.scorers.mmmu import PostProcess, apply_post_process
-from serve_eval.tasks._samples import RandomSeed, shuffle
-from serve_eval.tasks.mmmu import (
+from serve_eval.scorers._mmmu_answer import PostProcess, apply_post_process
+from serve_eval.tasks._mmmu import (
     DIRECT,
     ByPostProcess,
     Interleaved,
@@ -47,6 +46,7 @@ from serve_eval.tasks.mmmu import (
     read_texts,
     turn,
 )
+from serve_eval.tasks._samples import RandomSeed, shuffle
 
 SOURCE = KNOWN["mmmu_pro"]
 ROWS = 1730

@@ -7,6 +7,6 @@ digits of the completion are the key.
 
 from __future__ import annotations
 
-from serve_eval.tasks.passkey_lines import passkey_task
+from serve_eval.tasks._passkey import passkey_task
 
 task = passkey_task("passkey_retrieval_128k", lines=5220, step=90, max_input=131072)

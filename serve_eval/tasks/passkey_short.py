@@ -22,8 +22,8 @@ from serve_eval.schema import (
     SamplingParams,
     Task,
 )
+from serve_eval.tasks._passkey import by_depth, hide_key, score
 from serve_eval.tasks._samples import ByChat, NumSamples, RandomSeed
-from serve_eval.tasks.passkey_lines import by_depth, hide_key, score
 
 DATA_VERSION = 1
 """Increases when the generator gives other texts for the same seed."""

@@ -35,8 +35,8 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.likelihood import likeliest
+from serve_eval.tasks._gsm8k import score as score_last_line
 from serve_eval.tasks._samples import ByChat, NumFewshot, NumSamples, RandomSeed
-from serve_eval.tasks.gsm8k import score as score_last_line
 
 STEPS = "steps"
 OFF_BY = (-10, -1, 1, 10)

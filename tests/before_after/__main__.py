@@ -9,10 +9,10 @@ import argparse
 import sys
 from pathlib import Path
 
+from tests.before_after.checkout import print_speed
 from tests.before_after.difference import Renamed
 from tests.before_after.house import print_house
 from tests.before_after.results import check_folders, compare_results
-from tests.before_after.speed import print_speed
 
 
 def main() -> int:

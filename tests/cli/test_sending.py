@@ -1,16 +1,55 @@
-"""Requests that the command line sends: hosted models' dialects, streams, order and load."""
+"""Test the requests that commands send, also of samples with choices."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
+from serve_eval.cli._dry_run import facts
+from serve_eval.client.client import Client
+from serve_eval.errors import NotComparableError
+from serve_eval.evaluation.engine import send
+from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
+from serve_eval.protocol.fingerprint import fingerprint, sample_key
+from serve_eval.protocol.shared import build_task
+from serve_eval.schema import (
+    Dataset,
+    Endpoint,
+    Failure,
+    FailureKind,
+    Limits,
+    Need,
+    Plan,
+    Report,
+    Response,
+    Sample,
+    Spec,
+    Task,
+    TaskReport,
+    Usage,
+    VerdictOutcome,
+)
+from serve_eval.workflows.references.register import register
+from serve_eval.workflows.rescore.rescore import rescore
 from tests.cli.command import serve_eval
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, json_reply, models
+from tests.scripted_server import (
+    HttpRequest,
+    Reply,
+    ScriptedServer,
+    answer,
+    fail,
+    json_reply,
+    models,
+)
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -201,3 +240,234 @@ def test_a_watch_of_two_tasks_is_refused_and_so_is_a_check_that_no_time_knows(
     )
     assert done.returncode == 2
     assert "chta" in done.stderr
+
+
+SAMPLE = Sample(
+    id="q",
+    prompt="Two and two?\nAnswer:",
+    target="B",
+    metadata={"subject": "anatomy"},
+    choices=(" A", " B", " C"),
+)
+LIKELIHOOD = Spec(name="mmlu", options={"scoring": "loglikelihood", "num_samples": 57})
+TASK = build_task(LIKELIHOOD)
+Replies = Callable[[str], Reply]
+"""Maps a prompt to its reply."""
+
+
+def _send(
+    replies: Replies, *, task: Task = TASK, sample: Sample = SAMPLE
+) -> tuple[Response | Failure, list[dict[str, Any]]]:
+    """Return the result of the sample at a server with these replies, and the request bodies."""
+    server = ScriptedServer(lambda request: replies(request.prompt), paths=["/v1/completions"])
+
+    async def main() -> Response | Failure:
+        limits = Limits(max_attempts=1)
+        async with (
+            server.serve() as url,
+            Client(Endpoint(base_url=url, model="m"), limits) as client,
+        ):
+            return await send.send(client, task, sample)
+
+    return asyncio.run(main()), server.bodies
+
+
+def _told(prompt: str, **logprobs: Any) -> Reply:
+    """Reply with the log-probabilities of the prompt and of one choice.
+
+    The prompt has two tokens, the first one without a log-probability. The choice has two tokens
+    with a number and half of it.
+    """
+    number = -float("ABC".index(prompt[-1]) + 1)
+    told = {
+        "tokens": [prompt[:3], prompt[3:-2], " ", prompt[-1]],
+        "token_logprobs": [None, -9.0, number, number / 2],
+    }
+    return answer(
+        prompt,
+        finish="length",
+        choice={"logprobs": {**told, **logprobs}},
+        usage=(4, 0),
+        body={"system_fingerprint": "f"},
+    )
+
+
+def test_every_choice_is_a_request_and_its_own_tokens_are_kept() -> None:
+    result, bodies = _send(_told)
+    assert isinstance(result, Response), result
+    assert [body["prompt"] for body in bodies] == [
+        f"{SAMPLE.prompt}{choice}" for choice in SAMPLE.choices
+    ]
+    assert {(body["echo"], body["max_tokens"]) for body in bodies} == {(True, 1)}
+    assert result.choice_logprobs == ((-1.0, -0.5), (-2.0, -1.0), (-3.0, -1.5))
+    assert (result.usage, len(result.attempts)) == (Usage(prompt_tokens=12, completion_tokens=0), 3)
+    assert result.system_fingerprint == "f"
+    assert TASK.score(SAMPLE, result).answer == "A"
+
+
+def test_a_question_of_which_one_choice_has_no_answer_is_missing() -> None:
+    failed, bodies = _send(lambda prompt: fail(500) if prompt.endswith("B") else _told(prompt))
+    assert isinstance(failed, Failure)
+    assert (failed.kind, failed.retryable, len(failed.attempts), len(bodies)) == (
+        FailureKind.HTTP_ERROR,
+        True,
+        2,
+        2,
+    )
+    other = replace(SAMPLE, id="r", target="A")
+    answered, _ = _send(_told)
+    accumulator = ScoreAccumulator(TASK, [SAMPLE, other])
+    accumulator.add(0, failed)
+    accumulator.add(1, answered)
+    result = accumulator.result()
+    assert (result.planned, result.scored, result.failed) == (2, 1, 1)
+    assert (result.value, result.bounds) == (100.0, (50.0, 100.0))
+    assert result.breakdown["subject"] == {"anatomy": {"value": 100.0, "scored": 1}}
+    traffic = accumulator.traffic
+    assert (traffic.attempts, traffic.retries) == (
+        5,
+        {},
+    )  # a request for the next choice is not a retry
+
+
+def test_where_nothing_tells_the_continuation_apart_there_is_no_answer() -> None:
+    failed, bodies = _send(lambda prompt: _told(prompt, tokens=None))
+    assert isinstance(failed, Failure)
+    assert (failed.kind, failed.retryable, len(bodies)) == (FailureKind.INVALID_RESPONSE, False, 1)
+    assert "' A'" in failed.message
+
+
+def test_choices_may_have_a_context_of_their_own_which_is_not_judged() -> None:
+    sample = replace(SAMPLE, heads=("", " Say", " Well, say"))
+    result, bodies = _send(lambda prompt: _told(f"{SAMPLE.prompt}{prompt[-2:]}"), sample=sample)
+    ends = [" A", " Say B", " Well, say C"]
+    assert [body["prompt"] for body in bodies] == [f"{SAMPLE.prompt}{end}" for end in ends]
+    assert isinstance(result, Response), result
+    assert result.choice_logprobs == ((-1.0, -0.5), (-2.0, -1.0), (-3.0, -1.5))
+
+
+def test_whether_a_choice_is_the_likeliest_text_is_kept_and_missing_where_a_task_needs_it() -> None:
+    needing = replace(TASK, requires=frozenset({Need.LIKELIEST_TOKENS}))
+
+    def told(prompt: str) -> Reply:
+        best = {"x": -9.0} if prompt.endswith("B") else {"y": -0.1}
+        return _told(prompt, top_logprobs=[None, {"z": -1.0}, best, best])
+
+    result, _ = _send(told, task=needing)
+    assert isinstance(result, Response), result
+    assert result.choice_greedy == (False, True, False)
+    plain, _ = _send(_told)
+    assert isinstance(plain, Response), plain
+    assert plain.choice_greedy is None
+    failed, _ = _send(_told, task=needing)
+    assert isinstance(failed, Failure)
+    assert "likeliest" in failed.message
+
+
+def test_choices_are_in_the_fingerprint_and_in_the_key() -> None:
+    samples = [SAMPLE, replace(SAMPLE, choices=()), replace(SAMPLE, choices=(" A", " B"))]
+    samples.append(replace(SAMPLE, heads=("x", "", "")))
+    prints = {
+        fingerprint(TASK, Dataset(samples=[sample], files=(), total=1))["samples"]
+        for sample in samples
+    }
+    assert len(prints) == len({sample_key(sample) for sample in samples}) == 4
+
+
+def test_the_letter_protocol_is_what_it_was_and_its_references_do_not_judge_the_likelihood(
+    data_root: Path,
+) -> None:
+    letter = build_task(Spec(name="mmlu"))
+    assert "scoring" not in letter.protocol
+    assert (TASK.protocol["scoring"], letter.prompt_logprobs) == ("loglikelihood", False)
+    plan = _plan(
+        data_root,
+        model="meta-llama/Llama-2-7b-hf",
+        no_reference=False,
+        allow_mismatch=("max_tokens",),
+    )
+    with pytest.raises(
+        NotComparableError, match="scoring is 'loglikelihood' here and None with the reference"
+    ):
+        prepare(plan)
+
+
+def test_a_limit_takes_whole_questions(data_root: Path) -> None:
+    [p] = prepare(_plan(data_root, limit=5))
+    assert (len(p.dataset.samples), p.hypothesis.num_samples) == (5, 5)
+    told = facts(p, repeats=2)
+    assert (told["requests"], told["choices"][:4]) == (40, "' A'")
+
+
+# ------------------------------------------------------------------------------------------------------  # noqa: E501
+# a whole task
+
+
+def _plan(data_root: Path, **more: Any) -> Plan:
+    fields: dict[str, Any] = {
+        "model": "simulated",
+        "launcher": _simulated(),
+        "tasks": (LIKELIHOOD,),
+        "dataset_roots": (str(data_root),),
+        "no_reference": True,
+        "limits": Limits(order_seed=1),  # the early stop sees a random part and pauses at random
+    }
+    return Plan(**{**fields, **more})
+
+
+def _simulated(**options: Any) -> Spec:
+    defaults = {"accuracy": 0.75, "strict_fields": True, "prompt_logprobs": "echo"}
+    return Spec(name="simulated", options={**defaults, **options})
+
+
+def _evaluate_plan(plan: Plan, out: Path) -> TaskReport:
+    report: Report = asyncio.run(evaluate(plan, out, environ={}))
+    return report.tasks[0]
+
+
+def test_questions_are_right_as_often_as_the_endpoint_knows_them_and_judged_one_by_one(
+    data_root: Path, tmp_path: Path
+) -> None:
+    first = _evaluate_plan(_plan(data_root), tmp_path / "a")
+    assert (first.result.planned, first.result.scored, first.traffic.attempts) == (57, 57, 4 * 57)
+    assert set(first.result.outcomes) == {"correct", "wrong"}
+    assert first.result.value == pytest.approx(100 * first.result.outcomes["correct"] / 57)
+    assert 50 < first.result.value < 95
+    assert first.result.parts == {"tied": 0.0}
+    [scored] = rescore(tmp_path / "a")
+    assert (scored.after, scored.changed) == (first.result.value, [])
+
+    register([tmp_path / "a"], tmp_path / "refs")
+    judged = _plan(
+        data_root,
+        no_reference=False,
+        references_dir=str(tmp_path / "refs"),
+        verdict=Spec(name="paired"),
+        repeats=2,
+    )
+    again = _evaluate_plan(judged, tmp_path / "b")
+    assert again.verdict.outcome is VerdictOutcome.PASS
+    assert again.verdict.paired is not None
+    assert (again.verdict.paired.pairs, again.verdict.paired.difference) == (57, 0.0)
+    assert (again.verdict.num_samples, again.verdict.protocol) == (
+        57,
+        "recorded with the reference",
+    )
+    assert again.result.stability is not None
+    assert again.result.stability.majority == again.result.value
+
+    stopped = replace(judged, verdict=Spec(name="classic"), repeats=1, early_stop=0.01)
+    worse = _evaluate_plan(replace(stopped, launcher=_simulated(accuracy=0.0)), tmp_path / "c")
+    assert worse.verdict.outcome is VerdictOutcome.FAIL
+    assert worse.verdict.early is not None
+    assert worse.verdict.early.stopped
+
+
+def test_an_endpoint_without_log_probabilities_of_prompts_is_not_scored(
+    data_root: Path, tmp_path: Path
+) -> None:
+    asked = _evaluate_plan(
+        _plan(data_root, launcher=_simulated(prompt_logprobs="none")), tmp_path / "out"
+    )
+    assert asked.verdict.outcome is VerdictOutcome.UNSUPPORTED
+    assert (asked.result.value, asked.traffic.attempts) == (None, 0)

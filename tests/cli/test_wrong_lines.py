@@ -1,20 +1,32 @@
-"""Lines that people type, and the line of serve-eval that answers each."""
+"""Test wrong lines, odd bounds and paths, and the line that answers each."""
 
 from __future__ import annotations
 
+import asyncio
+import gzip
+import json
 import re
 import shlex
+import subprocess
+import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from serve_eval.cases.expansion import MOST_CASES, ExpansionError, expand
 from serve_eval.cli._commands import find_entry, walk
 from serve_eval.cli._wanted import find_commands
 from serve_eval.cli._wrong_lines import FORMER, OTHER_OPTIONS
 from serve_eval.errors import RunFolderError
+from serve_eval.evaluation.prepare import MOST_ASKED
+from serve_eval.launchers import external
+from serve_eval.plugins.closest import LONGEST_COMPARED, MOST_COMPARED, find_closest, nearest
+from serve_eval.report.text import keep_styles
+from serve_eval.schema import MOST_REPEATS, LaunchContext
 from tests.cli.command import serve_eval
-from tests.docs.commands import read_command
+from tests.test_pages import read_command
 
 RUN = "run --base-url http://HOST:8000 --tasks gsm8k"
 LM_EVAL = "--model local-completions --model_args base_url=http://h:8000/v1/completions,model=org/m"
@@ -207,3 +219,258 @@ def test_the_help_of_a_command_of_a_group_comes_by_its_words() -> None:
     assert (
         serve_eval("--help", "check", "load").stdout == serve_eval("check", "load", "--help").stdout
     )
+
+
+ESC = "\x1b]0;owned\x07\x1b[2J"
+
+
+@pytest.mark.parametrize(
+    "columns", ["0", "-3", "1", "99999999999999999999", "wide", "²", " 80", ""]
+)
+def test_an_odd_width_is_ignored(columns: str) -> None:
+    usual = serve_eval("data", "list", "tasks", COLUMNS="80")
+    odd = serve_eval("data", "list", "tasks", COLUMNS=columns, LINES=columns)
+    assert (odd.returncode, odd.stdout) == (0, usual.stdout)
+
+
+def test_folders_of_one_second_never_collide(tmp_path: Path) -> None:
+    script = (
+        "from serve_eval.storage.command_folder import claim_default_folder as claim\n"
+        "for _ in range(20): print(claim('same').name)\n"
+    )
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    names = [name for one in started for name in one.communicate(timeout=60)[0].split()]
+    assert (len(names), len(set(names))) == (60, 60)
+
+
+def test_a_command_that_wrote_nothing_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = serve_eval("run", "--launcher", "simulated", "--tasks", "word_problems", "--limit", "2")
+    assert done.returncode == 3, done.stderr
+    assert not (tmp_path / "outputs").exists()
+
+
+def _cases(tmp_path: Path, text: str) -> str:
+    file = tmp_path / "cases.yaml"
+    file.write_text(text)
+    done = serve_eval(
+        *("run", "--launcher", "simulated", "--cases", file, "--no-reference"),
+        *("-o", tmp_path / "out"),
+    )
+    assert (done.returncode, (tmp_path / "out").exists()) == (2, False), done.stderr
+    return done.stderr
+
+
+def test_iterations_and_repeats_have_a_bound_that_the_error_names(tmp_path: Path) -> None:
+    case = (
+        "sums:\n  iterations: {}\n"
+        "  cases: [{{case: a, input: {{prompt: x}}, expected: {{answer: x}}}}]\n"
+    )
+    assert f"{MOST_REPEATS}" in _cases(tmp_path, case.format(1_000_000_000))
+    done = serve_eval("run", "--tasks", "gsm8k", "--base-url", "h:1", "--repeats", "1000000000")
+    assert (done.returncode, f"at most {MOST_REPEATS:,}" in done.stderr) == (2, True)
+    many = serve_eval(
+        *("run", "--tasks", "word_problems", "--launcher", "simulated", "--no-reference"),
+        *("--repeats", "100000", "-o", tmp_path / "out"),
+    )
+    assert (many.returncode, f"the limit is {MOST_ASKED:,}" in many.stderr) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_product_over_axes_has_a_bound_that_the_error_names() -> None:
+    axis = {f"k{i}": f"v{i}" for i in range(100)}
+    case = {"case": "a", "input": dict.fromkeys(("a", "b", "c", "d", "e"), axis)}
+    with pytest.raises(ExpansionError, match=f"the limit is {MOST_CASES:,}"):
+        next(expand({**case, "axes": ["a", "b", "c", "d", "e"]}))
+
+
+def test_a_look_up_of_a_huge_name_is_bounded() -> None:
+    huge = "x" * 1_000_000
+    assert find_closest(huge, ["gsm8k", huge]) == []
+    assert find_closest("gsm8", ["gsm8k", huge]) == ["gsm8k"]
+    many = [f"name-{i}" for i in range(1_000_000)]
+    assert find_closest("name-5", many) == ["name-5"]
+    assert find_closest(many[-1] + "-zzzzzzzz", many[MOST_COMPARED:]) != []
+    assert len(nearest("q", [huge] * 9)) < 10 * LONGEST_COMPARED
+
+
+class _Server(threading.Thread):
+    """A server on the loopback that answers every connection with the same bytes, for ever."""
+
+    def __init__(self, head: bytes, piece: bytes) -> None:
+        import socket
+
+        super().__init__(daemon=True)
+        self.head, self.piece, self.sent = head, piece, 0
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}/v1"
+
+    def run(self) -> None:
+        while True:
+            try:
+                client, _ = self.socket.accept()
+                with client:
+                    client.recv(65536)
+                    client.sendall(self.head)
+                    while self.sent < 200_000_000:
+                        client.sendall(self.piece)
+                        self.sent += len(self.piece)
+            except OSError:
+                if self.socket.fileno() < 0:
+                    return
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, gzip", "identity"])
+def test_the_wait_for_an_answer_reads_no_body(encoding: str) -> None:
+    piece = gzip.compress(b"0" * 100_000_000)
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {encoding}\r\n\r\n".encode()
+    server = _Server(head, piece)
+    server.start()
+
+    async def wait() -> str:
+        options = external.ExternalOptions(base_url=server.url, ready_timeout_s=20.0)
+        context = LaunchContext(model="m", log_dir=Path())
+        async with external.launch(context, options) as endpoint:
+            return endpoint.base_url
+
+    assert asyncio.run(wait()) == server.url
+    server.socket.close()
+    assert server.sent < 100_000_000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "--launcher", "simulated", "--tasks", "word_problems", "--limit", "2", "-o"),
+        ("verify", "h:1", "h:2", "-o"),
+        ("compare", "h:1", "h:2", "--tasks", "word_problems", "-o"),
+        ("check", "load", "--base-url", "h:1", "--tasks", "word_problems", "-o"),
+        ("check", "tools", "--base-url", "127.0.0.1:9", "-o"),
+        ("check", "invariants", "--base-url", "h:1", "--tasks", "word_problems", "-o"),
+        ("setup", "demo", "-o"),
+        ("smoke", "127.0.0.1:9", "-o"),
+        ("watch", "127.0.0.1:9", "-o"),
+        ("show",),
+        ("diagnose",),
+        ("judge",),
+        (
+            "judge",
+            "--rescore",
+        ),
+        (
+            "runs",
+            "merge",
+        ),
+        (
+            "runs",
+            "view",
+        ),
+        (
+            "runs",
+            "trend",
+        ),
+        (
+            "runs",
+            "table",
+        ),
+        ("run", "--resume"),
+        ("run",),
+        (
+            "runs",
+            "export",
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", ["file", "under-a-file/x", "broken", "n" * 300])
+def test_a_path_of_the_wrong_kind_is_an_error_of_the_user(
+    tmp_path: Path, words: tuple[str, ...], kind: str
+) -> None:
+    (tmp_path / "file").write_text("text")
+    (tmp_path / "under-a-file").write_text("text")
+    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
+    done = serve_eval(*words, tmp_path / kind)
+    assert "defect" not in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode in (2, 3, 4, 5), done.stderr
+    assert done.stderr.strip()
+
+
+def test_a_null_character_in_a_plan_is_an_error_of_the_user(tmp_path: Path) -> None:
+    plan = {"model": "m", "tasks": ["word_problems"], "launcher": {"name": "simulated"}}
+    plan |= {"output_dir": "a\0b", "no_reference": True, "limit": 2}
+    (tmp_path / "plan.yaml").write_text(json.dumps(plan))
+    done = serve_eval("run", tmp_path / "plan.yaml")
+    assert (done.returncode, "null" in done.stderr) == (2, True), done.stderr
+    assert "defect" not in done.stderr
+
+
+def test_collect_writes_no_controls_of_foreign_texts(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text(
+        f"Hypothesis testing: {ESC}\nMODEL_NAME: {ESC}\n"
+        "[TRT-LLM] MMLU weighted average accuracy: 55.5\n"
+    )
+    done = serve_eval("runs", "table", log)
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "\x07" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("\x1b[1;31mred\x1b[0m", "\x1b[1;31mred\x1b[0m"),
+        (f"a{ESC}b", "ab"),
+        (
+            "\x1b]8;id=1;http://h\x1b\\link\x1b]8;;\x1b\\",
+            "\x1b]8;id=1;http://h\x1b\\link\x1b]8;;\x1b\\",
+        ),
+        ("\x1b[2A\x1b[1mx", "\x1b[1mx"),
+        ("plain\ttext\n", "plain\ttext\n"),
+    ],
+)
+def test_drawn_text_keeps_colours_and_links_only(text: str, kept: str) -> None:
+    assert keep_styles(text) == kept
+
+
+@pytest.mark.parametrize(
+    ("flag", "option"),
+    [
+        ("--temperature", "temperature"),
+        ("--num-samples", "num_samples"),
+        ("--sampling-seed", "seed"),
+    ],
+)
+def test_a_flag_of_run_that_compare_lacks_is_set_for_a_task(flag: str, option: str) -> None:
+    done = serve_eval("compare", "a", "b", flag, "1")
+    assert done.returncode == 2
+    assert f"no option {flag}: set it for a task, --set TASK.{option}=VALUE" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["compare h:1 h:2", "verify h:1 h:2", "check load h:1"])
+@pytest.mark.parametrize(
+    ("given", "instead"),
+    [
+        ("base_url=h:3", "name the endpoint as an argument, or in its plan"),
+        ("output_dir=out", "write -o DIR"),
+        ("shard=1/2", "only serve-eval run asks a part of the samples"),
+    ],
+)
+def test_a_key_that_would_change_both_sides_is_refused(
+    command: str, given: str, instead: str
+) -> None:
+    done = serve_eval(*command.split(), "--set", given)
+    assert done.returncode == 2
+    assert f"--set {given.partition('=')[0]}: {instead}" in done.stderr
+
+
+def test_list_of_a_name_prints_the_command_that_describes_it() -> None:
+    done = serve_eval("data", "list", "word_problems")
+    assert done.returncode == 2
+    assert "serve-eval data list tasks word_problems" in done.stderr.splitlines()

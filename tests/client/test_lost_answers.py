@@ -138,7 +138,7 @@ EVENTS: dict[str, Event] = {
 ELSEWHERE = {
     "state: starting": "tests/client/test_starting.py",
     "a certificate": "tests/client/test_connection.py",
-    "serve-eval itself ends": "tests/cli/test_kill.py",
+    "serve-eval itself ends": "tests/cli/test_interrupts.py",
     "an answer is withdrawn": "tests/client/test_steps.py",
     "an attempt of a judge": "tests/evaluation/judging/test_judging.py",
     "an attempt of one repeat": "tests/evaluation/results/test_repaired.py",

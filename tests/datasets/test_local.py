@@ -22,8 +22,8 @@ from serve_eval.errors import DatasetError
 from serve_eval.evaluation.prepare import check_ids
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Dataset, Sample, Spec
-from serve_eval.tasks.gsm8k import SOURCE
-from serve_eval.tasks.passkey_lines import FILLER, hide_key
+from serve_eval.tasks._gsm8k import SOURCE
+from serve_eval.tasks._passkey import FILLER, hide_key
 from tests.cli.command import serve_eval as run
 
 DECLARES = """\"\"\"A task of a test.\"\"\"

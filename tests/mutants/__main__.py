@@ -20,8 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from tests.mutants import drawing
-from tests.mutants.drawing import CONCERNING, PACKAGES, Mutant, diff, drawn, mutants_of
-from tests.mutants.trying import copy_checkout, list_files, tried
+from tests.mutants.drawing import (
+    CONCERNING,
+    PACKAGES,
+    Mutant,
+    copy_checkout,
+    diff,
+    drawn,
+    list_files,
+    mutants_of,
+    tried,
+)
 from tests.mutants.worker import isolated
 
 ROOT = Path(__file__).resolve().parents[2]

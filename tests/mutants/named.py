@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants.trying import copy_checkout
+from tests.mutants.drawing import copy_checkout
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = Path(__file__).with_suffix(".toml")

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.mutants.drawing import CONCERNING, PACKAGES, listed
+from tests.mutants.drawing import CONCERNING, PACKAGES, listed, tried
 from tests.mutants.named import LATE, MOST_S, Named, is_noticed
 from tests.mutants.named import listed as named_listed
-from tests.mutants.trying import tried
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -17,7 +17,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.plugins import extensions
 from serve_eval.schema import Plan, Sample, Spec
 from tests.oracle.server import END
-from tests.oracle.setting import ROOT, Setting, options
+from tests.oracle.sides import ROOT, Setting, options
 
 
 def start(setting: Setting, cache: Path, *, hash_seed: int) -> tuple[subprocess.Popen[bytes], Path]:

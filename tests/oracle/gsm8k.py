@@ -17,7 +17,7 @@ from serve_eval.datasets.generated import write_gsm8k
 from serve_eval.schema import DataRoots, Message, Response, Sample, Task
 from serve_eval.scorers.numeric import STRICT
 from serve_eval.tasks import gsm8k, gsm8k_inferencex
-from serve_eval.tasks.gsm8k import LAST_LINE, TEST_ROWS, score
+from serve_eval.tasks._gsm8k import LAST_LINE, TEST_ROWS, score
 from tests.oracle._suite_flow import Ask, built, prompts
 from tests.oracle.part import SHARED, Compared, require
 

@@ -21,7 +21,7 @@ from serve_eval.schema import TaskReport
 from tests.oracle.part import Compared, require
 
 if TYPE_CHECKING:
-    from tests.oracle.setting import Setting
+    from tests.oracle.sides import Setting
 
 KINDS = ("generate_until", "multiple_choice", "loglikelihood", "loglikelihood_rolling")
 AS_MODEL = (
@@ -45,7 +45,7 @@ def compare() -> list[Compared]:
     Returns a line per output type and the lines about prompts and about our client.
     """
     require("lm_eval", "transformers", "tokenizers", "datasets")
-    from tests.oracle.setting import given
+    from tests.oracle.sides import given
 
     with tempfile.TemporaryDirectory(prefix="oracle-") as name, given(Path(name)) as setting:
         return _compare(setting)

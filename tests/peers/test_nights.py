@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.nights.night import spend_night, write_known
 from tests.peers.peers import PEERS_OF_OURS, Peer
+from tests.test_nights import spend_night, write_known
 
 LLAMA = [peer for peer in PEERS_OF_OURS if peer.name.startswith("llama-server")]
 ASKED = {"TASKS": "word_problems", "LIMIT": "150", "FLOOR": "0.1"}

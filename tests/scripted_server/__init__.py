@@ -1,8 +1,12 @@
 """The OpenAI-compatible server of all tests, with scripted answers: see docs/testing.md."""
 
-from tests.scripted_server.replies import (
+from tests.scripted_server.server import (
+    EVERY_PATH,
     HttpRequest,
     Reply,
+    Responder,
+    Script,
+    ScriptedServer,
     TokenLogprob,
     after,
     answer,
@@ -14,19 +18,13 @@ from tests.scripted_server.replies import (
     models,
     raw,
     reset,
+    serve,
+    serve_in_thread,
     stall,
     stream,
     tool_call,
     version,
     when,
-)
-from tests.scripted_server.server import (
-    EVERY_PATH,
-    Responder,
-    Script,
-    ScriptedServer,
-    serve,
-    serve_in_thread,
 )
 
 __all__ = [

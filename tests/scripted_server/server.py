@@ -1,20 +1,330 @@
-"""The test server: a real socket on loopback, and a script that answers each request."""
+"""Serve scripted answers on a real loopback socket, by replies that a script offers.
+
+A reply is a function from a request to the response that aiohttp sends. Replies can be combined:
+`when(event, fail(503))` waits for the event and then refuses. A reply can be used any number of
+times.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
-from functools import partial
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 from aiohttp import web
 
 from serve_eval.evaluation.capabilities.sampling.reading import PROMPT
 from serve_eval.launchers._http.server import serve_app
-from tests.scripted_server.replies import HttpRequest, Reply, answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpRequest:
+    """A request that has arrived whole.
+
+    `number` counts from 1 the requests that the script answers, and `in_flight` those that it is
+    answering now, including this one; both are 0 for a request to a fixed route. `http` is
+    aiohttp's request.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    raw: bytes
+    number: int = 0
+    in_flight: int = 0
+    http: web.Request = field(repr=False)
+
+    @cached_property
+    def body(self) -> dict[str, Any]:
+        """Decode the JSON body; an empty one is {}."""
+        decoded: dict[str, Any] = json.loads(self.raw or b"{}")
+        return decoded
+
+    @property
+    def chat(self) -> bool:
+        """Return True for a chat request, False for a text completion."""
+        return self.path.endswith("/chat/completions")
+
+    @property
+    def prompt(self) -> str:
+        """Return the text of the prompt, or of the last message of a chat."""
+        asked: str = (
+            self.body["prompt"] if "prompt" in self.body else self.body["messages"][-1]["content"]
+        )
+        return asked
+
+    @property
+    def max_tokens(self) -> int:
+        """Return the limit of the answer's length, under either name, or 16 without one."""
+        return int(self.body.get("max_completion_tokens", self.body.get("max_tokens", 16)))
+
+    def reset(self) -> None:
+        """Break the connection now, without the rest of the answer."""
+        if self.http.transport is not None:
+            self.http.transport.abort()
+
+
+Reply = Callable[[HttpRequest], Awaitable[web.StreamResponse]]
+JSON = "application/json"
+
+# Answers
+
+
+def answer(
+    text: str,
+    *,
+    finish: str = "stop",
+    usage: tuple[int, int] | None = None,
+    choice: Mapping[str, Any] | None = None,
+    body: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Reply:
+    """Answer with a text in the requested form: chat or completion, whole or as a stream.
+
+    `usage` holds the tokens of the prompt and of the answer. `choice` and `body` are further fields
+    of the choice and of the whole answer, such as its id. Two answers with the same id are a copy
+    to our client.
+    """
+    counts = (
+        {}
+        if usage is None
+        else {"usage": {"prompt_tokens": usage[0], "completion_tokens": usage[1]}}
+    )
+
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        streamed = bool(request.body.get("stream"))
+        only = {**_choice(request.chat, streamed, text), "finish_reason": finish, **(choice or {})}
+        whole: dict[str, object] = {"choices": [only], **(body or {})}
+        if not streamed:
+            return await json_reply({**whole, **counts}, headers=headers)(request)
+        counted = counts and (request.body.get("stream_options") or {}).get("include_usage")
+        last = [{"choices": [], **counts}] if counted else []
+        return await stream([whole, *last, "[DONE]"], headers=headers)(request)
+
+    return reply
+
+
+def _choice(chat: bool, streamed: bool, text: str) -> dict[str, Any]:
+    if not chat:
+        return {"index": 0, "text": text}
+    return {"index": 0, "delta" if streamed else "message": {"role": "assistant", "content": text}}
+
+
+def tool_call(name: str, arguments: str | Mapping[str, Any]) -> Reply:
+    """Answer a chat with one tool call.
+
+    Arguments that are a text are sent unchanged, valid JSON or not.
+    """
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    call = {
+        "index": 0,
+        "id": "1",
+        "type": "function",
+        "function": {"name": name, "arguments": text},
+    }
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        part = "delta" if request.body.get("stream") else "message"
+        return await answer("", finish="tool_calls", choice={part: message})(request)
+
+    return reply
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenLogprob:
+    """One token of an answer with its log-probability, and the likeliest tokens at its position."""
+
+    text: str
+    logprob: float
+    top: Mapping[str, float] = field(default_factory=dict)
+
+
+def logprobs(tokens: Sequence[TokenLogprob]) -> Reply:
+    """Answer with these tokens and their log-probabilities, in the form of the route."""
+    text = "".join(token.text for token in tokens)
+    of_chat = [
+        {
+            "token": token.text,
+            "logprob": token.logprob,
+            "top_logprobs": [
+                {"token": name, "logprob": value} for name, value in token.top.items()
+            ],
+        }
+        for token in tokens
+    ]
+    of_text = {
+        "tokens": [token.text for token in tokens],
+        "token_logprobs": [token.logprob for token in tokens],
+        "top_logprobs": [dict(token.top) for token in tokens],
+    }
+
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        told = {"content": of_chat} if request.chat else of_text
+        return await answer(text, choice={"logprobs": told})(request)
+
+    return reply
+
+
+def stream(
+    events: Iterable[object] | AsyncGenerator[object],
+    *,
+    line_end: bytes = b"\n",
+    headers: Mapping[str, str] | None = None,
+) -> Reply:
+    """Send server-sent events.
+
+    Bytes are sent unchanged, a text as the data of an event, anything else as JSON. An asynchronous
+    generator may wait between its events or break the connection; it serves one request.
+    """
+
+    def written(event: object) -> bytes:
+        if isinstance(event, bytes):
+            return event
+        text = event if isinstance(event, str) else json.dumps(event)
+        return f"data: {text}".encode() + 2 * line_end
+
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        told = {"Content-Type": "text/event-stream", **(headers or {})}
+        response = web.StreamResponse(headers=told)
+        await response.prepare(request.http)
+        async with aclosing(
+            events if isinstance(events, AsyncGenerator) else _each(events)
+        ) as each:
+            async for event in each:
+                await response.write(written(event))
+        await response.write_eof()
+        return response
+
+    return reply
+
+
+async def _each(events: Iterable[object]) -> AsyncGenerator[object]:
+    for event in events:
+        yield event
+
+
+# Other whole responses
+
+
+def json_reply(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
+    """Send a JSON body unchanged."""
+    return raw(json.dumps(body).encode(), status, content_type=JSON, headers=headers)
+
+
+def raw(
+    body: bytes = b"",
+    status: int = 200,
+    *,
+    content_type: str = JSON,
+    headers: Mapping[str, str] | None = None,
+) -> Reply:
+    """Send the bytes of a body, valid JSON or not."""
+
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        return web.Response(status=status, body=body, content_type=content_type, headers=headers)
+
+    return reply
+
+
+def fail(status: int, message: str = "", headers: Mapping[str, str] | None = None) -> Reply:
+    """Refuse with an error in trtllm-serve's form; without a message the body is empty."""
+    if not message:
+        return raw(status=status, headers=headers)
+    return json_reply({"object": "error", "message": message, "code": status}, status, headers)
+
+
+def models(*names: str) -> Reply:
+    """List these models, as /v1/models does."""
+    return json_reply(
+        {"object": "list", "data": [{"id": name, "object": "model"} for name in names]}
+    )
+
+
+def version(text: str) -> Reply:
+    """Return the version of the server, as trtllm-serve's /version does."""
+    return json_reply({"version": text})
+
+
+def hand_over(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Reply:
+    """Answer with a handler of aiohttp, such as one of the simulated endpoint."""
+
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        return await handler(request.http)
+
+    return reply
+
+
+# Silence and its length
+
+
+def stall() -> Reply:
+    """Send nothing until the client hangs up or the server ends."""
+
+    async def wait(request: HttpRequest) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    return wait
+
+
+def when(event: asyncio.Event, reply: Reply) -> Reply:
+    """Wait for an event of the test before the reply."""
+
+    async def wait(request: HttpRequest) -> web.StreamResponse:
+        await event.wait()
+        return await reply(request)
+
+    return wait
+
+
+def after(delay_s: float, reply: Reply) -> Reply:
+    """Wait a time before the reply.
+
+    Use it only to test the time itself; `when` is faster and reliable.
+    """
+
+    async def wait(request: HttpRequest) -> web.StreamResponse:
+        await asyncio.sleep(delay_s)
+        return await reply(request)
+
+    return wait
+
+
+def hang_up() -> Reply:
+    """Close the connection in order instead of answering."""
+
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        if request.http.transport is not None:
+            request.http.transport.close()
+        return web.Response()
+
+    return reply
+
+
+def reset() -> Reply:
+    """Break the connection instead of answering."""
+
+    async def reply(request: HttpRequest) -> web.StreamResponse:
+        request.reset()
+        return web.Response()
+
+    return reply
+
 
 Responder = Callable[[HttpRequest], Reply | Awaitable[Reply | web.StreamResponse]]
 """A reply, or a function that picks the reply to a request; an async one may return a response."""

@@ -21,8 +21,9 @@ from serve_eval import cases
 from serve_eval.datasets.known import GPQA_PASSWORD
 from serve_eval.plugins import registry
 from serve_eval.schema import Spec
+from serve_eval.tasks._mmmu import SUBJECTS
 from serve_eval.tasks.longbench_v1 import CHINESE, SETS
-from serve_eval.tasks.mmmu import ROWS, SUBJECTS
+from serve_eval.tasks.mmmu import ROWS
 from tests.datasets.videos import write_video
 from tests.tasks.made_suites import write_bfcl, write_instruction_sets
 

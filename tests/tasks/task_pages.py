@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
-from tests.tasks.mistakes import ROOT, Mistake, blame, check_files
+from tests.tasks.task_rows import ROOT, Mistake, blame, check_files
 
 
 def main() -> None:

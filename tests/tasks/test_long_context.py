@@ -23,6 +23,9 @@ from serve_eval.tasks import (
     passkey_retrieval_64k,
     passkey_retrieval_128k,
 )
+from serve_eval.tasks._passkey import NOISE as PASSKEY_LINES_NOISE
+from serve_eval.tasks._passkey import NOISE as PASSKEY_NOISE
+from serve_eval.tasks._passkey import keys
 from serve_eval.tasks._ruler_ingredients import (
     CLOSE,
     MOST_COUNTS,
@@ -31,9 +34,6 @@ from serve_eval.tasks._ruler_ingredients import (
     find_size,
 )
 from serve_eval.tasks.long_context import SUBJECT, task
-from serve_eval.tasks.passkey_lines import NOISE as PASSKEY_LINES_NOISE
-from serve_eval.tasks.passkey_lines import NOISE as PASSKEY_NOISE
-from serve_eval.tasks.passkey_lines import keys
 
 QUICK = {"lengths": [2048, 4096], "samples_per_cell": 2}
 

@@ -24,7 +24,8 @@ from serve_eval.schema import (
     TextPart,
 )
 from serve_eval.tasks import mmmu
-from serve_eval.tasks.mmmu import SUBJECTS, task
+from serve_eval.tasks._mmmu import SUBJECTS
+from serve_eval.tasks.mmmu import task
 from serve_eval.tasks.mmmu_pro import task as mmmu_pro_task
 from serve_eval.tasks.ocrbench import contains
 from serve_eval.tasks.ocrbench import task as ocrbench_task

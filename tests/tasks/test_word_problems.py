@@ -34,9 +34,10 @@ from serve_eval.tasks import (
     passkey_short,
     word_problems_perplexity,
 )
+from serve_eval.tasks._gsm8k import score
+from serve_eval.tasks._gsm8k import shots as drawn
 from serve_eval.tasks._samples import shuffle
-from serve_eval.tasks.gsm8k import LAST_LINE_STOP, score, task
-from serve_eval.tasks.gsm8k import shots as drawn
+from serve_eval.tasks.gsm8k import LAST_LINE_STOP, task
 from serve_eval.tasks.perplexity import task as perplexity_task
 from serve_eval.tasks.word_problems import OFF_BY
 from serve_eval.tasks.word_problems import task as word_problems_task

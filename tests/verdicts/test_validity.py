@@ -1,26 +1,53 @@
-"""Test which results may be judged, alone or together, and their exit code."""
+"""Test which results may be judged, and answers below their reference.
+
+Scores are in memory or in the files of a reference.
+"""
 
 from __future__ import annotations
 
+import math
+import random
+from array import array
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import (
+    AccuracySpec,
+    Dataset,
     EarlyStop,
     Hypothesis,
     Metric,
     Outcome,
     PairedComparison,
+    Reference,
+    ReferenceRuns,
+    Sample,
     TaskResult,
     Verdict,
     VerdictOutcome,
 )
+from serve_eval.stats.intervals import subtract, wilson
 from serve_eval.stats.multiplicity import holm
+from serve_eval.verdicts import reference_samples
+from serve_eval.verdicts.below_reference import (
+    GRADED,
+    LEAST,
+    RIGHT,
+    estimate_expected,
+    of_reference,
+)
 from serve_eval.verdicts.exit_code import exit_code
 from serve_eval.verdicts.many_tests import correct
+from serve_eval.verdicts.reference_noise import describe_few, find_interval, hold_n
+from serve_eval.verdicts.reference_samples import LEVELS, SampleScores
+from serve_eval.verdicts.rules.classic import judge
 from serve_eval.verdicts.validity import objections, remarks
 
 RESULT = TaskResult(
@@ -235,3 +262,236 @@ def test_the_first_that_holds(outcomes: list[str], code: int, strict: int) -> No
     ]
     assert exit_code(verdicts) == code
     assert exit_code(verdicts, strict=True) == strict
+
+
+NAN = math.nan
+FILLED = [1.0] * LEAST
+"""Prompts that every run had right, enough for the rule to judge."""
+
+
+@pytest.mark.parametrize(
+    ("of_runs", "score", "bad"),
+    [
+        ([1, 1, 1], 1.0, False),
+        ([1, 1, 1], 0.0, True),
+        ([1, 1, 0], 0.0, True),
+        ([1, 0, 0], 0.0, None),
+        ([1, 0], 0.0, None),  # as often wrong as right
+        ([0, 0, 0], 0.0, None),
+        ([0, 0, 0], 1.0, None),
+        ([1, NAN, 1], 0.0, None),
+    ],
+)
+def test_of_right_and_wrong_answers_only_prompts_that_most_runs_had_right_are_looked_at(
+    of_runs: list[float], score: float, bad: bool | None
+) -> None:
+    found = estimate_expected(
+        [[one, *FILLED] for one in of_runs], lo=0.0, hi=1.0, higher_is_better=True
+    )
+    assert found is not None
+    assert found.bad(0, score) is bad
+    assert found.counted == RIGHT
+
+
+@pytest.mark.parametrize(
+    ("of_runs", "score", "bad"),
+    [
+        ([0.6, 0.6, 0.6], 0.6, False),
+        ([0.6, 0.6, 0.6], 0.59, True),
+        ([0.6, 0.6, 0.6], 0.6 - 0.5 / LEVELS, False),  # this close to a stored score is equal
+        ([0.5, 0.7], 0.41, False),  # 0.6 less the 0.2 by which they differ
+        ([0.5, 0.7], 0.39, True),
+        ([0.0, 0.1], 0.0, None),  # no score is that low
+        ([0.0, 0.0], 0.0, None),
+    ],
+)
+def test_a_graded_answer_is_bad_below_the_mean_by_more_than_the_runs_differ(
+    of_runs: list[float], score: float, bad: bool | None
+) -> None:
+    found = estimate_expected(
+        [[one, 0.5, *FILLED] for one in of_runs], lo=0.0, hi=1.0, higher_is_better=True
+    )
+    assert found is not None
+    assert found.bad(0, score) is bad
+    assert found.counted == GRADED
+
+
+def test_where_lower_is_better_higher_scores_are_bad() -> None:
+    found = estimate_expected([[3.0] * LEAST], lo=None, hi=None, higher_is_better=False)
+    assert found is not None
+    assert (found.bad(0, 2.9), found.bad(0, 3.0), found.bad(0, 3.1)) == (False, False, True)
+    rates = estimate_expected([[0.0] * LEAST], lo=0.0, hi=1.0, higher_is_better=False)
+    assert rates is not None
+    assert (rates.bad(0, 0.0), rates.bad(0, 1.0), rates.counted) == (False, True, RIGHT)
+
+
+def test_too_few_prompts_to_look_at_are_none() -> None:
+    assert (
+        estimate_expected(
+            [[1.0] * (LEAST - 1) + [0.0] * 500], lo=0.0, hi=1.0, higher_is_better=True
+        )
+        is None
+    )
+    assert estimate_expected([[]], lo=0.0, hi=1.0, higher_is_better=True) is None
+    assert estimate_expected([], lo=0.0, hi=1.0, higher_is_better=True) is None
+
+
+@given(
+    st.lists(st.tuples(*[st.sampled_from([0.0, 0.5, 1.0])] * 3), min_size=30, max_size=60),
+    st.integers(1, 3),
+)
+def test_one_by_one_and_all_at_once_agree_also_of_repeats(
+    rows: list[tuple[float, ...]], repeats: int
+) -> None:
+    found = estimate_expected(list(zip(*rows, strict=True)), lo=0.0, hi=1.0, higher_is_better=True)
+    if found is None:
+        return
+    n = repeats * len(rows)
+    places = random.Random(n).sample(range(n), n)
+    scores = numpy.array([place % 3 / 2 for place in places])
+    bad, kept = found.among(places, scores)
+    one_by_one = {
+        i: told
+        for i, place in enumerate(places)
+        if (told := found.bad(place, scores[i])) is not None
+    }
+    assert dict(zip(kept.tolist(), bad.tolist(), strict=True)) == one_by_one
+    assert len(kept) == found.count_looks(n)
+
+
+def _registered(
+    folder: Path, samples: Sequence[Sample], runs: Sequence[Sequence[float]]
+) -> Reference:
+    keys = b"".join(sample_key(sample) for sample in samples)
+    stored = SampleScores(
+        task="t", lo=0.0, hi=1.0, keys=keys, runs=tuple(array("d", run) for run in runs)
+    )
+    digest = reference_samples.write(folder / "t.json", stored)
+    of_runs = ReferenceRuns(
+        values=(80.0,), n=len(samples), sigma=40.0, samples="t.json", sha256=digest
+    )
+    return Reference(
+        task="t",
+        model="m",
+        spec=AccuracySpec(),
+        value=80.0,
+        runs=of_runs,
+        file=str(folder / "t.yaml"),
+        line=1,
+    )
+
+
+def test_a_subset_in_another_order_is_read_out_of_the_references_file(tmp_path: Path) -> None:
+    samples = [Sample(id=str(i), prompt=f"{i}?", target="1") for i in range(60)]
+    reference = _registered(tmp_path, samples, [[float(i >= 10) for i in range(60)]] * 3)
+    asked = Dataset(samples=samples[49:4:-1], files=(), total=60)
+    found = of_reference(Metric(), asked, reference)
+    assert found is not None
+    # samples 49 and 5
+    assert (found.bad(0, 0.0), found.bad(len(asked.samples) - 1, 0.0)) == (True, None)
+    assert found.count_looks(len(asked.samples)) == 40
+    assert found.group(0) == 3
+    unknown = Dataset(
+        samples=[*samples, Sample(id="new", prompt="?", target="1")], files=(), total=61
+    )
+    assert of_reference(Metric(), unknown, reference) is None
+    assert of_reference(Metric(), asked, replace(reference, runs=None)) is None
+    assert of_reference(Metric(), asked, None) is None
+    (tmp_path / "t.json").unlink()
+    assert of_reference(Metric(), asked, reference) is None
+
+
+def _reference(value: float, n: int | None) -> Reference:
+    runs = None
+    if n is not None:
+        runs = ReferenceRuns(values=(value,), n=n, sigma=0.0, samples="s.json", sha256="0")
+    return Reference(task="t", model="m", spec=AccuracySpec(), value=value, runs=runs)
+
+
+def _result(right: int, planned: int) -> TaskResult:
+    value = 100.0 * right / planned
+    low, high = wilson(right, planned, 0.05)
+    return TaskResult(
+        task="t",
+        metric=Metric(name="accuracy"),
+        planned=planned,
+        scored=planned,
+        failed=0,
+        value=value,
+        bounds=(value, value),
+        outcomes={},
+        failures={},
+        truncated=0,
+        stopped_in_reasoning=0,
+        parts={},
+        breakdown={},
+        interval=(100.0 * low, 100.0 * high),
+    )
+
+
+def test_a_sound_endpoint_does_not_fail_a_reference_of_ten_samples() -> None:
+    reference = _reference(90.0, 10)
+    held, notes = hold_n(Hypothesis(num_samples=500), reference, 500)
+    assert judge(_result(419, 500), reference, held).outcome is VerdictOutcome.PASS
+    assert held.num_samples == 10
+    assert notes == (
+        "the reference has 10 of these 500 samples: its own value is uncertain by ±31.0 points,"
+        " and the run is judged with n = 10",
+    )
+    # What the smaller number can show still fails.
+    assert judge(_result(200, 500), reference, held).outcome is VerdictOutcome.FAIL
+
+
+@pytest.mark.parametrize("n", [None, 4104, 4096, 14042])
+def test_a_reference_of_all_samples_or_of_an_unknown_number_changes_nothing(n: int | None) -> None:
+    given = Hypothesis(num_samples=4096)
+    assert hold_n(given, _reference(70.0, n), 4104) == (given, ())
+
+
+@given(st.integers(1, 10**5), st.integers(1, 10**5), st.floats(0.1, 50.0, allow_subnormal=False))
+def test_the_smaller_number_errs_towards_pass(asked: int, known: int, sigma: float) -> None:
+    held, _ = hold_n(Hypothesis(num_samples=asked, sigma=sigma), _reference(50.0, known), asked)
+    assert held.num_samples is not None
+    exact = math.sqrt(sigma**2 / asked + sigma**2 / known)
+    assert math.sqrt(2.0 * sigma**2 / held.num_samples) >= exact * (1.0 - 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("a", "n", "b", "m", "low", "high"),
+    [  # Newcombe 1998, table II, method 10
+        (56, 70, 48, 80, 0.0524, 0.3339),
+        (9, 10, 3, 10, 0.1705, 0.8090),
+        (10, 10, 0, 20, 0.6791, 1.0),
+        (10, 10, 0, 10, 0.6075, 1.0),
+    ],
+)
+def test_the_interval_of_a_difference_is_that_of_the_published_examples(
+    a: int, n: int, b: int, m: int, low: float, high: float
+) -> None:
+    found = subtract(a / n, wilson(a, n, 0.05), b / m, wilson(b, m, 0.05))
+    assert found == pytest.approx((low, high), abs=5e-5)
+
+
+def test_a_constant_is_exact_and_a_reference_of_few_samples_widens_the_interval() -> None:
+    run = _result(419, 500)
+    assert run.value is not None
+    assert run.interval is not None
+    assert find_interval(run, _reference(90.0, None)) is None
+    exact = subtract(run.value, run.interval, 90.0, None)
+    assert exact == (run.interval[0] - 90.0, run.interval[1] - 90.0)
+    ends = find_interval(run, _reference(90.0, 10))
+    assert ends == pytest.approx((59.6, 98.2), abs=0.1)
+    low, high = subtract(run.value, run.interval, 90.0, ends)
+    assert low < exact[0]
+    assert high > 0.0  # no drop is proven
+    # A reference of more prompts than the run's is that of the run's own.
+    assert find_interval(run, _reference(90.0, 5000)) == find_interval(run, _reference(90.0, 500))
+
+
+def test_a_warning_names_the_drop_that_few_samples_detect() -> None:
+    said = describe_few(10, 500, Hypothesis(num_samples=500))
+    assert said == "10 of 500 samples: detects only drops of 55.6 points or more"
+    strict = Hypothesis(num_samples=20, sigma=0.0, alpha=0.5)
+    assert describe_few(5, 20, strict) == "5 of 20 samples"
+    assert describe_few(500, 500, Hypothesis()) is None
+    assert describe_few(3, None, Hypothesis()) is None

@@ -28,7 +28,7 @@ import msgspec
 from tests.stats.calibrate_siblings import interval
 from tests.vllm.deployments import Deployments
 from tests.vllm.fault_table import commands
-from tests.vllm.fault_table.system import PAIR, Stage, System
+from tests.vllm.fault_table.commands import PAIR, Stage, System
 
 COMMANDS = 100
 COMPARE, ATTRIBUTE = "compare", "attribute"

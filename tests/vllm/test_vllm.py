@@ -29,9 +29,8 @@ from tests.peers.conftest import MODEL, WAYS, Ours, evaluated, smoke_rows
 from tests.peers.peers import LACKS, NOT_OF_THIS_MODEL, Peer
 from tests.vllm.conftest import TABLE, address, skipping
 from tests.vllm.deployments import PYTHON, Deployments, NoKernelError, aggregated, read_counter
-from tests.vllm.fault_table.commands import CAUSES, COMMANDS
+from tests.vllm.fault_table.commands import CAUSES, COMMANDS, Stage, System
 from tests.vllm.fault_table.faults import FAULTS, MANY, count_answers
-from tests.vllm.fault_table.system import Stage, System
 from tests.vllm.faulty_transfer import choose_one_in, foreign_blocks, orchestrated
 from tests.vllm.measured import attribute, compare, verify
 

@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.wheel.environments import Environment, Failed, build
-from tests.wheel.steps import Steps
+from tests.wheel.steps import Environment, Failed, Steps, build
 from tests.wheel.watching import Hiding, copy_watch, hide
 
 ROOT = Path(__file__).resolve().parents[2]

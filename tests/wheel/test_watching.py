@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.wheel.environments import Failed, expect
+from tests.wheel.steps import Failed, expect
 from tests.wheel.watching import (
     Hiding,
     build_variables,

@@ -28,7 +28,7 @@ from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_un
 from serve_eval.checks.session import TEMPLATE_TOKENS, Check, CheckSession, require_answer
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format.answer import CLOSE, OPEN, split_thinking
-from serve_eval.tasks.passkey_lines import HEAD, NOISE, context
+from serve_eval.tasks._passkey import HEAD, NOISE, context
 
 QUESTIONS, ENOUGH = 20, 16
 """Number of questions, and of right answers that suffice. A model that is right with probability

@@ -11,7 +11,7 @@ from serve_eval.checks.kinds.quality import lines_of, tokens_per_line
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import ALIVE_TOKENS, Check, CheckSession, require_answer
 from serve_eval.evaluation.capabilities import read_context
-from serve_eval.tasks.passkey_lines import NOISE
+from serve_eval.tasks._passkey import NOISE
 
 IDS = list(range(100, 108))
 """Token ids that are small enough for every vocabulary."""

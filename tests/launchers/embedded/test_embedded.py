@@ -1,8 +1,9 @@
-"""Test the launcher of the embedded model: it starts like others and leaves nothing behind."""
+"""Test the launcher of the embedded model, and the model by its parts."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import stat
@@ -13,13 +14,23 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.launchers import embedded
+from serve_eval.launchers._embedded.damage import Damage
+from serve_eval.launchers._embedded.model import TILE, Model, read
+from serve_eval.launchers._embedded.server import create_app
+from serve_eval.launchers._embedded.tokenizer import Tokenizer
+from serve_eval.launchers._http.server import serve_app
 from serve_eval.plugins import registry
+from serve_eval.protocol import chat_template
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.cli.command import environment, serve_eval
+from tests.launchers.embedded import tiny
 from tests.launchers.machine import gone, wait_until_gone
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -192,3 +203,228 @@ def test_serve_holds_it_until_it_is_asked_to_end(folder: Path, tmp_path: Path) -
         assert holder.wait(timeout=30) == 0
     with pytest.raises(aiohttp.ClientConnectionError):
         asyncio.run(ask(Endpoint(base_url=base_url), "embedded"))
+
+
+LINEAR = "model.layers.1.mlp.down_proj.weight"
+
+
+def test_both_types_are_read_as_they_are(tmp_path: Path) -> None:
+    exact = {
+        "a": np.array([[1.5, -2.25], [0.0, 3.0e-5]], dtype=np.float32),
+        "b": np.ones(3, dtype=np.float32),
+    }
+    tiny.write_safetensors(tmp_path / "model.safetensors", exact)
+    found = read(tmp_path)
+    assert all(np.array_equal(found[name], exact[name]) for name in exact)
+    tiny.write_safetensors(tmp_path / "model.safetensors", exact, "BF16")
+    found = read(tmp_path)
+    assert found["a"].dtype == np.float32
+    assert found["a"] == pytest.approx(exact["a"], rel=2**-7)
+    assert np.array_equal(found["b"], exact["b"])
+
+
+def test_another_type_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    tiny.write_safetensors(path, {"a": np.ones(2, dtype=np.float32)})
+    path.write_bytes(path.read_bytes().replace(b'"F32"', b'"F64"'))
+    with pytest.raises(ValueError, match="a is F64; only BF16 and F32 are supported"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "levels", "group"),
+    [("int8", 255, 64), ("int4", 15, 64), ("int4-g32", 15, 32), ("int3", 7, 64)],
+)
+def test_damage_leaves_so_many_evenly_spaced_values_per_row_or_group(
+    tmp_path: Path, damage: Damage, levels: int, group: int
+) -> None:
+    weight = np.random.default_rng(0).normal(size=(40, 64)).astype(np.float32)
+    weight[3] = 0
+    tiny.write_safetensors(
+        tmp_path / "model.safetensors", {LINEAR: weight, "model.embed_tokens.weight": weight}
+    )
+    found = read(tmp_path, damage)
+    assert np.array_equal(found["model.embed_tokens.weight"], weight)
+    for before, after in zip(
+        weight.reshape(-1, group), found[LINEAR].reshape(-1, group), strict=True
+    ):
+        scale = np.abs(before).max() / (levels // 2)
+        assert len(np.unique(after)) <= levels
+        assert np.abs(after - before).max() <= scale / 2 * 1.001
+        if scale:
+            assert after / scale == pytest.approx(np.rint(after / scale), abs=1e-3)
+            assert np.abs(after).max() == pytest.approx(np.abs(before).max())
+    assert not found[LINEAR][3].any()
+
+
+def test_fewer_bits_do_more_damage(folder: Path) -> None:
+    whole = read(folder)[LINEAR]
+    kinds: list[Damage] = ["none", "int8", "int4", "int3"]
+    errors = [float(np.square(read(folder, kind)[LINEAR] - whole).mean()) for kind in kinds]
+    assert errors[0] == 0
+    assert errors == sorted(errors)
+    assert errors[3] > 4 * errors[2] > 100 * errors[1]
+
+
+@pytest.fixture(scope="module")
+def merging(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """Return the tiny model's tokenizer with some merges, in order of priority."""
+    content = json.loads((folder / "tokenizer.json").read_text())
+    merges = [["h", "e"], ["Ġ", "h"], ["l", "l"], ["he", "ll"], ["1", "2"], ["Ġ", "Ġ"], ["'", "s"]]
+    vocab = content["model"]["vocab"]
+    for merge in merges:
+        vocab["".join(merge)] = len(vocab)
+    content["model"]["merges"] = merges
+    path = tmp_path_factory.mktemp("merging") / "tokenizer.json"
+    path.write_text(json.dumps(content))
+    return Tokenizer(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("hello", ["hell", "o"]),
+        (" hello", [" ", "hell", "o"]),  # "he" is merged before the blank could be
+        ("hi h", ["h", "i", " h"]),
+        ("12", ["1", "2"]),  # every digit is a token, although there is a merge
+        ("a   b", ["a", "  ", " ", "b"]),
+        ("it's", ["i", "t", "'s"]),
+        ("<|user|>\nhell<|end|>", ["<|user|>", "\n", "hell", "<|end|>"]),
+        ("<|user", ["<", "|", "u", "s", "e", "r"]),
+        ("", []),
+    ],
+)
+def test_a_text_is_merged_as_the_list_says(
+    merging: Tokenizer, text: str, tokens: list[str]
+) -> None:
+    assert [merging.bytes_of(i).decode() for i in merging.encode(text)] == tokens
+
+
+@given(st.text())
+def test_every_text_comes_back(merging: Tokenizer, text: str) -> None:
+    ids = merging.encode(text)
+    assert b"".join(map(merging.bytes_of, ids)) == text.encode(errors="replace")
+    assert all(0 <= i < tiny.VOCABULARY + 7 for i in ids)
+
+
+ENDLESS = "{% for _ in range(90000) %}" * 3 + "{% endfor %}" * 3
+
+
+def _with(folder: Path, template: str) -> Path:
+    tiny.write(folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    return folder
+
+
+async def _chats(folder: Path, *variables: dict[str, object]) -> list[tuple[int, str]]:
+    """Return the responses to chats sent together, and check that texts are answered meanwhile."""
+
+    async def ask(
+        session: aiohttp.ClientSession, url: str, path: str, body: object
+    ) -> tuple[int, str]:
+        async with session.post(
+            url + path, json={"model": "tiny", "max_tokens": 2, **dict(body)}
+        ) as reply:  # type: ignore[call-overload]
+            return reply.status, await reply.text()
+
+    async with (
+        serve_app(create_app(folder, {"tiny": "none"})) as url,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as session,
+    ):
+        turns = [{"role": "user", "content": "Hi"}]
+        bodies = [{"messages": turns, "chat_template_kwargs": one} for one in variables]
+        chats = [
+            asyncio.create_task(ask(session, url, "/chat/completions", body)) for body in bodies
+        ]
+        assert (await ask(session, url, "/completions", {"prompt": "Hi"}))[0] == 200
+        return list(await asyncio.gather(*chats))
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        (ENDLESS, "the chat template fails: took longer than 1 s"),
+        ("{{ 'a' * 10**12 }}", "the chat template fails: MemoryError"),
+        ("{{ 'a'|center(4 * 10**7) }}", "it makes a prompt of 40000000 characters"),
+        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "maximum recursion depth"),
+        ("{{ messages.__init__.__globals__ }}", "access to attribute '__init__'"),
+        ("{{ raise_exception('no system prompt') }}", "no system prompt"),
+    ],
+)
+def test_a_template_that_never_ends_or_fails_is_a_400(
+    template: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chat_template, "RENDERING_S", 1.0 if template == ENDLESS else 20.0)
+    [(status, text)] = asyncio.run(_chats(_with(tmp_path, template), {}))
+    assert (status, said in json.loads(text)["message"]) == (400, True), text
+    assert str(tmp_path) not in text
+
+
+def test_variables_of_one_chat_are_not_those_of_the_next(tmp_path: Path) -> None:
+    folder = _with(tmp_path, "{{ raise_exception('it is ' ~ x) if x is defined else 'fine' }}")
+    answers = asyncio.run(_chats(folder, {"x": 1}, {}, {"x": 2}, {"messages": []}))
+    assert [status for status, _ in answers] == [400, 200, 400, 400]
+    assert ["it is 1" in answers[0][1], "it is 2" in answers[2][1]] == [True, True]
+
+
+def test_a_folder_whose_template_is_none_is_not_served(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the chat template fails"):
+        create_app(_with(tmp_path, "{% for"), {"tiny": "none"})
+
+
+TENSORS = tiny.tensors(0)
+
+
+def _ids(count: int, seed: int = 1) -> list[int]:
+    return [int(i) for i in np.random.default_rng(seed).integers(0, tiny.VOCABULARY, count)]
+
+
+@settings(max_examples=10)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(0, 99))
+def test_a_prompt_in_pieces_gives_what_a_plain_pass_gives(
+    model: Model, pieces: list[int], seed: int
+) -> None:
+    ids = _ids(sum(pieces), seed)
+    expected, cache, start = tiny.logits(TENSORS, ids), model.cache(1), 0
+    for size in pieces:
+        every = model.extend(ids[start : start + size], start, cache, 0, every=True)
+        assert every == pytest.approx(expected[start : start + size], abs=1e-3)
+        last = model.extend(ids[start : start + size], start, cache, 0)
+        assert last == pytest.approx(expected[start + size - 1], abs=1e-3)
+        start += size
+
+
+def test_a_step_of_sequences_of_any_lengths_gives_what_plain_passes_give(model: Model) -> None:
+    prompts = [_ids(count, count) for count in (1, 2, 63, 64, 65, 130, 260, 7, 31)]
+    cache = model.cache(len(prompts))
+    for row, ids in enumerate(prompts):
+        model.extend(ids, 0, cache, row)
+    for step in range(3):
+        lengths = [len(ids) for ids in prompts]
+        prompts = [[*ids, 5 + step] for ids in prompts]
+        found = model.step([5 + step] * len(prompts), lengths, cache)
+        for row, ids in zip(found, prompts, strict=True):
+            assert row == pytest.approx(tiny.logits(TENSORS, ids)[-1], abs=1e-3)
+
+
+def test_a_sequence_that_moves_to_another_row_goes_on_as_before(model: Model) -> None:
+    ids, cache = _ids(20), model.cache(2 * TILE)
+    model.extend(ids, 0, cache, TILE + 3)
+    model.extend(_ids(30, 2), 0, cache, 0)
+    cache.move(TILE + 3, 0, len(ids))
+    assert model.step([9], [20], cache)[0] == pytest.approx(
+        tiny.logits(TENSORS, [*ids, 9])[-1], abs=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("num_key_value_heads", 1), ("tie_word_embeddings", False), ("model_type", "gpt2")],
+)
+def test_a_model_that_is_no_such_llama_is_refused_by_name(
+    folder: Path, tmp_path: Path, name: str, value: object
+) -> None:
+    config = json.loads((folder / "config.json").read_text()) | {name: value}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=f"{name} is .*only .* is supported"):
+        Model(tmp_path)

@@ -1,4 +1,4 @@
-"""The pictures: their figures are those that they are given, and foreign text stays text."""
+"""Test the pictures, also of whole runs: their figures, their order and foreign text."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,23 +36,38 @@ from serve_eval.report.pictures import (
     draw_trend,
     make_ruler,
 )
+from serve_eval.report.pictures.chosen_pictures import draw_answers
 from serve_eval.report.pictures.distribution import find_test, trace_curve
 from serve_eval.report.pictures.picture import draw_all, shorten, shorten_all
+from serve_eval.report.samples.sample_index import DrawnAnswer, SampleIndex
+from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import (
+    Attempt,
     Degradation,
+    Failure,
+    FailureKind,
     LoadPoint,
     LoadTask,
     Metric,
+    Outcome,
     PairedComparison,
+    Response,
+    TaskReport,
     TaskResult,
+    Traffic,
+    Usage,
     Verdict,
     VerdictOutcome,
 )
+from serve_eval.schema.plan import Spec
+from serve_eval.storage.journal import Record
+from serve_eval.storage.scores import ScoreRecord, encode
+from tests.report.document.stories import HOSTILE
 
-HOSTILE = "</text></svg><script>alert(1)</script>\x1b[31m\u202e\ud800\x00 & \"' x{{1}}"
+HOSTILE_PICTURES = "</text></svg><script>alert(1)</script>\x1b[31m\u202e\ud800\x00 & \"' x{{1}}"
 T0 = datetime(2026, 10, 1, 12, tzinfo=UTC)
 RESULT = TaskResult(
-    task=HOSTILE,
+    task=HOSTILE_PICTURES,
     metric=Metric(),
     planned=4104,
     scored=4104,
@@ -65,7 +82,7 @@ RESULT = TaskResult(
     breakdown={},
 )
 VERDICT = Verdict(
-    task=HOSTILE,
+    task=HOSTILE_PICTURES,
     outcome=VerdictOutcome.FAIL,
     rule="paired",
     evaluated=66.1,
@@ -103,7 +120,7 @@ ALARM = Degradation(
     measure="value", since=900, noticed=1000, of=1339, before=0.2, after=0.6, started_s=0.0
 )
 LOAD = LoadTask(
-    task=HOSTILE,
+    task=HOSTILE_PICTURES,
     points=(
         LoadPoint(
             load=1,
@@ -123,37 +140,39 @@ LOAD = LoadTask(
     time=None,
     broken=(64,),
     failing=(),
-    words=HOSTILE,
+    words=HOSTILE_PICTURES,
 )
 POINTS = [
-    ScatterPoint(name=HOSTILE, x=70.0, y=60.0),
+    ScatterPoint(name=HOSTILE_PICTURES, x=70.0, y=60.0),
     ScatterPoint(name="b", x=50.0, y=55.0),
     ScatterPoint(name="c", x=7.0, y=7.0),
 ]
 TREND = [
     TrendPoint(at=T0 + timedelta(days=i), value=80.0 - i, verdict=verdict, alarm=i > 1)
-    for i, verdict in enumerate(("PASS", HOSTILE, "FAIL"))
+    for i, verdict in enumerate(("PASS", HOSTILE_PICTURES, "FAIL"))
 ]
 DRAWN: dict[str, Callable[[], Picture | None]] = {
     "test": lambda: draw_test(RESULT, VERDICT),
-    "change": lambda: draw_change(HOSTILE, PAIRED, Metric()),
+    "change": lambda: draw_change(HOSTILE_PICTURES, PAIRED, Metric()),
     "intervals": lambda: draw_intervals(
-        HOSTILE,
-        [IntervalRow(name=HOSTILE, value=61.3, interval=(52.1, 69.7), before=74.0)],
+        HOSTILE_PICTURES,
+        [IntervalRow(name=HOSTILE_PICTURES, value=61.3, interval=(52.1, 69.7), before=74.0)],
         Metric(),
     ),
-    "order": lambda: draw_order(HOSTILE, ["correct"] * 60 + ["wrong"] * 30 + [None] * 10, [ALARM]),
+    "order": lambda: draw_order(
+        HOSTILE_PICTURES, ["correct"] * 60 + ["wrong"] * 30 + [None] * 10, [ALARM]
+    ),
     "distribution": lambda: draw_distribution(
-        HOSTILE, {HOSTILE: [0.5, 1.0, 400.0]}, "s", {HOSTILE: 3.0}
+        HOSTILE_PICTURES, {HOSTILE_PICTURES: [0.5, 1.0, 400.0]}, "s", {HOSTILE_PICTURES: 3.0}
     ),
     "lengths": lambda: draw_lengths(
-        HOSTILE, [("correct", 4), ("wrong", 8), ("empty", 0)], "tokens"
+        HOSTILE_PICTURES, [("correct", 4), ("wrong", 8), ("empty", 0)], "tokens"
     ),
-    "boxes": lambda: draw_boxes(HOSTILE, {HOSTILE: [1.0, 2.0, 3.0]}, "points"),
-    "against": lambda: draw_against(HOSTILE, POINTS, (HOSTILE, "B")),
-    "attribute": lambda: draw_attribute(HOSTILE, POINTS, (HOSTILE, "value")),
+    "boxes": lambda: draw_boxes(HOSTILE_PICTURES, {HOSTILE_PICTURES: [1.0, 2.0, 3.0]}, "points"),
+    "against": lambda: draw_against(HOSTILE_PICTURES, POINTS, (HOSTILE_PICTURES, "B")),
+    "attribute": lambda: draw_attribute(HOSTILE_PICTURES, POINTS, (HOSTILE_PICTURES, "value")),
     "trend": lambda: draw_trend(
-        HOSTILE, TREND, "points", TrendBand(reference=80.2, threshold=78.1)
+        HOSTILE_PICTURES, TREND, "points", TrendBand(reference=80.2, threshold=78.1)
     ),
     "load": lambda: draw_load(LOAD),
 }
@@ -361,3 +380,110 @@ def test_labels_stay_different_and_short() -> None:
         "b (2)",
         "(no name)",
     ]
+
+
+def _attempt(start_s: float, failure: FailureKind | None = None) -> Attempt:
+    return Attempt(
+        start_s=start_s, end_s=start_s + 1.0, failure=failure, status=None, request_id="r"
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    lost = Failure(
+        kind=FailureKind.TIMEOUT,
+        message="",
+        attempts=(_attempt(1.0, FailureKind.TIMEOUT), _attempt(9.0, FailureKind.TIMEOUT)),
+    )
+    records = [
+        Record(
+            id="late",
+            response=Response(
+                text="ab",
+                finish_reason="stop",
+                latency_s=2.0,
+                ttft_s=0.5,
+                usage=Usage(completion_tokens=7),
+                attempts=(_attempt(5.0),),
+            ),
+        ),
+        Record(id="lost", failure=lost),
+        Record(
+            id="early",
+            response=Response(
+                text="abc", finish_reason="stop", reasoning="de", attempts=(_attempt(0.5),)
+            ),
+        ),
+    ]
+    (tmp_path / "samples").mkdir()
+    (tmp_path / "scores").mkdir()
+    lines = b"".join(msgspec.json.encode(record) + b"\n" for record in records)
+    (tmp_path / "samples/t.jsonl").write_bytes(lines)
+    score = ScoreRecord(id="late", outcome=Outcome.WRONG, value=0.0, target="x")
+    (tmp_path / "scores/t.jsonl").write_bytes(encode(score) + b"\n")
+    return tmp_path
+
+
+def test_answers_are_read_in_the_order_of_their_first_attempts(run: Path) -> None:
+    index = SampleIndex(SampleSource(run=run, task="t"))
+    assert index.drawn == [
+        DrawnAnswer(outcome=None, started_s=0.5, latency_s=0.0, characters=5),
+        DrawnAnswer(outcome=None, started_s=1.0),
+        DrawnAnswer(
+            outcome="wrong", started_s=5.0, latency_s=2.0, ttft_s=0.5, tokens=7, characters=2
+        ),
+    ]
+    assert (index.answers, index.requests) == (3, 3)
+    assert SampleIndex(SampleSource(run=run, task="none")).drawn == []
+
+
+def test_times_that_no_answer_has_and_few_answers_have_no_picture() -> None:
+    answers = [
+        DrawnAnswer(outcome="correct", started_s=float(i), latency_s=1.0, characters=3)
+        for i in range(20)
+    ]
+    drawn = [picture.title for picture in draw_answers(_task(), answers, 20)]
+    assert len(drawn) == 3
+    assert [title.rpartition(": ")[2] for title in drawn] == [
+        "outcomes in the order of starts",
+        "latency",
+        "length of answers by outcome",
+    ]
+    assert list(draw_answers(_task(), answers[:19], 19)) == []
+
+
+def _task() -> TaskReport:
+    result = TaskResult(
+        task=HOSTILE,
+        metric=Metric(),
+        planned=20,
+        scored=20,
+        failed=0,
+        truncated=0,
+        stopped_in_reasoning=0,
+        outcomes={},
+        failures={},
+        value=100.0,
+        bounds=None,
+        parts={},
+        breakdown={},
+    )
+    return TaskReport(
+        spec=Spec(name="t"),
+        version=1,
+        dataset={},
+        fingerprint={},
+        result=result,
+        traffic=Traffic(
+            attempts=20,
+            retries={},
+            not_streamed=0,
+            latency_s={},
+            ttft_s={},
+            tpot_s={},
+            prompt_tokens=0,
+            completion_tokens=0,
+        ),
+        reference=None,
+        verdict=Verdict(task="t", outcome=VerdictOutcome.PASS, rule="none", evaluated=100.0),
+    )

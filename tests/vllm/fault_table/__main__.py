@@ -15,9 +15,8 @@ from pathlib import Path
 from tests.vllm.deployments import Deployments
 from tests.vllm.fault_table import trials as kept
 from tests.vllm.fault_table import trials as table
-from tests.vllm.fault_table.commands import COMMANDS
+from tests.vllm.fault_table.commands import COMMANDS, Stage
 from tests.vllm.fault_table.faults import FAULTS, SOUND, Fault
-from tests.vllm.fault_table.system import Stage
 from tests.vllm.fault_table.trials import is_done, run_trial
 
 TRIALS = 10

@@ -17,7 +17,7 @@ from serve_eval.launchers._vllm.deployment import VllmSide
 from serve_eval.schema import Spec
 from tests.vllm.conftest import SIDE_PORT
 from tests.vllm.deployments import PYTHON, aggregated, decoding, disaggregated
-from tests.vllm.fault_table.system import IN_FLIGHT, Stage, System
+from tests.vllm.fault_table.commands import IN_FLIGHT, Stage, System
 from tests.vllm.faulty_transfer import (
     Chosen,
     Damage,

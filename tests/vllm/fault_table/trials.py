@@ -14,8 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.vllm.fault_table.commands import CAUSES, COMMANDS, USAGE
-from tests.vllm.fault_table.system import System
+from tests.vllm.fault_table.commands import CAUSES, COMMANDS, USAGE, System
 
 
 def is_done(top: Path, name: str, trial: int, commands: Collection[str]) -> bool:

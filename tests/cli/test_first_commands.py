@@ -1,4 +1,4 @@
-"""Test what serve-eval setup doctor finds on this machine and on others."""
+"""Test the first commands of a user: `setup doctor` and the demo."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from serve_eval.workflows import doctor as findings
+from serve_eval.workflows.demo import acts
 from serve_eval.workflows.doctor import EXTRAS, FILES, PROGRAMS
 from tests.cli.command import serve_eval
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -86,3 +87,19 @@ def test_too_few_open_files_come_first_with_their_fix_and_fail_in_ci(tmp_path: P
     assert any(line.startswith(" why      open files: at most 1,000: a run has") for line in lines)
     assert any(line.startswith(" fix      open files: ulimit -Hn 4096") for line in lines)
     assert 'failures="1"' in junit.read_text()
+
+
+@pytest.mark.slow
+def test_every_act_of_the_demo_ends_as_expected_and_leaves_a_page(tmp_path: Path) -> None:
+    done = serve_eval("setup", "demo", "-o", tmp_path / "demo")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for act in acts():
+        folder = tmp_path / "demo" / act.name
+        (task,) = json.loads((folder / "report.json").read_text())["tasks"]
+        assert task["result"]["scored"] == 500
+        assert f"<title>run: {task['verdict']['outcome']} " in (folder / "report.html").read_text()
+    (seen,) = json.loads((tmp_path / "demo/int4-g32/report.json").read_text())["tasks"]
+    assert (seen["verdict"]["outcome"], seen["verdict"]["rule"]) == ("FAIL", "paired")
+    (power,) = json.loads((tmp_path / "demo/int4-g32-classic/report.json").read_text())["tasks"]
+    assert (power["verdict"]["outcome"], power["verdict"]["rule"]) == ("PASS", "classic")
+    assert power["verdict"]["paired"]["finding"] == "FAIL"

@@ -1,0 +1,166 @@
+"""Hide a number in a text, as TensorRT-LLM's suite and InfiniteBench do."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from serve_eval.errors import PlanError
+from serve_eval.plugins.setting import Setting
+from serve_eval.schema import (
+    DataRoots,
+    Dataset,
+    Hypothesis,
+    Metric,
+    Response,
+    Sample,
+    SamplingParams,
+    Score,
+    Task,
+)
+from serve_eval.scorers.passkey import first_digits
+from serve_eval.tasks._samples import NumSamples, RandomSeed
+
+NOISE = (
+    "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n"
+)
+HEAD = (
+    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize it. "
+    "I will quiz you about the important information.\n\n"
+)
+TAIL = "\n\nWhat is the pass key?\n\nThe pass key is"
+PER_DEPTH = 5
+SUITE_SAMPLES = 20
+
+Depths = Literal["first", "all"]
+
+
+def keys(count: int, seed: int) -> list[str]:
+    """Return the first pass keys: five digits each, drawn digit by digit from one generator."""
+    rng = random.Random(seed)
+    return ["".join(str(rng.randint(0, 9)) for _ in range(5)) for _ in range(count)]
+
+
+def context(key: str, depth: int, lines: int) -> str:
+    """Return `lines` lines of noise with the key after the first `depth` of them."""
+    needle = f"The pass key is {key}. Remember it. {key} is the pass key.\n"
+    return NOISE * depth + needle + NOISE * (lines - depth)
+
+
+def choose(total: int, wanted: int, depths: Depths) -> Sequence[int]:
+    """Return the samples to ask: the first ones, or ones spread evenly from first to last."""
+    if depths == "first" or wanted == 1:
+        return range(wanted)
+    return [round(i * (total - 1) / (wanted - 1)) for i in range(wanted)]
+
+
+def passkey_task(name: str, *, lines: int, step: int, max_input: int) -> Callable[..., Task]:
+    """Return the function `task` for texts of one length.
+
+    A text has `lines` lines of noise. There is a key position every `step` lines. `max_input` is
+    the maximum number of prompt tokens in the suite.
+    """
+    places = [depth for depth in range(0, lines + 1, step) for _ in range(PER_DEPTH)]
+
+    def task(
+        *,
+        num_samples: NumSamples = SUITE_SAMPLES,
+        depths: Annotated[
+            Depths,
+            Setting(
+                "Depths of the keys: the first ones, as TensorRT-LLM's suite, or all, spread "
+                "evenly over the text."
+            ),
+        ] = "first",
+        random_seed: RandomSeed = 0,
+    ) -> Task:
+        """Return the task with its options.
+
+        The suite asks the first 20 of 295 samples, whose keys are all in the first 6 % of the text.
+        `depths` "all" spreads `num_samples` over the whole text. Raises PlanError for options out
+        of range.
+        """
+        if not 1 <= num_samples <= len(places):
+            raise PlanError(f"{name}: num_samples must be 1 to {len(places)}")
+
+        def load(roots: DataRoots, wanted: int) -> Dataset:
+            hidden = keys(len(places), random_seed)
+            samples = [
+                Sample(
+                    id=f"{i}",
+                    prompt=HEAD + context(hidden[i], places[i], lines) + TAIL,
+                    target=hidden[i],
+                    metadata={"depth": f"{100 * places[i] / lines:.1f} %"},
+                )
+                for i in choose(len(places), min(wanted, len(places)), depths)
+            ]
+            return Dataset(samples=samples, files=(), total=len(places))
+
+        return Task(
+            name=name,
+            version=1,
+            reference_file=name,
+            metric=Metric(),
+            hypothesis=Hypothesis(num_samples=num_samples, sigma=0.0, alpha=0.5),
+            sampling=SamplingParams(max_tokens=6),
+            protocol={
+                "depths": depths,
+                "random_seed": random_seed,
+            },
+            load=load,
+            score=score,
+            answers=_answers,
+            breakdown=by_depth,
+            context_tokens=max_input,
+            scoring="inline",
+        )
+
+    return task
+
+
+def score(sample: Sample, response: Response) -> Score:
+    """Return 1 if the first digits of the answer are the key."""
+    return first_digits(response.text, sample.target)
+
+
+def _answers(sample: Sample) -> tuple[str, str]:
+    return f" {sample.target}.", f" {(int(sample.target) + 1) % 100000:05}."
+
+
+def by_depth(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
+    """Return the accuracy in percent by the depth of the key."""
+    by_depth: dict[str, list[float]] = defaultdict(list)
+    for sample, value in scored:
+        by_depth[sample.metadata["depth"]].append(value)
+    return {
+        "depth": {
+            d: {"value": 100.0 * sum(v) / len(v), "scored": len(v)} for d, v in by_depth.items()
+        }
+    }
+
+
+FILLER = (
+    "The grass is green.", "The sky is blue.", "The sun is yellow.", "Here we go.",
+    "There and back again.", "The road is long.", "The river is wide.", "The wind is cold.",
+    "The night is dark.", "The bread is warm.",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """A prompt and the five-digit number that it hides."""
+
+    prompt: str
+    key: int
+
+
+def hide_key(rng: random.Random, *, sentences: int, depth: float) -> Hidden:
+    """Hide a key in filler after the share `depth` of the sentences (0: at the start)."""
+    key = rng.randint(10000, 99999)
+    filler = [rng.choice(FILLER) for _ in range(sentences)]
+    at = round(depth * sentences)
+    told = f"The pass key is {key}. Remember it. {key} is the pass key."
+    return Hidden(" ".join([*filler[:at], told, *filler[at:], "What is the pass key?"]), key)
