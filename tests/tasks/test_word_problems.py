@@ -34,10 +34,10 @@ from serve_eval.tasks import (
     passkey_short,
     word_problems_perplexity,
 )
-from serve_eval.tasks._gsm8k import score
+from serve_eval.tasks._gsm8k import STOP, score
 from serve_eval.tasks._gsm8k import shots as drawn
 from serve_eval.tasks._samples import shuffle
-from serve_eval.tasks.gsm8k import LAST_LINE_STOP, task
+from serve_eval.tasks.gsm8k import task
 from serve_eval.tasks.perplexity import task as perplexity_task
 from serve_eval.tasks.word_problems import OFF_BY
 from serve_eval.tasks.word_problems import task as word_problems_task
@@ -260,11 +260,7 @@ def test_both_names_are_one_protocol_under_two_references() -> None:
     assert one.protocol == other.protocol
     assert (one.reference_file, other.reference_file) == ("gsm8k_inferencemax", "gsm8k_inferencex")
     assert (one.sampling.max_tokens, one.sampling.stop) == (12288, ())
-    assert (
-        gsm8k_inferencemax.task(suite_exact=True).sampling.stop
-        == LAST_LINE_STOP
-        == ("</s>", "<|im_end|>")
-    )
+    assert gsm8k_inferencemax.task(suite_exact=True).sampling.stop == STOP == ("</s>", "<|im_end|>")
     with pytest.raises(PlanError, match="apply_chat_template"):
         gsm8k_inferencex.task(apply_chat_template=False)
 
