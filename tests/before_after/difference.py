@@ -38,6 +38,7 @@ MASKED = {
     "start_s": "moment",
     "end_s": "moment",
     "rows/*/time_s": "duration of a check of smoke",
+    "out/tables/*/rows/*/2": "the same in a table of a document",
     "seconds": "duration of smoke",
     "results_<time>.json/start_time": "moment, in an export",
     "results_<time>.json/end_time": "moment, in an export",
@@ -71,9 +72,11 @@ _TEXTS = (
         re.compile(r'(created\\*": ?)\d+'),
         r"\1<time>",
     ),  # within an answer that a message quotes
+    (re.compile(r"\b[\d,]+\.?\d*(/s\b| answers per second)"), "<rate>"),
+    (re.compile(r"[^\s\"]*/bin/python\S*(?= -P|$)"), "<python>"),
     (re.compile(r"(scored again at )[\dT:+-]+"), r"\1<time>"),
     (re.compile(r"\b(lie) \d+ s (apart)"), r"\1 <time> \2"),
-    (re.compile(r"\b(after|in|p50|p90|p99|max) \d+\.?\d* (s|ms)\b"), r"\1 <time> \2"),
+    (re.compile(r"\b\d+\.?\d* (s|ms|minutes|times as long)\b"), r"<time> \1"),
 )
 """Parts of texts that may differ."""
 

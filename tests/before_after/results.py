@@ -152,7 +152,7 @@ STEPS = (
         "verdict by another rule",
         ("judge", "fine", "--verdict", "paired", "--references-dir", "refs", "--json"),
     ),
-    Old("judge", "--rescore", ("judge", "--rescore", "fine", "--json")),
+    Old("rescore", ("judge", "--rescore", "fine", "--json")),
     Old(
         "rescore with another option",
         ("judge", "--rescore", "fine", "--set", "gsm8k.filter=strict-match", "-o", "scored"),
@@ -160,7 +160,7 @@ STEPS = (
     ),
     Old("compare two old folders", ("compare", "fine", "other", "--json", "-o", "compared")),
     Old("go on with an old comparison", ("compare", "fine", "other", "--json", "-o", "twins")),
-    Old("runs", "export", ("runs", "export", "fine", "-o", "theirs"), "theirs"),
+    Old("export", ("runs", "export", "fine", "-o", "theirs"), "theirs"),
     Old("diagnose", ("diagnose", "other", "--json")),
     Old(
         "references register",
@@ -169,7 +169,7 @@ STEPS = (
     ),
     Old("resume an interrupted suite", ("run", "--resume", "nightly"), "nightly"),
     Old("resume a finished suite", ("run", "--resume", "nightly", "--json")),
-    Old("runs", "trend", ("runs", "trend", ".", "--json")),
+    Old("trend", ("runs", "trend", ".", "--json")),
 )
 
 
