@@ -122,7 +122,7 @@ class Exchange:
 
     def __init__(self, share: float) -> None:
         self._share = share
-        self._waiting: asyncio.Future[Any] | None = None
+        self._waiting = None
 
     async def __call__(self, ask: Ask, body: dict[str, Any]) -> Any:
         """Answer a request, with the answer to another one for some prompts."""

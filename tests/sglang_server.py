@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, json_reply, raw
 
@@ -80,7 +79,7 @@ class SglangServer:
         if self.sends:
             self.counts["transfers"] += 1
         choice = {"matched_stop": self.stop, "logprobs": None}
-        usage: dict[str, Any] = {
+        usage = {
             "prompt_tokens": PROMPT,
             "completion_tokens": tokens,
             "total_tokens": PROMPT + tokens,

@@ -114,7 +114,7 @@ def texts() -> Mapping[str, str]:
 @cache
 def _by_name() -> Mapping[str, tuple[str, ...]]:
     """Return the modules that are found by their names, by the last part of their names."""
-    graph: dict[str, list[str]] = {}
+    graph = {}
     for package in BY_NAME:
         for file in sorted(ROOT.joinpath("serve_eval", *package.split(".")).glob("[a-z]*.py")):
             graph.setdefault(file.stem, []).append(f"serve_eval.{package}.{file.stem}")
@@ -136,7 +136,7 @@ def distances(files: Iterable[str]) -> dict[str, int]:
 
     The tests are files, such as tests/test_masking.py.
     """
-    start: dict[str, int] = {}
+    start = {}
     for file in files:
         if file in FOR_ALL:
             start.update(dict.fromkeys(texts(), FAR) | start)
@@ -164,7 +164,7 @@ def _mentioning(file: str) -> Iterator[str]:
 def _spread(start: Mapping[str, int], used_by: Mapping[str, frozenset[str]]) -> dict[str, int]:
     """Return the least distance of every module that uses one of `start`, directly or not."""
     found = dict(start)
-    queue: deque[str] = deque(sorted(found, key=lambda module: found[module]))
+    queue = deque(sorted(found, key=lambda module: found[module]))
     while queue:
         module = queue.popleft()
         for user in used_by.get(module, ()):
@@ -176,7 +176,7 @@ def _spread(start: Mapping[str, int], used_by: Mapping[str, frozenset[str]]) -> 
 
 def rank(groups: Sequence[Sequence[str]]) -> dict[str, tuple[int, int]]:
     """Return the affected test files with the group of the change and the distance from it."""
-    ranked: dict[str, tuple[int, int]] = {}
+    ranked = {}
     for number, files in enumerate(groups):
         for test, distance in distances(files).items():
             ranked.setdefault(test, (number, distance))
@@ -223,7 +223,7 @@ def choose(
     the others.
     """
     known = estimate(ids, seconds)
-    chosen: dict[str, str] = {}
+    chosen = {}
     left_s = budget_s
     for one, why in _in_order(ids, seconds, ranked=ranked, failed=failed, number=number):
         if one in known and one not in chosen and known[one] <= left_s:
@@ -234,7 +234,7 @@ def choose(
 
 def estimate(ids: Sequence[str], seconds: Mapping[str, float]) -> dict[str, float]:
     """Return the seconds of every test: by the table, or the mean of its file, or UNKNOWN_S."""
-    of_file: dict[str, list[float]] = {}
+    of_file = {}
     for one, takes in seconds.items():
         of_file.setdefault(_file(one), []).append(takes)
     means = {file: sum(takes) / len(takes) for file, takes in of_file.items()}
@@ -286,7 +286,7 @@ def describe(choice: Choice, seconds: Mapping[str, float], groups: Sequence[Sequ
         f"changed files: {files}",
         f"left out: {len(choice.left_out)} tests, {sum(known.values()) - took:.0f} s",
     ]
-    by_file: dict[str, list[float]] = {}
+    by_file = {}
     for one in choice.left_out:
         by_file.setdefault(_file(one), []).append(known[one])
     longest = sorted(by_file.items(), key=lambda item: -sum(item[1]))

@@ -46,7 +46,7 @@ def parts(ids: Sequence[str], seconds: Mapping[str, float]) -> list[list[str]]:
 
     Only a part with a single test may exceed the budget.
     """
-    made: list[list[str]] = [[]]
+    made = [[]]
     left = BUDGET_S
     for one in ids:
         if one in EXCLUDED:

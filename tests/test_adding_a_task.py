@@ -18,7 +18,7 @@ import serve_eval.tasks
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import DataRoots, Outcome, Plan, Report, Response, Sample, Spec
+from serve_eval.schema import DataRoots, Outcome, Plan, Report, Response, Spec
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/adding-a-task.md").read_text()
@@ -81,7 +81,7 @@ def test_it_is_listed_asked_scored_and_judged(root: Path) -> None:
 
 def test_its_scorer_reads_what_it_says(root: Path) -> None:
     task = build_task(SPEC)
-    sample: Sample = task.load(DataRoots(roots=(root,)), 40).samples[1]
+    sample = task.load(DataRoots(roots=(root,)), 40).samples[1]
     assert (sample.prompt, sample.target) == ("The capital of Land 1 is", "Town 1")
     outcomes = [
         task.score(sample, Response(text=t, finish_reason="stop")).outcome

@@ -117,7 +117,7 @@ def _describe(place: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> Funct
 
 
 def test_public_class_names_are_unique() -> None:
-    places: dict[str, list[str]] = {}
+    places = {}
     for place, name in _survey().classes:
         places.setdefault(name, []).append(place)
     assert not {name: files for name, files in places.items() if len(files) > 1}
@@ -325,7 +325,7 @@ def _literals(tree: ast.AST) -> Iterator[tuple[int, str]]:
     Names of files count anywhere.
     """
     for node in ast.walk(tree):
-        operands: list[ast.expr] = []
+        operands = []
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
             operands = [node.left, node.right]
         elif isinstance(node, ast.Call):
@@ -411,8 +411,8 @@ def _excused(module: Path, name: str) -> bool:
 @cache
 def _scan() -> tuple[list[str], list[str]]:
     """Return the places of the package that name, and those that open, the files of a run."""
-    named: list[str] = []
-    opened: list[str] = []
+    named = []
+    opened = []
     for module in _modules():
         text = module.read_text()
         if not IN_TEXT.search(text) and file_names.__name__ not in text:

@@ -331,7 +331,6 @@ def test_every_text_of_an_answer_is_looked_at() -> None:
     masked = Masking([KEY]).value(said)
     assert KEY[:12] not in str(masked)
     assert masked.tool_calls == (ToolCall("***", '{"q": "***"}'), ToolCall("search", "{}"))
-    assert masked.prompt_logprobs is not None
     assert masked.prompt_logprobs.tokens == ("x", "***", "", "y")
     texts = [value for value in msgspec.structs.astuple(masked) if isinstance(value, str)]
     assert texts == ["a *** b"] * 8

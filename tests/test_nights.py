@@ -14,7 +14,6 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -134,7 +133,7 @@ def images(tmp_path: Path) -> Path:
         no_reference=True,
     )
     answers = write_answers(every, tmp_path / "answers.jsonl")
-    images: dict[str, Any] = {
+    images = {
         "old": None,
         "sound": None,
         "damaged": {"corrupt_after": 0, "share": 0.7},

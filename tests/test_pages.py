@@ -80,7 +80,7 @@ def read_command(words: list[str]) -> None:
     count = next(ends, 0)
     if not count and set(words) & ROOT_OPTIONS:
         return
-    command: Any = app.make_command(*words[:count])
+    command = app.make_command(*words[:count])
     path, rest = " ".join(("serve-eval", *words[:count])), words[count:]
     if not {"--help", "-h", "--help-all"} & set(rest):
         command.make_context(path, list(rest), **settings)
@@ -247,7 +247,6 @@ SITE = ROOT / "docs/_site"
 @pytest.fixture(scope="module")
 def reference() -> ModuleType:
     spec = importlib.util.spec_from_file_location("reference", SITE / "reference.py")
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -322,14 +321,12 @@ def test_every_flag_that_is_named_exists() -> None:
             ["data", "fetch"],
         )
     )
-    assert NO_FLAGS is not None
     pages = PAGES_TEXT.replace(NO_FLAGS[0], "")
     for flag in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", pages)):
         assert re.search(rf"{flag}\b", known), f"a page names {flag}, which no help has"
 
 
 def test_the_table_of_keys_without_a_flag_has_all_of_them() -> None:
-    assert NO_FLAGS is not None
     rows = re.findall(r"^\| `(.+)` \| `(.+)` \| `([A-Z_]+)` \|$", NO_FLAGS[0], re.MULTILINE)
     assert sorted(rows) == sorted(
         (one.place, one.flags[0].partition("/")[0], one.variable)
@@ -352,7 +349,6 @@ def test_every_command_that_is_named_exists() -> None:
 
 def test_the_plan_file_of_the_readme_is_a_plan() -> None:
     text = re.search(r"```yaml\n(model:.*?)```", README, re.DOTALL)
-    assert text is not None
     plan = resolve(parse(text.group(1), "README.md", PlanError).value, {}, {}).plan
     assert [task.name for task in plan.tasks] == ["mmlu", "gsm8k"]
 

@@ -149,9 +149,9 @@ class Counting:
     """
 
     def __init__(self) -> None:
-        self.asked: Counter[str] = Counter()
+        self.asked = Counter()
         self.continued = 0
-        self.refused: set[str] = set()
+        self.refused = set()
         self.version = "1.0"
         self.url = ""
         self.pause_s = 0.0

@@ -200,7 +200,7 @@ def _task() -> Task:
 
 
 def test_every_failing_iteration_has_its_mode_and_the_report_counts_them() -> None:
-    lines: list[bytes] = []
+    lines = []
 
     class Kept:
         def write(self, record: ScoreRecord, /) -> None:
@@ -223,7 +223,7 @@ def test_every_failing_iteration_has_its_mode_and_the_report_counts_them() -> No
 
 
 def test_a_task_that_does_not_tell_has_no_modes() -> None:
-    lines: list[bytes] = []
+    lines = []
 
     class Kept:
         def write(self, record: ScoreRecord, /) -> None:

@@ -73,7 +73,7 @@ def test_an_axis_is_the_group_of_its_variants() -> None:
 
 
 def test_a_pattern_matches_names_by_its_first_bracket_or_as_a_whole() -> None:
-    cases: dict[str, dict[str, object]] = {
+    cases = {
         "sea_1": {"input": {"prompt": "one"}},
         "sea_2": {"input": {"prompt": "two"}},
         "other": {"input": {"prompt": "three"}},

@@ -97,12 +97,10 @@ def test_a_model_with_results_of_every_case_becomes_a_reference_with_its_scores(
     [whole] = by_model["org/m:7"]
     assert whole.value == pytest.approx(100 * (2 / 3 + 0 + 0 + 1 + 5 / 6) / 5)
     assert whole.source == "BioChatter's results, medical_exam.csv: 5 of 5 cases"
-    assert whole.protocol is not None
     assert (whole.protocol["as_biochatter"], whole.protocol["scorers"]) == (
         True,
         {"exact": 1, "words": 1},
     )
-    assert whole.runs is not None
     stored = reference_samples.read(tmp_path / "refs" / whole.runs.samples, whole.runs.sha256)
     assert [list(map(round, run, [2] * 5)) for run in stored.runs] == [
         [1, 0, 0, 1, 1],
@@ -190,7 +188,6 @@ def test_models_of_nearly_the_same_name_keep_scores_of_their_own_also_when_they_
     import_results([again], _specs(tmp_path), tmp_path / "refs", reason="newer")
     assert len(list((tmp_path / "refs/samples").iterdir())) == 3
     for [entry] in references.load(tmp_path / "refs/cases-medical_exam.yaml").values():
-        assert entry.runs is not None
         stored = reference_samples.read(tmp_path / "refs" / entry.runs.samples, entry.runs.sha256)
         assert 100 * sum(stored.runs[0]) / 5 == pytest.approx(entry.value, abs=0.01)
 

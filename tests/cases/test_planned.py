@@ -266,7 +266,7 @@ def files(tmp_path: Path) -> list[str]:
 
 
 def _settings(files: list[str], url: str, **more: Any) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    told = {
         "tasks": [PLAIN],
         "cases": files,
         "base_url": url,

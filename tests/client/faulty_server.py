@@ -42,10 +42,9 @@ class Received:
     @property
     def question(self) -> str:
         """Return the prompt, or the text of the last message."""
-        asked: str = (
+        return (
             self.body["prompt"] if "prompt" in self.body else self.body["messages"][-1]["content"]
         )
-        return asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +85,12 @@ class FaultyServer:
 
     def __init__(self, script: Script, *, listening: bool = True, greeting: bytes = b"") -> None:
         self._script, self._listening, self._greeting = script, listening, greeting
-        self.received: list[Received] = []
-        self.checks: list[Received] = []
+        self.received = []
+        self.checks = []
         self.connections = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._open: set[asyncio.StreamWriter] = set()
-        self._server: asyncio.Server | None = None
+        self._tasks = set()
+        self._open = set()
+        self._server = None
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("127.0.0.1", 0))
@@ -373,7 +372,7 @@ def later(seconds: float, then: Act) -> Act:
 
 def in_reverse(count: int) -> Act:
     """Return an act that holds requests until `count` have come, then answers the last first."""
-    waiting: list[asyncio.Event] = []
+    waiting = []
 
     async def act(turn: Turn) -> None:
         waiting.append(mine := asyncio.Event())

@@ -19,10 +19,10 @@ class Heard:
     """Listener for the reports of a client about its connections."""
 
     def __init__(self) -> None:
-        self.in_step: dict[int, int] = {}
-        self.out: dict[int, str] = {}
-        self.ended: dict[int, bool] = {}
-        self.stand: dict[int, int] = {}
+        self.in_step = {}
+        self.out = {}
+        self.ended = {}
+        self.stand = {}
 
     def proven(self, connection: int, turns: int) -> None:
         self.in_step[connection] = turns
@@ -85,10 +85,10 @@ class DoublingServer:
 
     def __init__(self, how: Doubling, texts: Mapping[str, str] | None = None) -> None:
         self._how, self._rng, self._texts = how, random.Random(0), texts or {}
-        self.asked: Counter[str] = Counter()
+        self.asked = Counter()
         self.connections = self.copies = self.checks = 0
         self._answers = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = set()
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=1024)

@@ -23,7 +23,6 @@ from serve_eval.client.attempts.timing import (
     Patience,
     Quota,
     StartRate,
-    Wait,
 )
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format.reply import Reply
@@ -141,7 +140,7 @@ def test_a_wait_is_over_at_its_limits_and_the_limit_of_the_sample_comes_first(
             patience.expect(wait, Reply(future, limit=1, now=clock[0]))
             await future
 
-        begun = list[Wait]()
+        begun = []
         task = asyncio.create_task(wait_for_ever())
         await asyncio.sleep(0)
         clock[0] = now
@@ -160,7 +159,7 @@ def test_starts_are_spaced_evenly_and_no_more_than_allowed(
 ) -> None:
     async def main() -> list[float]:
         rate, clock = StartRate(per_second), asyncio.get_running_loop().time
-        times: list[float] = []
+        times = []
         numbers = iter(range(starts))
 
         async def caller() -> None:
@@ -197,7 +196,7 @@ def test_who_is_cancelled_leaves_the_turn_to_who_comes_next(given_up_at: float) 
 
     async def main() -> tuple[float, list[float]]:
         rate, clock = StartRate(2.0), asyncio.get_running_loop().time
-        times: list[float] = []
+        times = []
 
         async def caller() -> None:
             await rate.wait()
@@ -222,7 +221,7 @@ def test_who_is_cancelled_leaves_the_turn_to_who_comes_next(given_up_at: float) 
 def test_a_turn_that_was_given_to_someone_cancelled_in_the_same_moment_is_not_lost() -> None:
     async def main() -> list[tuple[str, float]]:
         rate, loop = StartRate(1.0), asyncio.get_running_loop()
-        started: list[tuple[str, float]] = []
+        started = []
 
         async def caller(name: str) -> None:
             await rate.wait()
@@ -298,7 +297,7 @@ def test_ten_minutes_of_a_quota_never_exceed_it_in_any_minute_of_a_server(
         loop = asyncio.get_running_loop()
         monkeypatch.setattr(time, "monotonic", loop.time)
         shared = [Quota("http://ten-minutes", 30), Quota("http://ten-minutes", 30)]
-        times: list[float] = []
+        times = []
         numbers = iter(range(300))
 
         async def caller(number: int) -> None:
@@ -312,7 +311,7 @@ def test_ten_minutes_of_a_quota_never_exceed_it_in_any_minute_of_a_server(
     times = run_counted(main())
     assert 9 * 60.5 <= times[-1] - times[0] < 9 * 60.5 + 2.0
     late = [t + (0.49 if i % 30 < 15 else 0.0) for i, t in enumerate(times)]
-    window: deque[float] = deque()
+    window = deque()
     for arrival in sorted(late):
         window.append(arrival)
         while window[0] <= arrival - 60.0:
@@ -357,7 +356,7 @@ def test_a_client_starts_no_more_than_its_quota(monkeypatch: pytest.MonkeyPatch)
 
 def _quota_server(size: int, window_s: float) -> Script:
     """Return a script that answers `size` requests in a window of its own clock."""
-    began, answered = time.monotonic(), dict[int, int]()
+    began, answered = time.monotonic(), {}
 
     def script(request: Received) -> Act:
         since = time.monotonic() - began
@@ -408,7 +407,7 @@ def test_after_the_last_request_of_a_quota_nobody_starts_until_its_reset() -> No
 
 
 def test_a_long_pause_is_reported_once() -> None:
-    notices: list[str] = []
+    notices = []
     spent = act.refuses("429 Too Many Requests", "no", retry_after="90")
     _ask([spent], Limits(sample_timeout_s=0.3), 3, notices)
     assert notices == ["the endpoint's quota is spent: no request starts for 90 s"]

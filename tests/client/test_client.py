@@ -280,7 +280,6 @@ def test_a_body_that_breaks_off_is_a_disconnect() -> None:
         response = web.StreamResponse(headers={"Content-Length": "1000"})
         await response.prepare(request)
         await response.write(b'{"choices": [')
-        assert request.transport is not None
         request.transport.close()
         return response
 
@@ -347,7 +346,7 @@ def test_every_text_of_a_stream_is_masked() -> None:
     async def echo(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        deltas: list[dict[str, Any]] = [
+        deltas = [
             {name: text[start : start + 3]}
             for name, text in parts.items()
             for start in range(0, len(text), 3)
@@ -395,7 +394,6 @@ def test_tokens_that_spell_a_key_are_masked() -> None:
         echo, api_key=KEY, request=msgspec.structs.replace(_request(), prompt_logprobs=True)
     )
     assert isinstance(result, Response)
-    assert result.prompt_logprobs is not None
     assert result.prompt_logprobs.tokens is not None
     assert "".join(result.prompt_logprobs.tokens) == "a *** b"
 

@@ -61,7 +61,7 @@ class Proxy:
     def __init__(
         self, *, answer: bytes = b"HTTP/1.1 200 Connection established\r\nVia: us\r\n\r\n"
     ) -> None:
-        self.answer, self.asked = answer, list[bytes]()
+        self.answer, self.asked = answer, []
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.asked.append(await reader.readuntil(b"\r\n\r\n"))
@@ -90,7 +90,7 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 @asynccontextmanager
 async def _serving(handler: Handler, context: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """Serve on a port for the length of a block and close every connection after it."""
-    handling: set[asyncio.Task[None] | None] = set()
+    handling = set()
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         handling.add(asyncio.current_task())
@@ -139,8 +139,7 @@ def _through(
             ) as client:
                 return [await client.send(REQUEST), await client.send(REQUEST)]
 
-    results: list[Response | Failure] = pytest.importorskip(loop).run(main())
-    return results
+    return pytest.importorskip(loop).run(main())
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -279,7 +278,7 @@ def test_a_path_and_headers_arrive_as_they_were_meant() -> None:
 @pytest.mark.parametrize("name", ["Host", "host", "HOST", None])
 def test_a_request_has_one_host_and_it_is_the_given_one(name: str | None) -> None:
     """Servers refuse a request with two (RFC 9112, 3.2)."""
-    heads: list[bytes] = []
+    heads = []
 
     async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heads.append(await reader.readuntil(b"\r\n\r\n"))
@@ -458,7 +457,7 @@ def test_connections_take_the_addresses_of_a_name_in_turn(monkeypatch: pytest.Mo
 def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(
     certificate: Path, kind: str, loop: str
 ) -> None:
-    said: list[str] = []
+    said = []
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, told: said.append(str(told)))

@@ -130,7 +130,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _limits(stream: bool, **limits: Any) -> Limits:
-    streaming: dict[str, Any] = {"stream": True} if stream else {}
+    streaming = {"stream": True} if stream else {}
     return Limits(
         **{
             "stall_timeout_s": 20.0,
@@ -322,7 +322,7 @@ def test_a_switch_to_another_protocol_is_no_answer() -> None:
 def test_a_server_that_comes_back_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> tuple[Response | Failure, FaultyServer]:
         server = FaultyServer([act.sound], listening=False)
-        listening: list[asyncio.Task[None]] = []
+        listening = []
 
         def pause(attempt: int, *_: Any) -> float:
             if attempt == 2:
@@ -530,7 +530,7 @@ def test_a_connection_that_closes_as_it_is_used_again_costs_one_attempt(fault: A
 
 def test_several_connections_that_close_as_they_are_used_again_use_no_attempts_up() -> None:
     """Three attempts are made on new connections; two fail with connections that were kept."""
-    seen: list[int] = []
+    seen = []
 
     async def busy_and_closing(turn: act.Turn) -> None:
         if turn.request.question == "question 0":
@@ -570,7 +570,7 @@ def test_a_server_that_closes_behind_every_answer_costs_no_retries_and_soon_no_a
         results = [await client.send(_request(number)) for number in range(1, 13)]
         return results, client.retries
 
-    first_on: dict[int, int] = {}
+    first_on = {}
     limits = _limits(stream, max_attempts=1, retry_budget=0)
     results, retries = _with([closes_behind_its_answer], limits, body)
     assert all(isinstance(result, Response) for result in results)
@@ -795,7 +795,7 @@ def test_answers_in_reverse_order_go_to_their_own_questions() -> None:
 @pytest.mark.parametrize(("seed", "stream"), list(enumerate(STREAM)))
 def test_no_sample_is_lost_or_doubled_or_given_anothers_answer(seed: int, stream: bool) -> None:
     samples = 200
-    told: dict[str, tuple[FailureKind | None, int | None]] = {}
+    told = {}
     rng = random.Random(seed)
     sound = list(SOUND.values())
     faults = [

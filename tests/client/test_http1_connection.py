@@ -35,7 +35,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.written = b""
-        self.line: Http1Connection | None = None
+        self.line = None
 
     def write(self, data: bytes) -> None:
         self.written += data
@@ -318,7 +318,7 @@ def test_a_request_on_a_connection_that_is_gone_is_not_sent() -> None:
 def test_bytes_behind_a_whole_answer_tell_that_a_connection_is_out_of_step(
     end: str, more: bytes
 ) -> None:
-    strays: list[Http1Connection] = []
+    strays = []
 
     async def main() -> tuple[Http1Connection, Reply]:
         line, wire = Http1Connection(set(), {}, 1, lambda line, why: strays.append(line)), Wire()

@@ -65,7 +65,7 @@ async def _watched(guard: LivenessGuard) -> AsyncIterator[asyncio.Task[None]]:
 def test_an_address_that_refuses_for_the_time_of_an_outage_is_gone(
     host: str, timeout_s: float, port: int
 ) -> None:
-    told = list[str]()
+    told = []
 
     async def main() -> None:
         guard = LivenessGuard(timeout_s, told.append)
@@ -87,7 +87,7 @@ def test_an_address_that_refuses_for_the_time_of_an_outage_is_gone(
 
 
 def test_whoever_comes_while_nobody_listens_waits_until_somebody_does(port: int) -> None:
-    told = list[str]()
+    told = []
 
     async def main() -> None:
         guard = LivenessGuard(LONG_S, told.append)
@@ -278,7 +278,7 @@ def test_the_guard_asks_at_the_address_of_the_endpoint() -> None:
         async with await asyncio.start_server(
             lambda reader, writer: writer.close(), "127.0.0.1", 0
         ) as other:
-            port, told = other.sockets[0].getsockname()[1], list[str]()
+            port, told = other.sockets[0].getsockname()[1], []
             limits = Limits(max_attempts=1, outage_timeout_s=LONG_S)
             async with Client(Endpoint(base_url=f"http://127.0.0.2:{port}/v1"), limits) as client:
                 client.liveness.notify = told.append

@@ -59,7 +59,7 @@ def _dies() -> Script:
 
 
 def _another_id() -> Script:
-    sent: list[str] = []
+    sent = []
 
     def script(request: Received) -> act.Act:
         sent.append(request.request_id)
@@ -70,7 +70,7 @@ def _another_id() -> Script:
 
 
 def _echo() -> Script:
-    said: list[bytes] = []
+    said = []
 
     def script(request: Received) -> act.Act:
         whole = {**json.loads(act.answer(request)), "id": f"cmpl-{len(said)}"}

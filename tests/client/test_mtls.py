@@ -70,7 +70,7 @@ class Authority:
         )
         cert_file, key_file = self.folder / f"{name}.crt", self.folder / f"{name}.key"
         cert_file.write_bytes(_pem(made.sign(self._key, hashes.SHA256())))
-        lock: serialization.KeySerializationEncryption = serialization.NoEncryption()
+        lock = serialization.NoEncryption()
         if password is not None:
             lock = serialization.BestAvailableEncryption(password.encode())
         key_file.write_bytes(
@@ -106,7 +106,7 @@ def _accept(
     listener: socket.socket, context: ssl.SSLContext, place: SplitResult, stop: threading.Event
 ) -> None:
     """Serve each connection in a thread: blocking sockets send alerts before they end."""
-    threads: list[threading.Thread] = []
+    threads = []
     while not stop.is_set():
         with suppress(TimeoutError):
             taken, _ = listener.accept()

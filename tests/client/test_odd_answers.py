@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -401,9 +400,7 @@ def test_the_one_call_of_the_older_form_is_read() -> None:
     [found] = _whole({"choices": [choice]}).tool_calls
     assert (found.name, found.arguments) == ("f", '{"a": 1}')
     pieces = [{"name": "f", "arguments": ""}, {"arguments": '{"a"'}, {"arguments": ": 1}"}]
-    chunks: Iterable[object] = (
-        {"choices": [{"index": 0, "delta": {"function_call": one}}]} for one in pieces
-    )
+    chunks = ({"choices": [{"index": 0, "delta": {"function_call": one}}]} for one in pieces)
     [found] = _streamed(*chunks, _piece(finish="function_call")).tool_calls
     assert (found.name, found.arguments) == ("f", '{"a": 1}')
 
@@ -446,7 +443,7 @@ def test_token_counts_are_read_wherever_servers_put_them(body: dict[str, Any]) -
     if "choices" in moved:
         [choice] = moved.pop("choices")
         held = choice.get("usage", choice["message"].get("usage"))
-        end: dict[str, Any] = {**_piece(finish="stop", usage=held), **moved}
+        end = {**_piece(finish="stop", usage=held), **moved}
     else:
         end = {**_piece(finish="stop"), **moved}
     said = _streamed(_piece(PARIS), end)

@@ -221,7 +221,7 @@ def test_the_port_is_not_blamed_for_what_an_openai_server_says(body: bytes, told
 
 @pytest.mark.parametrize(("chat", "route"), [(False, "completions"), (True, "chat/completions")])
 def test_the_route_that_was_asked_is_named(chat: bool, route: str) -> None:
-    asked: list[bytes] = []
+    asked = []
     message, hint, url = _refused(
         _http("404 Not Found"), asks=partial(_check, chat=chat), asked=asked
     )
@@ -231,7 +231,7 @@ def test_the_route_that_was_asked_is_named(chat: bool, route: str) -> None:
 
 
 def test_a_server_that_gives_no_answer_is_not_asked_for_its_models() -> None:
-    asked: list[bytes] = []
+    asked = []
     _, hint, _ = _refused(_http("200 OK", b"[]"), asks=_check, asked=asked)
     assert hint.startswith("Check that this is the port of an OpenAI-compatible server.")
     assert [line for line in asked if b"HTTP" in line] == [b"POST /v1/completions HTTP/1.1"]

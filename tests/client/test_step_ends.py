@@ -308,6 +308,5 @@ def test_times_of_a_stream_are_those_of_its_tokens() -> None:
             return result
 
     result = asyncio.run(main())
-    assert result.ttft_s is not None
     assert 0.19 < result.ttft_s < 0.39
     assert result.latency_s > 0.59

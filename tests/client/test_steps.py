@@ -122,7 +122,7 @@ def run(
 
     async def main() -> Run:
         chosen = Limits(**{"concurrency": in_flight, "retry_budget": 10**6, **limits})
-        told: list[str] = []
+        told = []
         async with (
             DoublingServer(how) as server,
             Client(Endpoint(base_url=server.base_url), chosen) as client,
@@ -347,7 +347,7 @@ def test_an_answer_that_names_another_request_is_none_even_on_a_fresh_connection
         server_ids.append(request.request_id)
         return act.replies(json.dumps(said).encode())
 
-    server_ids: list[str] = []
+    server_ids = []
 
     async def main() -> list[Response | Failure]:
         async with FaultyServer(script) as server:
@@ -366,7 +366,7 @@ def test_an_answer_that_names_another_request_is_none_even_on_a_fresh_connection
 
 
 def test_a_header_that_echoes_another_request_is_a_proof_too() -> None:
-    sent: list[str] = []
+    sent = []
 
     def script(request: Received) -> Act:
         sent.append(request.request_id)
@@ -390,7 +390,7 @@ def test_a_header_that_echoes_another_request_is_a_proof_too() -> None:
 def test_an_answer_that_names_its_request_proves_itself_and_what_came_before_without_a_check(
     first: int, proven: dict[int, int]
 ) -> None:
-    heard, sent = Heard(), list[str]()
+    heard, sent = Heard(), []
 
     def script(request: Received) -> Act:
         sent.append(request.request_id)
@@ -412,7 +412,7 @@ def test_an_answer_that_names_its_request_proves_itself_and_what_came_before_wit
 
 
 def test_a_connection_that_named_another_request_is_given_up_and_proves_nothing() -> None:
-    heard, sent = Heard(), list[str]()
+    heard, sent = Heard(), []
 
     def script(request: Received) -> Act:
         sent.append(request.request_id)
@@ -700,8 +700,8 @@ def test_what_is_found_is_withdrawn_while_the_run_goes_on_and_what_was_asked_mee
     tmp_path: Path,
 ) -> None:
     """Only answers of that connection are withdrawn; the others are open and proven at the end."""
-    met: Counter[int] = Counter()
-    left: list[int] = []
+    met = Counter()
+    left = []
 
     async def main() -> tuple[LoadSession, int]:
         how = Doubling(every=300, most_copies=1, slow_s=0.002)

@@ -17,7 +17,6 @@ from serve_eval.datasets.media import audio_part, choose_frames, image_part, tak
 from serve_eval.errors import DatasetError
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import (
-    AudioForm,
     AudioUrl,
     AudioUrlPart,
     ImagePart,
@@ -284,7 +283,7 @@ def _another(form: MediaForm) -> dict[str, object]:
 
 
 def test_the_form_of_a_sound_is_no_other_prompt(tmp_path: Path) -> None:
-    forms: tuple[AudioForm, ...] = ("input_audio", "audio_url")
+    forms = ("input_audio", "audio_url")
     assert len({prompt_sha256(_prompt(_file(tmp_path / "a", form))) for form in forms}) == 1
     assert prompt_sha256(_prompt(_file(tmp_path / "a", "video_url"))) != prompt_sha256(
         _prompt(_file(tmp_path / "a", "audio_url"))

@@ -9,7 +9,7 @@ import http.server
 import json
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -187,7 +187,7 @@ def test_a_zip_of_the_hub_is_unpacked_inside_its_folder(tmp_path: Path) -> None:
         archive.writestr("squality/validation.jsonl", "{}\n")
         archive.writestr("../outside", "x")
     source = _hub(tmp_path, "squality.zip", ("squality.zip",))
-    from_hub: Callable[[HubSource], Path] = lambda hub: download(hub, lambda _: tmp_path)  # noqa: E731
+    from_hub = lambda hub: download(hub, lambda _: tmp_path)  # noqa: E731
     vault.fetch("toy", source, tmp_path / "root", from_hub=from_hub)
     assert (tmp_path / "root/toy/squality/validation.jsonl").read_text() == "{}\n"
     assert not (tmp_path.parent / "outside").exists()

@@ -441,7 +441,7 @@ def test_white_space_without_end_is_recognised_and_the_option_named_for_its_serv
 
 
 def test_a_run_warns_of_white_space_before_it_asks(tmp_path: Path, data_root: Path) -> None:
-    said: list[str] = []
+    said = []
 
     async def main() -> Report:
         async with serve(_by_form(BLANKS, BLANKS, "vllm")) as url:

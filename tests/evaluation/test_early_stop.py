@@ -259,7 +259,6 @@ def test_the_share_of_answers_that_may_be_missing_is_that_of_the_rule(
     prepared = replace(_prepared(reference), rule=rule)
     accumulator = ScoreAccumulator(prepared.task, prepared.dataset.samples)
     prefix, _ = watch(prepared, accumulator, eps=0.01, seed=0)
-    assert prefix is not None
     for number, i in enumerate(prefix.order):
         accumulator.add(i, LOST if number % 5 == 4 else _answer(0.5))
         if prefix.look():
@@ -286,7 +285,6 @@ def test_the_value_of_a_reference_is_the_threshold_of_its_own_direction(
     )
     accumulator = ScoreAccumulator(prepared.task, prepared.dataset.samples)
     prefix, note = watch(prepared, accumulator, eps=0.01, seed=3)
-    assert prefix is not None
     assert note is None
     for i in prefix.order:
         accumulator.add(i, _answer(value))
@@ -295,7 +293,6 @@ def test_the_value_of_a_reference_is_the_threshold_of_its_own_direction(
     told = prefix.result()
     assert (prefix.decision, told.stopped, told.paired) == (decision, True, False)
     assert (told.eps, told.order_seed, told.rule) == (0.01, 3, "classic")
-    assert told.log_wealth_answered is not None
     assert told.log_wealth_answered >= math.log(100)
     won, lost = told.log_wealth_pass, told.log_wealth_fail
     assert (won or 0.0) != (lost or 0.0)

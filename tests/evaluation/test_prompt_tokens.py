@@ -212,7 +212,7 @@ def plan_of(url: str, **options: object) -> Plan:
 
 def fit_at(app: web.Application, out: Path, **options: object) -> tuple[Plan, list[str]]:
     """Return a plan that was fitted to an endpoint, and what the user read meanwhile."""
-    lines: list[str] = []
+    lines = []
 
     async def fit() -> Plan:
         async with serve(app) as url:
@@ -223,7 +223,7 @@ def fit_at(app: web.Application, out: Path, **options: object) -> tuple[Plan, li
 
 def with_route(tokens_per_word: int) -> tuple[web.Application, list[dict[str, Any]]]:
     """Return a simulated endpoint with vLLM's /tokenize, and the requests to it."""
-    app, asked = create_app(SimulatorConfig()), list[dict[str, Any]]()
+    app, asked = create_app(SimulatorConfig()), []
 
     async def tokenize(request: web.Request) -> web.Response:
         body = await request.json()
@@ -238,7 +238,7 @@ def with_route(tokens_per_word: int) -> tuple[web.Application, list[dict[str, An
 def longest(plan: Plan) -> dict[int, int]:
     """Return the most words of a prompt by its length."""
     [spec] = plan.tasks
-    found: dict[int, int] = {}
+    found = {}
     for sample in build_task(spec).load(DataRoots(), 100).samples:
         assert isinstance(sample.prompt, str)
         length = int(sample.metadata["length"])
@@ -247,7 +247,7 @@ def longest(plan: Plan) -> dict[int, int]:
 
 
 def test_an_endpoint_without_a_route_counts_by_answers(tmp_path: Path) -> None:
-    app, looked_up = create_app(SimulatorConfig()), list[web.Request]()
+    app, looked_up = create_app(SimulatorConfig()), []
 
     async def refuse(request: web.Request) -> web.Response:
         looked_up.append(request)

@@ -65,7 +65,7 @@ def _plan(endpoint: Endpoint, model: str, tasks: tuple[Spec, ...], **limits: Any
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TaskResult]:
     """Return the result of each way of asking, by name."""
     folder = tmp_path_factory.mktemp("embedded")
-    found: dict[str, TaskResult] = {}
+    found = {}
 
     async def story() -> None:
         context = LaunchContext(model=None, log_dir=folder / "logs")
@@ -105,18 +105,13 @@ def test_damage_shows_where_it_was_done(results: dict[str, TaskResult]) -> None:
     sound, damaged = (
         results[f"{model} word_problems_perplexity"].value for model in (SOUND, DAMAGED)
     )
-    assert sound is not None
-    assert damaged is not None
     assert 1 < sound < damaged
     right, wrong = results["text"].value, results[f"{DAMAGED} word_problems"].value
-    assert right is not None
-    assert wrong is not None
     assert right > wrong
 
 
 def test_a_passkey_is_found(results: dict[str, TaskResult]) -> None:
     value = results[f"{SOUND} passkey_short"].value
-    assert value is not None
     assert value >= 50  # none is by chance; docs/embedded-model.md has 78.6 of 500
 
 
@@ -265,8 +260,7 @@ def plan(data_root: Path) -> Plan:
 def _report(plan: Plan, folder: Path, **options: object) -> dict[str, Any]:
     launcher = Spec(name="simulated", options={**plan.launcher.options, **options})
     asyncio.run(evaluate(replace(plan, launcher=launcher), folder))
-    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return report
+    return json.loads((folder / "report.json").read_text())
 
 
 def _scores(

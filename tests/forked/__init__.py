@@ -77,5 +77,4 @@ def _ask(
     server.stdin.flush()
     line = server.stdout.readline()
     assert line, f"the server of forks ended with exit code {server.wait()}"
-    code: int | None = json.loads(line)
-    return code
+    return json.loads(line)

@@ -60,7 +60,7 @@ def _gpu_use() -> Iterator[list[float]]:
 
     An evaluation does other things before and after its requests.
     """
-    seen: list[float] = []
+    seen = []
     over = threading.Event()
 
     def watch() -> None:
@@ -144,7 +144,7 @@ def _measured(
     ]
 
     async def measured(endpoint: Endpoint) -> dict[str, tuple[float, list[float]]]:
-        found: dict[str, tuple[float, list[float]]] = {}
+        found = {}
         await asyncio.to_thread(
             _bare_loop, endpoint.base_url, bodies[:IN_FLIGHT]
         )  # compiles kernels and fills caches

@@ -15,7 +15,6 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -247,9 +246,7 @@ def test_both_gsm8k_filters_say_what_the_installed_lm_eval_says() -> None:
     from lm_eval.api.instance import Instance
     from lm_eval.api.metrics import exact_match_fn
 
-    config: dict[str, Any] = yaml.safe_load(
-        (Path(tasks.__file__).parent / "gsm8k/gsm8k.yaml").read_text()
-    )
+    config = yaml.safe_load((Path(tasks.__file__).parent / "gsm8k/gsm8k.yaml").read_text())
     metric = {
         k: v for k, v in config["metric_list"][0].items() if k.startswith(("ignore", "regexes"))
     }
@@ -318,7 +315,7 @@ def test_the_metrics_of_longbench_are_those_of_the_installed_lm_eval() -> None:
 
     for _ in range(1000):
         found, wanted = text(0), text(1)
-        pairs: list[tuple[Callable[[str, str], float], Callable[[str, str], float], str]] = [
+        pairs = [
             (longbench.qa_f1, theirs.qa_f1_score, wanted),
             (longbench.qa_f1_zh, theirs.qa_f1_zh_score, wanted),
             (longbench.rouge_l, theirs.rouge_score, wanted),
@@ -397,11 +394,9 @@ def test_mmmu_answers_are_read_as_the_installed_lm_eval_reads_them(
 def _module(path: str) -> ModuleType:
     """Import a file of lm-eval's folder of tasks, which is not a package."""
     package = importlib.util.find_spec("lm_eval")
-    assert package is not None
     assert package.origin is not None
     file = Path(package.origin).parent / "tasks" / path
     spec = importlib.util.spec_from_file_location(f"lm_eval_{file.stem}", file)
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module

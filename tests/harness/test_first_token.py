@@ -295,7 +295,7 @@ def test_launched_endpoints_of_ours_are_known_before_they_start(
 
 def _of_tokens() -> float:
     """Return the log-probability of the texts after the end token, by the tokens' ids."""
-    from aiohttp import ClientSession, web
+    from aiohttp import ClientSession
 
     from serve_eval.launchers._embedded.server import create_app
     from serve_eval.launchers._embedded.tokenizer import Tokenizer
@@ -305,7 +305,7 @@ def _of_tokens() -> float:
     tokenizer = Tokenizer(WEIGHTS / "tokenizer.json")
 
     async def asked() -> float:
-        app: web.Application = create_app(WEIGHTS, {"m": "none"})
+        app = create_app(WEIGHTS, {"m": "none"})
         total = 0.0
         async with serve_app(app) as url, ClientSession() as session:
             for text in TEXTS:

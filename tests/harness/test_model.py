@@ -168,7 +168,7 @@ def test_what_the_endpoint_does_not_tell_is_no_no(
 
 
 def test_a_request_without_an_answer_ends_it_with_the_count(answers: Path) -> None:
-    kept: list[tuple[str, Any, Any]] = []
+    kept = []
     with served(answers=answers, failure_rate=0.3, failure_kind="500") as (url, _):
         model = _model(url, max_attempts=1)
         model.set_cache_hook(SimpleNamespace(add_partial=lambda *one: kept.append(one)))
@@ -347,7 +347,7 @@ def _lm_eval(command: list[str], folder: Path) -> subprocess.CompletedProcess[st
 
 def _read(files: Iterable[Path]) -> dict[str, Any]:
     """Return the results, and the lines of the samples by task."""
-    found: dict[str, Any] = {}
+    found = {}
     for file in sorted(files):
         if file.name.startswith("results_"):
             found["results"] = json.loads(file.read_text())

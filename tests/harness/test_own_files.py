@@ -329,7 +329,7 @@ def _all_ways(
 
 def test_a_task_that_sets_an_alarm_works_in_every_command(tmp_path: Path) -> None:
     folder = write(tmp_path / "tasks")
-    flags: list[str | Path] = [
+    flags = [
         "--launcher",
         "simulated",
         "--set",
@@ -379,7 +379,7 @@ def test_minerva_math500_is_scored_by_math_verify(tmp_path: Path) -> None:
     pytest.importorskip("math_verify")
     (tmp_path / "math.jsonl").write_text("".join(json.dumps(row) + "\n" for row in MATHS))
     name = "lm_eval:minerva_math500"
-    flags: list[str | Path] = [
+    flags = [
         "--launcher",
         "simulated",
         "--set",

@@ -101,7 +101,7 @@ def test_the_files_of_lm_eval_are_searched_once_for_all_tasks(
     from serve_eval.harness import library
 
     assert library.place("gsm8k", ()).name == "gsm8k.yaml"
-    read: list[Path] = []
+    read = []
     usual = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda file: read.append(file) or usual(file))
     assert library.place("arc_easy", ()).name == "arc_easy.yaml"
@@ -220,7 +220,6 @@ def test_what_failed_is_not_scored_and_is_asked_again(folder: Path, tmp_path: Pa
     first = _one(plan, tmp_path / "out").result
     assert (first.scored + first.failed, first.value) == (8, 100.0)
     assert first.failed >= 2
-    assert first.bounds is not None
     assert first.bounds[0] < 100.0
     before = len(_journal(tmp_path / "out", "made_sums"))
     again = _one(plan, tmp_path / "out").result

@@ -59,16 +59,13 @@ class Forks:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(TIMEOUT_S)
-        assert self._process.stdout is not None
         self._process.stdout.close()
 
     def run(self, arguments: list[str], folder: Path, cwd: Path, *, kill_at: int = 0) -> Ended:
         """Run a command, killed before the change of that number (0: never)."""
         asked = {"arguments": arguments, "folder": str(folder), "cwd": str(cwd)}
-        assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(
             json.dumps({**asked, "log": str(self._log), "kill_at": kill_at}) + "\n"

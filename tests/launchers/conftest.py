@@ -91,7 +91,6 @@ def engine(
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         monkeypatch.setenv("PATH", f"{client.parent}:{os.environ['PATH']}")
         try:

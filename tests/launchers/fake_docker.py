@@ -50,7 +50,7 @@ class Refused(Exception):
 
 def parsed(words: list[str]) -> tuple[dict[str, list[str]], list[str]]:
     """Return the options of `run`, each with its values, and the image with its command."""
-    options: dict[str, list[str]] = {}
+    options = {}
     while words and words[0].startswith("-"):
         name, words = words[0], words[1:]
         if name in VALUES:
@@ -68,7 +68,7 @@ def parsed(words: list[str]) -> tuple[dict[str, list[str]], list[str]]:
 class Daemon:
     def __init__(self, place: str) -> None:
         self.place, self.lock = place, threading.Lock()
-        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        self.running = {}
 
     def serve(self) -> None:
         with socket.socket(socket.AF_UNIX) as listener:
@@ -83,7 +83,7 @@ class Daemon:
     def client(self, connection: socket.socket) -> None:
         with connection:
             message, fds, _, _ = socket.recv_fds(connection, 1 << 20, 2)
-            asked: dict[str, Any] = json.loads(message)
+            asked = json.loads(message)
             with self.lock, Path(self.place + ".log").open("a") as log:
                 log.write(json.dumps(asked["argv"]) + "\n")
             try:

@@ -104,7 +104,7 @@ def _around(flavour: Flavour, folder: Path) -> Iterator[None]:
 
 
 def _launched(log_dir: Path, story: Any, **options: Any) -> tuple[Any, list[str]]:
-    said: list[str] = []
+    said = []
     context = LaunchContext(model="org/model", log_dir=log_dir, notify=said.append)
     times = {"ready_timeout_s": 20.0, "answer_timeout_s": 4.0}
     given = registry.check_options(trtllm_disaggregated.launch, {**times, **options}, "launcher")

@@ -365,8 +365,7 @@ def accept(server: Server, flavour: Flavour) -> str:
         return command
 
     command = (server.probe[-1], *server.options)
-    read: str = group(flavour, run).main(list(command), standalone_mode=False)
-    return read
+    return group(flavour, run).main(list(command), standalone_mode=False)
 
 
 def check(deployment: Deployment, container: Container | None, host: str, port: int | None) -> int:
@@ -462,8 +461,7 @@ def test_what_the_plans_of_these_tests_start() -> None:
 
 
 def vectors(shared: Path) -> Mapping[str, Any]:
-    content: Mapping[str, Any] = json.loads((shared / VECTORS).read_text())
-    return content
+    return json.loads((shared / VECTORS).read_text())
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
@@ -473,7 +471,7 @@ def test_every_option_of_ours_was_accepted_once(
     rows = [row for row in vectors(shared)["argv"] if row["flavour"] == flavour and row["rc"] == 0]
     seen = {word.partition("=")[0] for row in rows for word in row["argv"]}
     side = ServerSide(tp=2, pp=1, cp=1, config={"max_batch_size": 1})
-    plans: list[Deployment] = [
+    plans = [
         Aggregated(tp=2, pp=2, cp=1, backend="pytorch", config={"max_batch_size": 1}),
         Disaggregated(context_servers=side, generation_servers=side, discovery=True),
     ]

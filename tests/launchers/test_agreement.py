@@ -198,11 +198,9 @@ def test_a_pair_of_unequal_sizes_that_is_only_asked_for_letters(
     standin("v12")
     options = {"gpus": [0, 1, 2], "context_servers": {"tp": 2}, "discovery": True}
     plan = replace(plan_of("trtllm_disaggregated", options, limit=4), tasks=(Spec(name="mmlu"),))
-    lines: list[str] = []
+    lines = []
     report = asyncio.run(evaluate(plan, tmp_path / "out", notify=lines.append))
     known = report.endpoint.info.deployment
-    assert known is not None
-    assert known.front_door is not None
     assert [(one.name, one.role, one.parallelism) for one in known.workers] == [
         ("context_0", "context", {"tp": 2}),
         ("generation_0", "generation", {"tp": 1}),

@@ -50,7 +50,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
 def waiting_port() -> Iterator[int]:
     """Yield a port in TIME_WAIT: it looks free but cannot be bound without SO_REUSEADDR."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
+        port = server.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client:
             accepted, _ = server.accept()
             accepted.close()

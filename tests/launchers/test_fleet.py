@@ -68,7 +68,7 @@ async def _launched(folder: Path, told: list[str], *, kill_supervisor: bool) -> 
 def test_a_process_that_left_the_group_of_its_server_is_killed(
     tmp_path: Path, kill_supervisor: bool
 ) -> None:
-    told: list[str] = []
+    told = []
     away = asyncio.run(_launched(tmp_path, told, kill_supervisor=kill_supervisor))
     assert gone(away)
     assert not [line for line in told if "warning" in line]
@@ -78,7 +78,7 @@ def test_what_stays_all_the_same_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     nobody = int(Path("/proc/sys/kernel/pid_max").read_text()) + 1  # a number that no process has
     monkeypatch.setattr(fleet, "_find_marked", lambda mark: [nobody])
     monkeypatch.setattr(fleet, "LEFT_S", 0.0)
-    told: list[str] = []
+    told = []
     asyncio.run(fleet._check_gone("a mark", told.append))
     assert told == [f"warning: processes of the servers still run: {nobody}"]
 
@@ -165,7 +165,6 @@ def test_a_supervisor_that_was_asked_ends_at_once_when_its_launcher_is_gone(
             supervisor.send_signal(signal.SIGTERM)
             with pytest.raises(subprocess.TimeoutExpired):
                 supervisor.wait(0.3)  # its grace
-        assert supervisor.stdin is not None
         supervisor.stdin.close()
         if asked_first:
             assert supervisor.wait(LEFT_S) == 128 + signal.SIGKILL

@@ -69,7 +69,7 @@ class Fleet(NamedTuple):
 def fleet(place: Path, data_root: Path, *, per_second: float | None = None) -> Iterator[Fleet]:
     """Start `serve-eval run` with a plan of a fleet; end it at the end."""
     side = {"config": {"num_serve_frontends": 2}}
-    plan: dict[str, Any] = {
+    plan = {
         "model": "org/model",
         "tasks": [{"name": "gsm8k", "num_samples": REQUESTS}],
         "dataset_root": str(data_root),
@@ -200,7 +200,6 @@ def test_every_request_of_a_saturated_deployment_is_joined_on_main(
     if flavour == "v12":
         assert told is None or told.how == TIMES
         return
-    assert told is not None
     assert (told.how, told.joined) == (METRICS, N)
     servers = endpoint.info.servers
     assert isinstance(servers, Mapping)
@@ -229,7 +228,6 @@ def test_traces_join_what_the_answers_do_not_tell_and_hold_no_key(
         plan_of("trtllm_disaggregated", silent, limit=40, concurrency=16), tmp_path / "run"
     )
     told = report.tasks[0].attribution
-    assert told is not None
     assert (told.how, told.joined) == (TRACES, 40)
     folder = Path(endpoint.info.log_dir) / "request_traces"  # type: ignore[arg-type]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -250,7 +248,6 @@ def test_a_run_that_goes_on_joins_what_the_killed_session_left(
     (tmp_path / "run/served.jsonl").unlink()
     report, _ = run(replace(plan, repeats=2), tmp_path / "run")
     told = report.tasks[0].attribution
-    assert told is not None
     assert (told.how, told.joined, told.planned) == (METRICS, 40, 40)
 
 
@@ -267,7 +264,6 @@ def test_a_request_that_was_tried_again_is_joined_by_its_last_attempt(
     plan = plan_of("trtllm_disaggregated", options, limit=60, concurrency=16, stream=True)
     report, _ = run(plan, tmp_path / "run")
     told, result = report.tasks[0].attribution, report.tasks[0].result
-    assert told is not None
     assert result.scored == told.joined == 60
     assert sum(len(one["attempts"]) > 1 for one in _results(tmp_path / "run")) >= 5
 
@@ -316,7 +312,6 @@ def test_a_corrupt_generation_server_of_four_is_named_and_sound_ones_are_not(
 
     report, done, url = asyncio.run(story())
     told = report.tasks[0].attribution
-    assert told is not None
     assert told.joined > 50
     assert done.in_pairs is not None
     named = [

@@ -6,7 +6,6 @@ import asyncio
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -128,7 +127,7 @@ def test_a_server_on_ipv6_is_launched_and_asked(
     standin("main", STANDIN_LOAD_S="0.5")
 
     async def story() -> tuple[Endpoint, int, list[str] | Failure]:
-        options: dict[str, Any] = {"host": "::1", "gpus": [0], "ready_timeout_s": 30.0}
+        options = {"host": "::1", "gpus": [0], "ready_timeout_s": 30.0}
         async with (
             trtllm.launch(
                 context,
@@ -266,7 +265,7 @@ def test_a_load_in_tokens_is_launched_where_it_works(
     standin(flavour)
 
     async def story() -> str:
-        given: dict[str, Any] = {
+        given = {
             "generation_servers": {"router": TOKENS},
             "gpus": [0, 1],
             "ready_timeout_s": 30.0,

@@ -405,7 +405,6 @@ def test_ports_are_held_that_others_found_before(tmp_path: Path) -> None:
         [*words, *words, sys.executable, "-c", holds], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
         assert other.stdin is not None
-        assert other.stdout is not None
         other.stdout.readline()
         with subprocess.Popen(
             [*words, sys.executable, "-c", f"{holds}\n{SEARCH}"],
@@ -413,7 +412,6 @@ def test_ports_are_held_that_others_found_before(tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             text=True,
         ) as one:
-            assert one.stdout is not None
             one.stdout.readline()
             other.stdin.close()
             other.wait(20)

@@ -59,7 +59,6 @@ def holder(
         text=True,
     ) as process:
         assert process.stdin is not None
-        assert process.stdout is not None
         process.stdout.readline()
         try:
             yield process
@@ -69,7 +68,6 @@ def holder(
 
 
 def error_of(process: subprocess.Popen[str]) -> str:
-    assert process.stderr is not None
     assert process.wait(20) == 1
     return process.stderr.read().splitlines()[-1]
 

@@ -33,8 +33,6 @@ def strength(*written: str) -> tuple[Strength | None, str | None]:
 @pytest.mark.parametrize("one", DEAD, ids=lambda one: one.name)
 def test_the_last_words_of_a_dead_server_name_its_cause(one: Dead) -> None:
     sign = read(INFO, one.words)
-    assert sign is not None
-    assert sign.cause is not None
     assert sign.cause.told.startswith(one.told)
     assert sign.strength >= Strength.REPORTED
 
@@ -201,7 +199,6 @@ def test_what_an_error_is_worth(text: str, expected: int | None, told: str | Non
 def test_where_mpi_gives_up_the_line_that_says_why_is_told(log: str) -> None:
     text = (MPI_LOGS / f"{log}.log").read_text()
     sign = read(*text.splitlines(keepends=True))
-    assert sign is not None
     assert sign.strength is Strength.CERTAIN
     assert sign.cause == find_known(text)
 

@@ -170,7 +170,6 @@ def test_no_sign_ends_a_wait_at_its_first_moment(strength: Strength) -> None:
 @contextmanager
 def process(code: str) -> Iterator[int]:
     with subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.PIPE) as running:
-        assert running.stdout is not None
         running.stdout.readline()
         try:
             yield running.pid
@@ -223,7 +222,7 @@ def test_the_processes_below_one_are_looked_at(monkeypatch: pytest.MonkeyPatch) 
 
 def test_several_are_idle_together_or_not_at_all(tmp_path: Path) -> None:
     watch = LogWatch(LogLines(tmp_path / "log"), [])
-    idle: list[float | None] = [3.0, 1.0]
+    idle = [3.0, 1.0]
     watch._activities = [
         type("Fake", (), {"idle_s": lambda self, now, one=one: one})() for one in idle
     ]
@@ -260,7 +259,7 @@ def server(name: str, folder: Path, pid: int, hurried: dict[str, float], **where
 
 
 def test_an_orchestrator_works_as_long_as_those_that_it_waits_for(tmp_path: Path) -> None:
-    hurried: dict[str, float] = {}
+    hurried = {}
     pair = [
         server(name, tmp_path, 1, hurried, here=False) for name in ("context_0", "orchestrator")
     ]

@@ -74,7 +74,6 @@ def root(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_why_ranks_did_not_start(log: str, what: str, cure: str) -> None:
     found = cause((LOGS / f"{log}.log").read_text())
-    assert found is not None
     assert what in found[0]
     assert cure in found[1]
 
@@ -82,10 +81,8 @@ def test_why_ranks_did_not_start(log: str, what: str, cure: str) -> None:
 def test_of_an_unknown_failure_its_kind_is_told() -> None:
     lines = (LOGS / "no_prte_5.log").read_text().splitlines()
     spawning = cause("\n".join(line for line in lines if "dpm.c" not in line))
-    assert spawning is not None
     assert "MPI did not start its ranks" in spawning[0]
     other = cause("mpi4py.MPI.Exception: MPI_ERR_TRUNCATE: message truncated")
-    assert other is not None
     assert other[0] == "MPI failed"
     assert (
         cause("rank 0 using MpiPoolSession to spawn MPI processes\nMPI_SUCCESS: no errors") is None

@@ -304,7 +304,7 @@ def test_every_launcher_takes_free_ones(
 ) -> None:
     standin()
     smi.tells("0, GPU-a, 70000", "1, GPU-b, 3", "2, GPU-c, 70000", "3, GPU-d, 3")
-    options: dict[str, Any] = {"gpus": "auto", "ready_timeout_s": 20.0}
+    options = {"gpus": "auto", "ready_timeout_s": 20.0}
 
     async def story() -> None:
         if how == "llama_cpp":

@@ -165,8 +165,7 @@ def _launched(launcher: ModuleType, context: LaunchContext, **options: Any) -> E
 
     async def story() -> Endpoint:
         async with launcher.launch(context, given) as endpoint:
-            found: Endpoint = endpoint
-            return found
+            return endpoint
 
     return asyncio.run(story())
 
@@ -215,8 +214,7 @@ async def launched(base_url: str, ready_timeout_s: float = 0.0) -> Endpoint:
 def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
+        return one.getsockname()[1]
 
 
 def test_nothing_is_started() -> None:

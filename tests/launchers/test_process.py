@@ -86,7 +86,7 @@ class Clock:
     """An event loop's clock that each sleep moves on; it records the pauses."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now, self.pauses = 100.0, list[float]()
+        self.now, self.pauses = 100.0, []
         monkeypatch.setattr(process_module.asyncio, "sleep", self._sleep)
         monkeypatch.setattr(process_module.asyncio, "get_running_loop", lambda: self)
 
@@ -103,7 +103,7 @@ class Process:
 
     def __init__(self, heeds: tuple[signal.Signals, ...] = (), polls: int | None = None) -> None:
         self.pid, self.returncode, self.stdin = 4242, None, None
-        self.heeds, self.polls, self.sent = heeds, polls, list[int]()
+        self.heeds, self.polls, self.sent = heeds, polls, []
 
     def poll(self) -> int | None:
         if self.polls is not None:
@@ -313,7 +313,6 @@ def test_a_server_gets_the_environment_the_pipe_and_a_session_of_its_own(tmp_pat
         ) as one:
             while "True" not in one.log():  # noqa: ASYNC110 - the log of another process
                 await asyncio.sleep(0.01)
-            assert one._process.stdin is not None
             one._process.stdin.close()
             await until_ended(one)
             return one.pid
@@ -354,7 +353,7 @@ def test_the_last_command_runs_once_also_when_the_supervisor_was_killed(
 def test_a_last_command_that_fails_ends_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran: list[tuple[Any, dict[str, Any]]] = []
+    ran = []
 
     def failing(command: Any, **options: Any) -> None:
         ran.append((command, options))
@@ -385,7 +384,7 @@ def test_a_supervisor_has_its_grace_and_the_time_of_the_last_command(
     at_end: list[str],
     supervised_s: float | None,
 ) -> None:
-    given: list[Any] = []
+    given = []
 
     def start(*arguments: Any) -> None:
         given.append(arguments[3])

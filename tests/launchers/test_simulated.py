@@ -83,7 +83,7 @@ def test_it_starts_answers_and_leaves_nothing_behind(context: LaunchContext) -> 
         assert os.getpgid(pid) == os.getsid(pid) == pid
         return endpoint
 
-    endpoint: Endpoint = launch_and(context, story, accuracy={"task": 1.0})
+    endpoint = launch_and(context, story, accuracy={"task": 1.0})
     pid = endpoint.info.pid
     assert isinstance(pid, int)
     with pytest.raises(ProcessLookupError):
@@ -100,7 +100,7 @@ def test_it_starts_answers_and_leaves_nothing_behind(context: LaunchContext) -> 
 
 
 def test_it_ends_when_the_run_is_cancelled_or_fails(context: LaunchContext) -> None:
-    pids: list[int] = []
+    pids = []
 
     async def failing(endpoint: Endpoint) -> None:
         pids.append(endpoint.info.pid)
@@ -207,7 +207,6 @@ def test_the_simulator_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         text=True,
     ) as parent:
         try:
-            assert parent.stdout is not None
             pid, base_url = parent.stdout.readline().split()
             assert not gone(int(pid))
         finally:

@@ -103,7 +103,7 @@ def texts(prompts: list[str], **options: Any) -> list[str]:
 
     async def tell() -> list[str]:
         async with running(**options) as peer:
-            found: list[str] = []
+            found = []
             for start in range(0, len(prompts), 100):
                 _, answer = await peer.ask(prompt=prompts[start : start + 100])
                 found += [choice["text"] for choice in answer["choices"]]
@@ -636,7 +636,7 @@ def test_the_failing_prompts_are_a_share_chosen_by_seed_and_recover_when_told(ev
     async def other(peer: Peer) -> None:
         found.append(await failing(peer))
 
-    found: list[set[str]] = []
+    found = []
     with_simulator(story, answers=even, failure_rate=0.2, failures_per_prompt=2)
     for seed in (0, 0, 1):
         with_simulator(other, answers=even, failure_rate=0.2, seed=seed)

@@ -257,7 +257,6 @@ def test_no_gpu_is_given_twice_and_a_node_has_no_more_than_it_has(
 )
 def test_what_slurm_writes_into_a_log_is_understood(log: str, told: str) -> None:
     found = cause(log)
-    assert found is not None
     assert told in found[0]
 
 
@@ -313,13 +312,10 @@ INSIDE = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "gpu[1-2]"}
 
 def test_an_allocation_is_what_slurm_says(commands_of_slurm: Path) -> None:
     found = find_running(None, None, INSIDE)
-    assert found is not None
     assert (found.job, found.nodes, found.gpus_per_node) == ("7", ("gpu1", "gpu2"), 4)
     batch = find_running(None, None, {**INSIDE, "SLURM_GPUS_ON_NODE": "6"})
-    assert batch is not None
     assert batch.gpus_per_node == 6
     part = find_running(["gpu2"], 2, INSIDE)
-    assert part is not None
     assert (part.job, part.nodes, part.gpus_per_node) == ("7", ("gpu2",), 2)
     assert around_us(None, None, INSIDE).nodes == ("gpu1", "gpu2")
     assert around_us(None, None, {}).nodes == ()

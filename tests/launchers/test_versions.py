@@ -195,7 +195,7 @@ def test_a_dry_run_shows_what_is_known_without_asking(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (executable := tmp_path / "trtllm-serve").write_text("#!/bin/sh\nexit 1\n")
     executable.chmod(0o755)
-    options: dict[str, Any] = {"command": str(executable)}
+    options = {"command": str(executable)}
     before = (
         trtllm_disaggregated.files(context, trtllm_disaggregated.DisaggregatedOptions(**options)),
         trtllm_disaggregated.commands(
@@ -290,7 +290,7 @@ def test_no_plan_holds_a_key(context: LaunchContext) -> None:
 
 
 def drawn_keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    keys: list[str] = []
+    keys = []
     draw = kv_transfer.draw_key
 
     def drawn() -> str:

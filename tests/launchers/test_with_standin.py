@@ -159,7 +159,7 @@ def test_the_first_completion_is_not_given_up_while_the_front_door_starts(
                 client, [], front, "m", 0.2, said.append, start_timeout_s=start_timeout_s
             )
 
-    said: list[str] = []
+    said = []
     asyncio.run(story(20.0))
     assert said[-1].startswith("front: the first completion took ")
 
@@ -220,7 +220,7 @@ def test_an_evaluation_of_servers_that_were_started_for_it(
     )
     answers = write_answers(plan, tmp_path / "answers.jsonl")
     standin(flavour, STANDIN_ANSWERS=str(answers))
-    report: Report = asyncio.run(evaluate(plan, tmp_path / "out"))
+    report = asyncio.run(evaluate(plan, tmp_path / "out"))
     (task,) = report.tasks
     assert (task.result.scored, task.result.value, task.verdict.outcome) == (
         80,
@@ -271,7 +271,6 @@ def test_a_deployment_beside_the_one_that_it_replaces(
     [task] = found.tasks
     assert task.verdict.outcome == outcome
     assert task.a.value == 75.0
-    assert task.itself is not None
     assert task.itself.own == 0
     assert task.itself.more is (outcome == "FAIL")
     assert set(found.a.servers) == {"server"}
@@ -336,7 +335,7 @@ def test_an_orchestrator_of_two_processes_starts_answers_and_leaves_nothing(
 def test_the_port_of_the_coordinator_must_be_free(context: LaunchContext, standin: Standin) -> None:
     standin("main")
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        below: int = taken.getsockname()[1]
+        below = taken.getsockname()[1]
         with pytest.raises(LaunchError, match=f"orchestrator: 127.0.0.1:{below} cannot be used"):
             start(trtllm_disaggregated, context, orchestrator={"num_workers": 2}, port=below + 1)
 
@@ -346,7 +345,7 @@ def counted(front_ends: int, *, told: bool = False) -> EngineReport:
 
     async def main() -> EngineReport:
         async with deployed(1, 1, flavour="main", front_ends=front_ends, greeted=False) as found:
-            info: dict[str, Any] = {"version": "1.3.0", "servers": found.workers}
+            info = {"version": "1.3.0", "servers": found.workers}
             info |= {"front_ends": dict.fromkeys(found.workers, front_ends)} if told else {}
             endpoint = Endpoint(base_url=found.url, model="M", info=info)
             async with Client(endpoint, Limits()) as client:
@@ -391,7 +390,7 @@ def test_requests_prove_the_path_behind_an_orchestrator_of_several_processes(
     standin: Standin, plan_of: Callable[..., Plan], tmp_path: Path
 ) -> None:
     standin("main")
-    options: dict[str, Any] = {"gpus": [0, 1], "perf_metrics": True}
+    options = {"gpus": [0, 1], "perf_metrics": True}
     options["orchestrator"] = {"num_workers": 2}
     options |= {
         side: {"config": {"num_serve_frontends": 2}}
@@ -407,7 +406,6 @@ def test_requests_prove_the_path_behind_an_orchestrator_of_several_processes(
 
     report = asyncio.run(story())
     attribution = report.tasks[0].attribution
-    assert attribution is not None
     assert attribution.joined == 20
     assert not [line for line in report.warnings if "other clients" in line]
     [transfer] = [one for one in report.path if one.claim == "kv_transfer"]

@@ -52,7 +52,7 @@ class Workers:
     """One copy of the working tree per worker, each with the process that runs tests in it."""
 
     def __init__(self, folder: Path, count: int, isolate: bool) -> None:
-        self._free: list[tuple[Path, subprocess.Popen[str]]] = []
+        self._free = []
         self._lock = threading.Semaphore(count)
         for number in range(count):
             self._free.append(_worker(folder / f"worker{number}", isolate))
@@ -64,7 +64,6 @@ class Workers:
             try:
                 files = {str(copy / path): code for path, code in job["files"].items()}
                 log = str(copy.parent / "log.txt")
-                assert process.stdin is not None
                 assert process.stdout is not None
                 process.stdin.write(json.dumps({**job, "files": files, "log": log}) + "\n")
                 process.stdin.flush()
@@ -77,7 +76,6 @@ class Workers:
     def close(self) -> None:
         """End the workers."""
         for _, process in self._free:
-            assert process.stdin is not None
             process.stdin.close()
             process.wait(30)
 
@@ -121,8 +119,8 @@ class Lines:
     """The lines that each test ran, and the durations of the tests."""
 
     def __init__(self, entries: Iterator[dict[str, Any]]) -> None:
-        self._tests: dict[tuple[str, int], set[str]] = {}
-        self._seconds: dict[str, float] = {}
+        self._tests = {}
+        self._seconds = {}
         for entry in entries:
             if "test" in entry:
                 self._seconds[entry["test"]] = entry["seconds"]
@@ -135,7 +133,7 @@ class Lines:
         The quickest come first. A tracer misses some lines behind an await.
         """
         own = f"test_{Path(mutant.path).stem.strip('_')}"
-        ordered: dict[str, None] = {}
+        ordered = {}
         for first, last in (mutant.lines, mutant.around):
             found = {
                 t
@@ -230,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--folder", type=Path, default=FOLDER, help="of the copies and results (outputs/mutants)"
     )
     options = parser.parse_args(arguments)
-    folder: Path = options.folder.resolve()
+    folder = options.folder.resolve()
     packages = options.package or list(PACKAGES)
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -300,7 +298,7 @@ def _try_all(
 
     def one(mutant: Mutant) -> None:
         tests = lines.concerning(mutant)
-        outcome: dict[str, Any] = {"outcome": "survived", "status": 0, "seconds": 0.0, "output": ""}
+        outcome = {"outcome": "survived", "status": 0, "seconds": 0.0, "output": ""}
         if tests:
             durations = {test: lines.seconds([test]) for test in tests}
             outcome = tried(workers.done, {mutant.path: mutant.make()}, durations)

@@ -115,10 +115,10 @@ def drawn(mutants: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
     Each package gets its share, but not fewer than LEAST if it has them. Each mutant has its own
     lot, so a change of the code elsewhere hardly changes the draw.
     """
-    by_package: dict[str, list[Mutant]] = {}
+    by_package = {}
     for one in mutants:
         by_package.setdefault(one.package, []).append(one)
-    chosen, left, of = set[int](), count, len(mutants)
+    chosen, left, of = set(), count, len(mutants)
     for group in sorted(by_package.values(), key=len):
         share = min(len(group), left, max(LEAST, round(left * len(group) / of)))
         lots = sorted(group, key=lambda one: hashlib.sha256(f"{seed} {one.name}".encode()).digest())
@@ -140,7 +140,7 @@ def _in_file(package: str, path: str, source: str) -> Iterator[Mutant]:
     from mutmut.mutation.mutators import mutation_operators
     from mutmut.mutation.pragma_handling import IgnoredCode
 
-    places: dict[int, int] = {}
+    places = {}
 
     class Visitor(MutationVisitor):
         def _skip_node_and_children(self, node: cst.CSTNode) -> bool:
@@ -159,7 +159,7 @@ def _in_file(package: str, path: str, source: str) -> Iterator[Mutant]:
         [*mutation_operators, (cst.Expr, _removed_call)], IgnoredCode(set(), set(), set())
     )
     module = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True).visit(visitor)
-    empty, statements, seen = cst.Module([]), _statements(source), dict[tuple[str, str], int]()
+    empty, statements, seen = cst.Module([]), _statements(source), {}
 
     def make(mutation: Mutation) -> str:
         return module.deep_replace(mutation.original_node, mutation.mutated_node).code
@@ -203,7 +203,7 @@ def _statements(source: str) -> dict[int, tuple[tuple[int, int], tuple[int, int]
     The first is that of its innermost statement (only the head of a compound one), the second that
     of the outermost function.
     """
-    found: dict[int, tuple[tuple[int, int], tuple[int, int]]] = {}
+    found = {}
 
     def walk(nodes: Iterable[ast.AST], around: tuple[int, int] | None) -> None:
         for node in nodes:
@@ -371,7 +371,7 @@ def tried(done: Done, files: Mapping[str, str], seconds: Mapping[str, float]) ->
     these tests in their limits either. `seconds` are the earlier durations of the tests, in the
     order to run them.
     """
-    result: dict[str, Any] = {}
+    result = {}
     for attempt in range(TRIES):
         job = _job(seconds, 2.0**attempt)
         result = done({**job, "files": dict(files)})

@@ -52,7 +52,7 @@ class Traced:
     def __init__(self, out: Path) -> None:
         from coverage import Coverage
 
-        self._out, self._root, self._failed = out, Path.cwd(), set[str]()
+        self._out, self._root, self._failed = out, Path.cwd(), set()
         self._coverage = Coverage(
             data_file=None, source=list(SOURCES), concurrency=["thread"], branch=False
         )

@@ -82,7 +82,7 @@ class Machine:
     """Answers jobs with the statuses and seconds of a script, and keeps the jobs."""
 
     def __init__(self, *script: tuple[int | None, float]) -> None:
-        self._script, self.jobs = list(script), list[dict[str, Any]]()
+        self._script, self.jobs = list(script), []
 
     def done(self, job: dict[str, Any]) -> dict[str, Any]:
         self.jobs.append(job)

@@ -56,7 +56,6 @@ TESTS = {
 def _module(name: str) -> ModuleType:
     """Import a module of the benchmark as a member of its package, without running the package."""
     spec = importlib.util.spec_from_file_location(f"benchmark.{name}", BENCHMARK / f"{name}.py")
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -105,7 +104,7 @@ def _scores(asked: list[tuple[str, dict[str, Any], list[str], Any]]) -> list[lis
     """
     with contextlib.redirect_stdout(sys.stderr):
         modules = {name: _module(module) for name, (module, _) in TESTS.items()}
-    conversation, told = _Conversation(), list[list[float | None]]()
+    conversation, told = _Conversation(), []
 
     def once(run_test: Any) -> tuple[str, int, int]:
         score, most = run_test()
@@ -120,9 +119,9 @@ def _scores(asked: list[tuple[str, dict[str, Any], list[str], Any]]) -> list[lis
             )
             if schemas is not None:
                 parameters["kg_schemas"] = schemas
-            scores: list[float | None] = []
+            scores = []
             for answer in answers:
-                conversation.answer, given = answer, list[float]()
+                conversation.answer, given = answer, []
                 try:
                     getattr(modules[name], f"test_{name}")(**parameters)
                 # raised by the test, on an answer that it does not expect

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ def _passes(solution: Sequence[Any], limit_s: int) -> bool:
 
     _, function, tests, code = solution
     inputs, outputs = zip(*tests, strict=True)
-    asked: Mapping[str, object] = {"inputs": inputs, "outputs": outputs, "fn_name": function}
+    asked = {"inputs": inputs, "outputs": outputs, "fn_name": function}
     try:
         results, _ = check_correctness(
             {"input_output": json.dumps(asked)}, code, timeout=limit_s, debug=False

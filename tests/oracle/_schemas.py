@@ -56,7 +56,7 @@ def made(rng: random.Random) -> dict[str, Any]:
 
 def broken(schema: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
     """Return a schema with a fault at some place."""
-    faults: list[dict[str, Any]] = [
+    faults = [
         {"type": "text"},
         {"type": []},
         {"type": ["string", "string"]},
@@ -78,7 +78,7 @@ def broken(schema: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
         {"uniqueItems": "yes"},
         {"$id": "#user"},
     ]
-    copy: dict[str, Any] = json.loads(json.dumps(schema))
+    copy = json.loads(json.dumps(schema))
     places = [one for one in _schemas(copy) if "$ref" not in one] or [copy]
     rng.choice(places).update(rng.choice(faults))
     return copy
@@ -86,7 +86,7 @@ def broken(schema: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
 
 def without_target(schema: Mapping[str, Any], rng: random.Random) -> dict[str, Any]:
     """Return a schema with a reference to a missing target."""
-    copy: dict[str, Any] = json.loads(json.dumps(schema))
+    copy = json.loads(json.dumps(schema))
     nowhere = (
         "#/$defs/nowhere",
         "#/properties/0/no",

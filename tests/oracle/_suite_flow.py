@@ -145,7 +145,7 @@ def _recorder() -> Any:
 
         def __init__(self) -> None:
             super().__init__()
-            self.prompts: list[str] = []
+            self.prompts = []
 
         def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
             self.prompts += [request.args[0] for request in requests]

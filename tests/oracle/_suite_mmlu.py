@@ -59,7 +59,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def main(checkout: str, data: str, out: str) -> None:
     """Write prompt, letter and subject of every question that the suite's task asks."""
     sys.meta_path.insert(0, _Finder(Path(checkout)))
-    evaluator: Any = importlib.import_module(f"{PACKAGE}.evaluate.mmlu").MMLU
+    evaluator = importlib.import_module(f"{PACKAGE}.evaluate.mmlu").MMLU
     made = evaluator(dataset_path=data, num_samples=NUM_SAMPLES, random_seed=0)
     asked = [[prompt, label, subject] for prompt, _, label, subject in made.generate_samples()]
     Path(out).write_text(json.dumps(asked))

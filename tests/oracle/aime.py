@@ -11,7 +11,6 @@ import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from serve_eval.schema import DataRoots, Message, Response, Sample
 from serve_eval.scorers.boxed import STRICT
@@ -69,7 +68,7 @@ def compare() -> list[Compared]:
 
 
 def _scores(years: dict[Year, list[Sample]]) -> Compared:
-    theirs: Any = importlib.import_module("lm_eval.tasks.aime.utils")
+    theirs = importlib.import_module("lm_eval.tasks.aime.utils")
     rng, right = random.Random("aime"), 0
     compared = Compared(what="scores of aime x answers, against lm-eval's process_results")
     for year, samples in years.items():

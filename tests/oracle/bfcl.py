@@ -79,7 +79,7 @@ def _compare_mode(mode: Mode, root: Path, theirs: SimpleNamespace) -> list[Compa
     for category in sorted({sample.metadata[CATEGORY] for sample in samples}):
         asked = _by_id(theirs.utils.load_dataset_entry(category))
         rows = _by_id(theirs.utils.load_dataset_entry(category, True, False))
-        gold: dict[str, Any] = {}
+        gold = {}
         if CATEGORIES[category].wanted == "calls":
             gold = _by_id(theirs.utils.load_ground_truth_entry(category))
         for sample in samples:

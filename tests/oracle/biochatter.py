@@ -197,8 +197,8 @@ def _scorings(
                 )
             )
     plain = {q.md5: q for q in questions(files, "medical_exam", as_biochatter=False).asked}
-    found: dict[str, Compared] = {}
-    usual: dict[str, Counter[str]] = {}
+    found = {}
+    usual = {}
     for (question, answers), scores in zip(tried, _run(checkout, "scores", wanted), strict=True):
         kind = question.scorer.name + (", as_biochatter" if question.scorer.options else "")
         compared = found.setdefault(
@@ -227,7 +227,7 @@ def _score(question: CaseQuestion, answer: str) -> float:
 
 def _forms(question: CaseQuestion) -> Iterator[str]:
     """Return right and wrong answers as models write them."""
-    expected: Any = question.expected
+    expected = question.expected
     if "parts_of_query" in expected:
         yield from _queries(expected["parts_of_query"])
         return

@@ -45,14 +45,13 @@ def result(dump: tuple[subprocess.Popen[bytes], Path]) -> dict[str, Any]:
     process, into = dump
     if process.wait():
         raise RuntimeError(into.with_suffix(".log").read_text()[-2000:])
-    told: dict[str, Any] = json.loads(into.read_text())
-    return told
+    return json.loads(into.read_text())
 
 
 def main(setting: Path) -> None:
     """Write the documents of every task, or why it cannot be loaded."""
     given = json.loads(setting.read_text())
-    told: dict[str, Any] = {}
+    told = {}
     for name, files in given["files"].items():
         spec = Spec(name=f"lm_eval:{name}", options=options(files, given["shots"][name]))
         plan = Plan(

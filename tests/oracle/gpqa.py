@@ -51,7 +51,7 @@ PIECES = (
 
 def compare() -> list[Compared]:
     """Compare the prompts of every subset, on made-up rows of the same number."""
-    subsets: tuple[Subset, ...] = get_args(Subset)
+    subsets = get_args(Subset)
     with tempfile.TemporaryDirectory() as folder:
         files = {subset: _write(Path(folder), subset) for subset in subsets}
         theirs = prompts(

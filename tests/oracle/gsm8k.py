@@ -232,7 +232,7 @@ def _answers(files: dict[str, str], root: Path, *, real: bool) -> Compared:
             f"filters of gsm8k x answers ({len(given)} given, the others variants), against lm-eval"
         )
     )
-    right: dict[str, int] = {}
+    right = {}
     for name, figures in _judged(files, asked).items():
         for number, (answer, wanted) in enumerate(zip(asked, figures, strict=True)):
             response = Response(text=answer.text, finish_reason="stop")
@@ -255,7 +255,7 @@ def _judged(files: dict[str, str], asked: Sequence[Answer]) -> dict[str, list[fl
     with tempfile.TemporaryDirectory() as cache, redirect_stderr(io.StringIO()):  # progress bars
         theirs = built(OWN, files, {}, cache_dir=cache)
         documents = list(theirs.test_docs())
-    figures: dict[str, list[float]] = {}
+    figures = {}
     last = build_filter_ensemble(LAST, [("regex", LAST_MATCH), ("take_first", None)])
     for ensemble in (*theirs._filters, last):
         instances = [

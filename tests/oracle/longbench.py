@@ -271,7 +271,7 @@ def _recorded_answers(
     theirs: Mapping[str, Any],
 ) -> Compared:
     result = Compared(what="scores of recorded answers and the means of their sets")
-    stock: list[float] = []
+    stock = []
     for name, found in rows.items():
         pairs = []
         for i, (sample, one) in enumerate(zip(samples[name], found, strict=True)):
@@ -351,7 +351,7 @@ def _run(root: Path, rows: Mapping[str, Sequence[Recorded]], theirs: Mapping[str
     said = dict(_stored(root / "run/samples/longbench_v1.jsonl", "response"))
     scores = dict(_stored(root / "run/scores/longbench_v1.jsonl", "value"))
     result.add("answers scored", task.result.scored, most * len(rows))
-    means: dict[str, list[float]] = {one.group: [] for one in SETS.values()}
+    means = {one.group: [] for one in SETS.values()}
     for name, found in repeated.items():
         figures = []
         for i, one in enumerate(found):
@@ -435,7 +435,6 @@ def _authors(
 
 def _module(file: Path) -> Any:
     spec = importlib.util.spec_from_file_location("longbench_metrics", file)
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

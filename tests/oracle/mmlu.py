@@ -43,5 +43,4 @@ def compare() -> list[Compared]:
 
 def _asked(suite: Path, data: Path, out: Path) -> list[list[str]]:
     run("tests.oracle._suite_mmlu", suite, data, out)
-    asked: list[list[str]] = json.loads(out.read_text())
-    return asked
+    return json.loads(out.read_text())

@@ -52,7 +52,7 @@ def compare() -> list[Compared]:
     require("lm_eval")
     kept = random.getstate()
     try:  # lm-eval's file seeds the global generator
-        theirs: Any = importlib.import_module("lm_eval.tasks.mmmu.utils")
+        theirs = importlib.import_module("lm_eval.tasks.mmmu.utils")
     finally:
         random.setstate(kept)
     with _guesses_told(theirs) as guessed:

@@ -87,7 +87,6 @@ def _pass_at(table: Table, k: int) -> float:
 
 def _vote(table: Table) -> float:
     found = majority([(one.found, float(one.right)) for one in answers] for answers in table)
-    assert found is not None
     return found.value
 
 
@@ -107,8 +106,8 @@ def _note(compared: Compared, figures: dict[str, float]) -> None:
 
 
 def _with_lm_eval(table: Table, compared: Compared) -> None:
-    selection: Any = importlib.import_module("lm_eval.filters.selection")
-    metrics: Any = importlib.import_module("lm_eval.api.metrics")
+    selection = importlib.import_module("lm_eval.filters.selection")
+    metrics = importlib.import_module("lm_eval.api.metrics")
     ours = _error(table)
     compared.add_number("standard error by question", ours, metrics.mean_stderr(_means(table)))
 
@@ -130,8 +129,8 @@ def _with_lm_eval(table: Table, compared: Compared) -> None:
 
 
 def _with_evalscope(table: Table, compared: Compared) -> None:
-    api: Any = importlib.import_module("evalscope.api.metric")
-    theirs: Any = importlib.import_module("evalscope.metrics.aggregators.aggregators")
+    api = importlib.import_module("evalscope.api.metric")
+    theirs = importlib.import_module("evalscope.metrics.aggregators.aggregators")
 
     def scores(some: Table) -> list[Any]:
         return [
@@ -163,7 +162,7 @@ def _with_evalscope(table: Table, compared: Compared) -> None:
 
 
 def _with_inspect(table: Table, compared: Compared) -> None:
-    scorer: Any = importlib.import_module("inspect_ai.scorer")
+    scorer = importlib.import_module("inspect_ai.scorer")
 
     def reduce(reducer: Callable[[list[Any]], Any], metric: Any) -> float:
         reduced = [

@@ -47,7 +47,7 @@ class Setting:
 
 def options(files: Mapping[str, str], num_fewshot: int | None) -> dict[str, Any]:
     """Return the options of our task."""
-    given: dict[str, Any] = {"data_files": dict(files)}
+    given = {"data_files": dict(files)}
     return given if num_fewshot is None else {**given, "num_fewshot": num_fewshot}
 
 
@@ -58,7 +58,7 @@ def given(folder: Path) -> Iterator[Setting]:
         (folder / place).mkdir(parents=True)
     for name, text in OWN_TASKS.items():
         (folder / f"own/lm_eval/{name}.yaml").write_text(text)
-    golds: dict[str, str] = {}
+    golds = {}
     files = {
         case.name: case.write(folder / "rows", place, golds) for place, case in enumerate(CASES)
     }
@@ -196,7 +196,7 @@ def ours(setting: Setting, names: Sequence[str]) -> dict[str, Any]:
     Tasks of one server share a run, as they would for a user, and the process in which their
     answers are scored. A run that fails is halved until the task is found.
     """
-    found: dict[str, Any] = {}
+    found = {}
     for url in setting.urls.values():
         mine = [name for name in names if setting.url(name) == url]
         for chunk in (mine[i : i + AT_ONCE] for i in range(0, len(mine), AT_ONCE)):

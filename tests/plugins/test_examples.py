@@ -21,7 +21,7 @@ from serve_eval.cases.questions import questions
 from serve_eval.errors import PlanError
 from serve_eval.plugins import extensions, registry
 from serve_eval.plugins.values import load_launcher
-from serve_eval.schema import Endpoint, LaunchContext, Outcome, Response, Scorer
+from serve_eval.schema import Endpoint, LaunchContext, Outcome, Response
 from tests.cli.command import in_a_process, serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
@@ -178,7 +178,7 @@ def test_its_dry_run_shows_its_command_and_a_misspelt_option_is_told(
 
 def test_the_named_scorer_scores(path: str) -> None:
     make = registry.load("serve_eval.scorers", "near")
-    scorer: Scorer = make(**registry.check_options(make, {"tolerance": 1}, "near"))
+    scorer = make(**registry.check_options(make, {"tolerance": 1}, "near"))
     for expected in (4, {"answer": 4.0}):
         texts = ("5", "6", "none", *scorer.answers(expected))
         scores = [

@@ -247,7 +247,6 @@ def test_a_launcher_of_ours_has_its_functions_and_the_meanings_of_its_options() 
         load_launcher(name) for name in ("simulated", "slurm", "external")
     )
     assert set(simulated.meanings) == set(simulated.options)
-    assert simulated.beginning is not None
     assert simulated.beginning(puts_beginning=True) is True
     assert slurm.files is not None
     assert external.files is None
@@ -280,9 +279,7 @@ def test_a_file_of_the_user_takes_its_options_as_a_structure(tmp_path: Path) -> 
     }
     options = launcher.check_options({"file": "f", "side": {"count": 2}})
     assert launcher.commands(None, **options) == [["serve", "f", "2"]]
-    assert launcher.files is not None
     assert launcher.files(None, **options) == {"f": "text"}
-    assert launcher.beginning is not None
     assert launcher.beginning(**options) == "f"
     with pytest.raises(
         PlanError,

@@ -232,7 +232,6 @@ def test_what_a_call_started_ends_with_its_process(kind: str) -> None:
 def test_a_nursery_that_was_killed_is_started_again() -> None:
     with Apart({"f": (made, (0,))}, limit_s=5.0, at_once=1) as apart:
         _, first = apart.call("f", "count")
-        assert apart._nursery is not None
         os.kill(apart._nursery.pid, signal.SIGKILL)
         assert _gone(first), "its workers end with it"
         assert apart.call("f", "count")[0] == 1
@@ -264,7 +263,6 @@ def test_a_value_that_cannot_be_read_is_told(apart: Apart) -> None:
 def test_the_end_waits_for_no_call() -> None:
     apart = Apart({"f": (made, (0,))}, limit_s=60.0, at_once=1)
     _, worker = apart.call("f", "count")
-    assert apart._nursery is not None
     nursery = apart._nursery.pid
     under_way, waiting = apart.submit("f", "hang"), apart.submit("f", "hang")
     while not under_way.running():
@@ -315,7 +313,6 @@ def test_no_process_outlives_one_that_is_killed(when: str) -> None:
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
     ) as owner:
-        assert owner.stdout is not None
         pids = [int(pid) for pid in owner.stdout.readline().split()]
         try:
             assert pids

@@ -112,7 +112,7 @@ def _find_docstrings(file: Path, nodes: Sequence[ast.AST]) -> Iterator[Prose]:
 
 
 def _find_comments(file: Path) -> Iterator[Prose]:
-    block: list[tuple[int, str]] = []
+    block = []
     source = file.read_text("utf-8")
     if "#" not in source:
         return

@@ -72,12 +72,9 @@ def _endpoint(info: Any) -> Endpoint:
 
 def test_what_a_run_wrote_is_read_into_types_and_written_as_it_was() -> None:
     info = _endpoint(WRITTEN).info
-    assert info.commands is not None
     assert info.commands[1] == ("trtllm-serve", "disaggregated")
     assert info.kv_transfer == KvTransfer(backend="UCX", nvlink=None, ucx_tls="^ib")
-    assert info.attached is not None
     assert info.attached.holder == 7
-    assert info.deployment is not None
     assert info.deployment.disaggregated
     assert [one.name for one in info.deployment.servers] == ["orchestrator", "context_0"]
     assert info.workers[0].parallelism == {"tp": 2}
@@ -92,7 +89,7 @@ def test_what_was_not_told_is_not_written_and_what_is_empty_is() -> None:
 
 
 def test_a_launcher_of_the_user_tells_more_under_names_of_its_own() -> None:
-    mine: Any = {"launcher": "mine", "gpu type": "L4", "extra": [1, None], "models": ["m"]}
+    mine = {"launcher": "mine", "gpu type": "L4", "extra": [1, None], "models": ["m"]}
     endpoint = Endpoint(base_url="http://h:1/v1", info=mine)
     assert endpoint.info.extra == {"gpu type": "L4", "extra": [1, None]}
     assert _written(endpoint) == mine

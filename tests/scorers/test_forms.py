@@ -57,7 +57,7 @@ def _agrees(found: Value, theirs: Value) -> bool:
     """Return True if a value is the one that a file expects, which may have a unit."""
     if isinstance(theirs, str) and theirs.startswith("not "):
         other = theirs.removeprefix("not ")
-        numbers: list[Value] = [*numbers_in(other), other]
+        numbers = [*numbers_in(other), other]
         return found is None or not same(found, numbers[0])
     if isinstance(theirs, str) and isinstance(found, float):
         return same(found, numbers_in(theirs)[0])

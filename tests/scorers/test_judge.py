@@ -37,14 +37,12 @@ ASKED = Sample(
 def _scorer(**options: Any) -> Scorer:
     make = registry.load("serve_eval.scorers", "judge")
     given = {"judges": JUDGES[:1], **options}
-    made: Scorer = make(**registry.check_options(make, given, "scorer.judge"))
-    return made
+    return make(**registry.check_options(make, given, "scorer.judge"))
 
 
 def _questions(
     scorer: Scorer, answer: str = "Paris", expected: object = "Paris", sample: Sample = ASKED
 ) -> list[Question]:
-    assert scorer.questions is not None
     return list(scorer.questions(sample, expected, Response(text=answer, finish_reason="stop")))
 
 
@@ -142,7 +140,6 @@ def test_an_inverted_metric_is_good_when_it_is_low() -> None:
 def test_a_call_of_a_tool_is_shown_with_the_answer() -> None:
     calls = (ToolCall("weather", '{"city": "Paris"}'),)
     scorer = _scorer(metrics=["usefulness"])
-    assert scorer.questions is not None
     (question,) = scorer.questions(
         ASKED, None, Response(text="", finish_reason="tool_calls", tool_calls=calls)
     )
@@ -215,7 +212,7 @@ def test_the_mean_is_over_what_could_be_read_and_a_majority_decides_where_wished
         ("b", "correctness", 1, 0.0),
     ]
     unread = ("b", "correctness", 2, None)
-    options: dict[str, Any] = {"judges": JUDGES, "rounds": 2}
+    options = {"judges": JUDGES, "rounds": 2}
     mean = _score(_scorer(**options), *values, unread)
     assert (mean.value, mean.outcome) == (pytest.approx(2 / 3), Outcome.PARTIAL)
     assert (mean.parts["judges_apart"], mean.parts["rounds_apart"]) == (1.0, 0.0)
@@ -250,7 +247,6 @@ def test_what_decides_a_score_is_told_without_addresses() -> None:
         for url in ("host:1", "other:2")
     ]
     assert told[0] == told[1]
-    assert told[0] is not None
     assert (told[0]["rounds"], told[0]["judges"][0]["model"]) == (2, "a")  # type: ignore[index]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from serve_eval.errors import PlanError
 from serve_eval.plugins import registry
-from serve_eval.schema import Outcome, Response, Score
+from serve_eval.schema import Outcome, Response
 from serve_eval.scorers.math import TIMED_OUT, score_formula, scorer, write_answer
 
 PAIRS = [
@@ -113,7 +113,7 @@ def test_the_same_text_is_right_however_long_a_comparison_takes() -> None:
 
 
 def test_it_scores_outside_of_the_main_thread() -> None:
-    found: list[Score] = []
+    found = []
     thread = threading.Thread(target=lambda: found.append(score_formula("It is 0.5", "1/2")))
     thread.start()
     thread.join()

@@ -260,8 +260,7 @@ CASES = [
 
 def made(name: str, options: dict[str, Any]) -> Scorer:
     make = registry.load(registry.SCORERS, name)
-    scorer: Scorer = make(**registry.check_options(make, options, name))
-    return scorer
+    return make(**registry.check_options(make, options, name))
 
 
 def scored(

@@ -334,7 +334,7 @@ def test_the_tests_call_the_function_that_was_asked_for() -> None:
     made = program(
         "def f(x): return x", "def check(candidate):\n    assert candidate(1) == 1", "f", 3.0
     )
-    names: dict[str, object] = {}
+    names = {}
     exec(made.code, names)
     exec(made.checks, names)
     assert made.wall_s == 3.0

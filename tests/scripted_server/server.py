@@ -51,8 +51,7 @@ class HttpRequest:
     @cached_property
     def body(self) -> dict[str, Any]:
         """Decode the JSON body; an empty one is {}."""
-        decoded: dict[str, Any] = json.loads(self.raw or b"{}")
-        return decoded
+        return json.loads(self.raw or b"{}")
 
     @property
     def chat(self) -> bool:
@@ -62,10 +61,9 @@ class HttpRequest:
     @property
     def prompt(self) -> str:
         """Return the text of the prompt, or of the last message of a chat."""
-        asked: str = (
+        return (
             self.body["prompt"] if "prompt" in self.body else self.body["messages"][-1]["content"]
         )
-        return asked
 
     @property
     def max_tokens(self) -> int:
@@ -108,7 +106,7 @@ def answer(
     async def reply(request: HttpRequest) -> web.StreamResponse:
         streamed = bool(request.body.get("stream"))
         only = {**_choice(request.chat, streamed, text), "finish_reason": finish, **(choice or {})}
-        whole: dict[str, object] = {"choices": [only], **(body or {})}
+        whole = {"choices": [only], **(body or {})}
         if not streamed:
             return await json_reply({**whole, **counts}, headers=headers)(request)
         counted = counts and (request.body.get("stream_options") or {}).get("include_usage")
@@ -358,8 +356,8 @@ class ScriptedServer:
         routes: Mapping[str, Responder] | None = None,
         probed: bool = False,
     ) -> None:
-        self.requests: list[HttpRequest] = []
-        self.asked: list[HttpRequest] = []
+        self.requests = []
+        self.asked = []
         self.in_flight = self.max_in_flight = 0
         self._script, self._paths, self._routes = script, paths, dict(routes or {})
         self._probed = probed

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -188,7 +187,7 @@ def test_a_script_can_answer_every_path_and_a_server_may_have_none() -> None:
 def test_the_example_of_the_page_is_a_test_that_passes() -> None:
     page = Path(__file__).parents[2] / "docs/testing.md"
     [example] = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    names: dict[str, Any] = {}
+    names = {}
     exec(compile(example, page, "exec", dont_inherit=True), names)
     [test] = [value for name, value in names.items() if name.startswith("test_")]
     test()

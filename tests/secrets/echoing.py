@@ -190,7 +190,7 @@ class Echoing:
     """
 
     def __init__(self, rotating: Sequence[str]) -> None:
-        self.rotating, self.seen, self.keys = rotating, set[str](), set[str]()
+        self.rotating, self.seen, self.keys = rotating, set(), set()
         self._number = 0
 
     def __call__(self, request: Received) -> Act:
@@ -264,9 +264,9 @@ def _answer(asked: Mapping[str, Any], way: str, key: str) -> dict[str, Any]:
     text = f"Your key is {WRITINGS[way](key)} now." if way in WRITINGS else "The answer is 42."
     wanted = asked.get("max_tokens") or asked.get("max_completion_tokens") or 16
     finish = "length" if wanted < 4 else "stop"
-    message: dict[str, Any] = {"role": "assistant", "content": text}
-    choice: dict[str, Any] = {"index": 0, "finish_reason": finish}
-    told: dict[str, Any] = {
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "finish_reason": finish}
+    told = {
         "id": "cmpl-1",
         "usage": {
             "prompt_tokens": 9 + len(str(asked.get("tools", ""))),
@@ -318,7 +318,7 @@ def _streams(answer: Mapping[str, Any], key: str) -> Act:
         chat = "message" in choice
         parts = choice.pop("message", None) or {"text": choice.pop("text")}
         calls = parts.pop("tool_calls", None)
-        events: list[dict[str, Any]] = []
+        events = []
         for name, value in parts.items():
             for start in range(0, len(value or ""), PIECE):
                 piece = {name: value[start : start + PIECE]}

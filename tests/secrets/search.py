@@ -356,7 +356,7 @@ def _processes(found: Search, url: str, every: str) -> None:
     command = [sys.executable, "-m", "serve_eval", "run", "--base-url", url, *_asking(every), "-o"]
     command.append(str(found.root / "listed"))
     variables = environment(HOME=str(found.root / "home"), OPENAI_API_KEY=KEY)
-    ended, lines = Event(), set[bytes]()
+    ended, lines = Event(), set()
 
     def look() -> None:
         while not ended.wait(0.02):

@@ -118,7 +118,6 @@ def engine(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     client.chmod(0o755)
     words = [sys.executable, "-I", str(FAKE_ENGINE), "daemon", str(place)]
     with subprocess.Popen(words, env=site.environ, stdout=subprocess.PIPE, text=True) as daemon:
-        assert daemon.stdout is not None
         assert daemon.stdout.readline() == "ready\n"
         site.environ["PATH"] = f"{client.parent}{os.pathsep}{site.environ['PATH']}"
         monkeypatch.setenv("PATH", f"{client.parent}{os.pathsep}{os.environ['PATH']}")

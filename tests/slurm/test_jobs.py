@@ -33,8 +33,7 @@ def _write(site: Site, *words: str, plan: Path) -> str:
 
 
 def _report(folder: Path) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return report
+    return json.loads((folder / "report.json").read_text())
 
 
 def _without_times(report: dict[str, Any]) -> dict[str, Any]:
@@ -184,7 +183,6 @@ def test_a_task_with_the_id_of_its_array_has_its_own_nodes(
     monkeypatch.setenv("SLURM_CONF", site.environ["SLURM_CONF"])
     for job, node in places.items():
         found = find_running(None, 4, {"SLURM_JOB_ID": job})
-        assert found is not None
         assert found.nodes == (node,)
     site.run("scancel", array)
     assert array in places
@@ -263,7 +261,7 @@ def test_a_slurm_without_gpus_gives_whole_nodes_with_their_memory(
 ) -> None:
     """It refuses to be asked for GPUs, and without --mem=0 gives a job half of the memory."""
     folder = site.folder / "job"
-    options: dict[str, object] = {"name": launcher}
+    options = {"name": launcher}
     if launcher == "slurm":
         options |= {"wrapper": "", "gpus_per_node": 4}
     with cluster(plain=True) as environ:

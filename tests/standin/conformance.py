@@ -127,7 +127,7 @@ class Deployment:
     async def __aenter__(self) -> Deployment:
         self._stack = AsyncExitStack()
         enter = self._stack.enter_async_context
-        args: dict[str, Any] = {"return_perf_metrics": True, "max_num_tokens": 8192}
+        args = {"return_perf_metrics": True, "max_num_tokens": 8192}
         pair = {**args, "cache_transceiver_config": {"backend": "DEFAULT"}}
         guided = {**args, "guided_decoding_backend": "xgrammar"}
         self.urls = {}

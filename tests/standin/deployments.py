@@ -69,8 +69,7 @@ def environment(
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        return probe.getsockname()[1]
 
 
 @contextmanager
@@ -162,7 +161,7 @@ async def deployed(
     the orchestrator sets its workers' clocks first, which takes 0.2 s each. All servers share
     `auth_key`. Each worker has `front_ends`.
     """
-    args: dict[str, Any] = {"cache_transceiver_config": {"backend": "DEFAULT"}}
+    args = {"cache_transceiver_config": {"backend": "DEFAULT"}}
     args |= PERF_METRICS if perf_metrics else {}
     counts = {"context": contexts, "generation": generations}
     async with AsyncExitStack() as stack:
@@ -185,7 +184,7 @@ async def deployed(
             )
             workers[name] = await stack.enter_async_context(serve_app(app))
         found = Deployed("", workers)
-        document: dict[str, Any] = dict(PERF_METRICS) if perf_metrics else {}
+        document = dict(PERF_METRICS) if perf_metrics else {}
         document |= {"perf_metrics_output_dir": str(metrics_dir)} if metrics_dir else {}
         for role, count in counts.items():
             document[f"{role}_servers"] = {

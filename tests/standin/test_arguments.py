@@ -45,8 +45,8 @@ OWN: list[dict[str, Any]] = [
 
 
 def check(row: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    flavour: Flavour = row["flavour"]
-    seen: list[tuple[str, dict[str, Any]]] = []
+    flavour = row["flavour"]
+    seen = []
     command = group(flavour, lambda name, params, given: seen.append((name, params)))
     try:
         rc = command.main(row["argv"], prog_name="trtllm-serve", standalone_mode=True)
@@ -170,8 +170,7 @@ def _worker(argv: list[str], flavour: Flavour) -> WorkerConfig:
     command = group(
         flavour, lambda name, params, given: worker(params["model"], params, given, flavour)
     )
-    parsed: WorkerConfig = command.main(argv, standalone_mode=False)
-    return parsed
+    return command.main(argv, standalone_mode=False)
 
 
 def test_the_file_wins_in_the_1_2_line_and_the_command_line_on_main(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from serve_eval.launchers._standin.model import decode
-from serve_eval.launchers._standin.options import Flavour
 from serve_eval.schema import Message
 from serve_eval.schema.media import prompt_sha256
 from tests.standin.deployments import HTTP, READY_S, environment, free_port, running, wait_healthy
@@ -189,7 +188,7 @@ def test_workers_take_what_a_real_orchestrator_sent(pair: Pair, shared: Path) ->
 
 
 def test_an_orchestrator_without_workers_ends(tmp_path: Path) -> None:
-    cases: list[tuple[Flavour, int]] = [("v12", 0), ("main", 3)]
+    cases = [("v12", 0), ("main", 3)]
     with ExitStack() as stack:
         started = []
         for flavour, _ in cases:

@@ -44,8 +44,8 @@ class Recorder:
     """Recording workers: they note requests and replay the recorded responses."""
 
     def __init__(self, gen_s: float = 0.0, clock_s: float = 0.0) -> None:
-        self.seen: dict[str, list[dict[str, Any]]] = {"ctx": [], "gen": []}
-        self.runners: dict[str, web.AppRunner] = {}
+        self.seen = {"ctx": [], "gen": []}
+        self.runners = {}
         self.gen_s, self.clock_s = gen_s, clock_s
         self._contexts = itertools.count(1)
 
@@ -100,7 +100,7 @@ class Recorder:
         params["disagg_request_id"] = body["disaggregated_params"]["disagg_request_id"]
         if prompt == "STOPNOID":
             params["ctx_request_id"] = None
-        said: dict[str, Any] = (
+        said = (
             {"text": "A"}
             if "prompt" in body
             else {"message": {"role": "assistant", "content": "A"}}
@@ -328,7 +328,7 @@ async def replay_cluster(folder: Path, tmp_path: Path) -> int:
     config["disagg_cluster"]["cluster_uri"] = base
     (tmp_path / "d.yaml").write_text(yaml.safe_dump(config))
     recorder = Recorder(clock_s=0.2)
-    numbers: dict[str, str] = {}
+    numbers = {}
     checked = 0
 
     async def step(name: str, path: str, body: dict[str, Any] | None = None) -> None:

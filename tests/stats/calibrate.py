@@ -73,7 +73,7 @@ def measure(job: Job) -> Rates:
     The result of a job is always the same.
     """
     random = numpy.random.default_rng([job.n, round(1e6 * job.flip_rate), round(1e6 * job.drop)])
-    counts: list[tuple[int, int, int]] = []
+    counts = []
     with_three = numpy.zeros(2, dtype=int)
     for first in range(0, REPLICATES, CHUNK):
         before = endpoints(random, (CHUNK, job.n), flip_rate=job.flip_rate, accuracy=ACCURACY)

@@ -151,7 +151,7 @@ def measure(
     If `own`, it comes from their own first runs, which the chart covers as well.
     """
     known = before = after = 0
-    limits: list[float] = []
+    limits = []
     for _ in range(endpoint_count):
         wrong = DIFFICULTIES[difficulty](random, n)
         scores = (random.random((SERIES, runs, n)) < wrong).astype(numpy.float64)
@@ -273,7 +273,7 @@ def nights() -> Iterator[str]:
     yield "|---|--:|--:|"
     for fall in FALLS:
         random = numpy.random.default_rng([round(fall), WAVE_FALL_AFTER])
-        delays: list[tuple[float, float]] = []
+        delays = []
         for _ in range(WAVE_SERIES):
             row = random.standard_normal(2 * WAVE_FALL_AFTER)
             row[WAVE_FALL_AFTER:] -= fall
@@ -305,7 +305,7 @@ def delays() -> Iterator[str]:
             cells = []
             for runs, own in ((3, False), (STARTING_RUNS, True)):
                 random = numpy.random.default_rng([round(fall), n, runs])
-                found: list[tuple[float, float]] = []
+                found = []
                 for _ in range(FALL_SERIES):
                     wrong = DIFFICULTIES["mixture, .034"](random, n)
                     scores = (random.random((runs, n)) < wrong).astype(float)

@@ -343,7 +343,7 @@ def needed(flip_rate: float, margin: float) -> list[float]:
 
 def cells() -> list[Cell]:
     """Return all rows of the classic rule."""
-    found: list[Cell] = []
+    found = []
 
     def add(
         name: str, draw: Callable[..., Runs], *, sizes: Sequence[int] = tuple(SIZES), **more: object
@@ -469,7 +469,7 @@ def main() -> None:
         ends = list(pool.map(measure_paired, paired))
         rows = dict(zip(classic, pool.map(measure, classic, chunksize=4), strict=True))
         medians = [one.result() for one in needs]
-    by_name: dict[str, dict[int, Found]] = {cell.name: {} for cell in cells()}
+    by_name = {cell.name: {} for cell in cells()}
     for cell, one in rows.items():
         by_name[cell.name][cell.n] = one
     print(

@@ -67,8 +67,7 @@ def _alone(hits: int, runs: int) -> str:
 
 
 def _below_median(scores: NDArray[numpy.float64]) -> NDArray[numpy.bool_]:
-    low: NDArray[numpy.bool_] = scores < numpy.median(scores[:FIRST])
-    return low
+    return scores < numpy.median(scores[:FIRST])
 
 
 def _on_the_way() -> list[str]:
@@ -204,7 +203,6 @@ def _delay(seed: int, before: float, after: float, runs: int) -> int | None:
     if runs:
         earlier = [(random.random(400) < chance).astype(float).tolist() for _ in range(runs)]
         known = estimate_expected(earlier, lo=0.0, hi=1.0, higher_is_better=True)
-        assert known is not None
         bad, kept = known.among(range(400), right.astype(float))
         planned = known.count_looks(400)
     else:

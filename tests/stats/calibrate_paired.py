@@ -204,7 +204,7 @@ def measure(job: Job) -> Found:
     """Simulate the comparisons of a job; the result is always the same."""
     random = numpy.random.default_rng([*job.name.encode(), job.n, job.before, job.after])
     margin = -classic_test(job.n, 0.0, 50.0, LEVELS[0], 0.2).threshold / 100
-    p: dict[str, list[float]] = {"t": [], "exchange": [], "auto": [], "anchors": []}
+    p = {"t": [], "exchange": [], "auto": [], "anchors": []}
     fails = 0
     for _ in range(REPLICATES):
         pairs = draw(job, random)
@@ -468,7 +468,7 @@ def main() -> None:
         suites = {
             name: [pool.submit(suite, name, part) for part in range(2)] for name in SUITE_JOBS
         }
-        parts: dict[str, Any] = {
+        parts = {
             "level": list(pool.map(measure, LEVEL_JOBS)),
             "power": list(pool.map(measure, POWER_JOBS)),
             "margin": list(pool.map(exclude, MARGIN_JOBS)),

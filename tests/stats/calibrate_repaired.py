@@ -134,7 +134,7 @@ def _count(
 ) -> tuple[dict[str, Counter[str]], float, float]:
     """Return the outcomes by policy, and the means of the first answers and of those that came."""
     n, accuracy = SETS[data]
-    counts: dict[str, Counter[str]] = {name: Counter() for name in POLICIES}
+    counts = {name: Counter() for name in POLICIES}
     first, came = [], []
     for number in range(ROUNDS):
         random = numpy.random.default_rng([SEED, number])

@@ -267,7 +267,7 @@ def prove(job: BuildJob) -> Proven:
     random = numpy.random.default_rng(
         [SEED, *f"{job.shape} {job.kind}".encode(), job.n, job.k, job.m]
     )
-    found: dict[Method, list[float]] = {way: [] for way in _WAYS}
+    found = {way: [] for way in _WAYS}
     for _ in range(REPLICATES):
         pairs = draw_build(job, random)
         exchange, flips = (_p(pairs, way) for way in (Method.EXCHANGE, Method.SIGN_FLIP))

@@ -102,7 +102,7 @@ def judge_distances(
     found.paired.siblings = len(healthy)
     for number in range(probes):
         nats = float(own[number])
-        again: tuple[float, ...] = ()
+        again = ()
         if nats > limits.far and found.far < REPEATED and not once[number]:
             again = (nats,) * 3
         found.add(
@@ -251,7 +251,7 @@ def list_embedded() -> list[str]:
     random, rows = numpy.random.default_rng(1), []
     for name, own in pools.items():
         sibling = pools[FLOAT32 if name == OTHER_KERNELS else OTHER_KERNELS]
-        outcomes = Counter[Outcome]()
+        outcomes = Counter()
         for _ in range(EMBEDDED_TRIALS):
             order = random.permutation(len(own))
             drawn = own[order][:PROBES]

@@ -265,7 +265,7 @@ def floors() -> str:
 
 def dependent() -> str:
     """Return the table of alarms if whole rounds vary."""
-    settings: dict[str, State] = {
+    settings = {
         "independent": unvarying,
         "logits of a round shift, sd .3": shifted(0.3),
         "logits of a round shift, sd .6": shifted(0.6),

@@ -269,7 +269,7 @@ def accused(
 
 def _count(answers: Sequence[AttributedAnswer]) -> list[Cell]:
     """Return the sums of all answers, as if repeats were independent."""
-    sums: dict[tuple[str | None, str | None], list[int]] = {}
+    sums = {}
     for one in answers:
         cell = sums.setdefault((one.line.context, one.line.generation), [0, 0])
         cell[0] += 1
@@ -348,7 +348,7 @@ def _pass(
     """Return the seconds that each request takes, and its start."""
     n, now = len(server), 0.0
     taken, started, left = numpy.zeros(n), numpy.zeros(n), work.astype(float).copy()
-    at: list[list[int]] = [[] for _ in speed]
+    at = [[] for _ in speed]
     sent = 0
     while True:
         while sent < n and sum(map(len, at)) < IN_FLIGHT:

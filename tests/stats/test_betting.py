@@ -128,7 +128,7 @@ def _cross(evidence: Evidence, share: float, true: float, n: int) -> float:
     """Return the exact probability that the evidence ever exceeds 1 / ALPHA within n probes."""
     need, alive, crossed = -math.log(ALPHA), {0: 1.0}, 0.0
     for k in range(1, n + 1):
-        after: dict[int, float] = {}
+        after = {}
         for hits, p in alive.items():
             for more, chance in ((0, 1 - true), (1, true)):
                 if evidence(hits + more, k - hits - more, share) >= need:

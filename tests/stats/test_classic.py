@@ -252,7 +252,6 @@ def test_the_planned_number_has_the_power_and_one_less_has_not() -> None:
 @pytest.mark.parametrize(("n", "flip_rate"), [(8, 0.0), (198, 0.034), (1319, 0.19), (4096, 0.034)])
 def test_the_least_drop_is_proven_and_a_little_less_is_not(n: int, flip_rate: float) -> None:
     drop = find_least_drop(n, flip_rate, 0.05, 0.2)
-    assert drop is not None
     assert compute_paired_power(drop, n, flip_rate, 0.05) >= 0.8
     assert compute_paired_power(drop - 2e-5, n, flip_rate, 0.05) < 0.8
 

@@ -114,7 +114,6 @@ def _lose(count: int) -> tuple[list[float], list[float]]:
 def test_three_lost_passages_are_no_slice() -> None:
     before, after = _lose(30)
     alone = find_paired_slice(before, after, INSIDE, level=0.0015)
-    assert alone is not None
     assert alone.lost == 30
     assert find_paired_slice(before, after, INSIDE, level=0.0015, clusters=PASSAGES) is None
 
@@ -123,7 +122,6 @@ def test_twelve_of_twenty_lost_passages_are_a_slice() -> None:
     before, after = _lose(120)
     inside = (numpy.arange(PROMPTS) < 120)[:, None].astype(float)
     found = find_paired_slice(before, after, inside, level=0.0015, clusters=PASSAGES)
-    assert found is not None
     assert (found.lost, found.all_lost) == (120, 120)
 
 

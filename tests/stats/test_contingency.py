@@ -90,7 +90,7 @@ AT_RANDOM: Router = lambda _, rng: (rng.randrange(2), rng.randrange(4))  # noqa:
 def _cells(
     router: Router, chance: Callable[[int, int], float], *, n: int = 400, seed: int = 0
 ) -> list[Cell]:
-    rng, counts = random.Random(seed), dict[tuple[int, int], list[int]]()
+    rng, counts = random.Random(seed), {}
     for k in range(n):
         context, generation = router(k, rng)
         sums = counts.setdefault((context, generation), [0, 0])

@@ -308,7 +308,7 @@ def test_a_variance_of_many_flips_is_known_well() -> None:
     ],
 )
 def test_what_makes_no_scale_is_refused(arguments: dict[str, Any]) -> None:
-    good: dict[str, Any] = {
+    good = {
         "variance": 0.1,
         "runs": 2,
         "prompts": 9,

@@ -129,7 +129,7 @@ def _decisions(
 
     Scores are in 0..1.
     """
-    rng, found, row = random.Random(1), Counter[Decision | None](), list(values)
+    rng, found, row = random.Random(1), Counter(), list(values)
     for _ in range(runs):
         rng.shuffle(row)
         stop = EarlyClassic.mean_only(len(row), **options)  # type: ignore[arg-type]

@@ -111,7 +111,6 @@ def test_a_limit_is_the_lowest_one_that_keeps_the_chance_of_so_many_runs(runs: i
 def test_the_dispersion_of_neighbours_by_hand() -> None:
     """The sums 1, 0, 2 differ by -1 and 2; the variances of the two columns are a third each."""
     known = successive_dispersion([[1, 0], [0, 0], [1, 1]])
-    assert known is not None
     assert known == (pytest.approx((1 + 4) / (2 * 2 * (2 / 3))), pytest.approx(2 * 4 / 5))
 
 
@@ -142,7 +141,6 @@ def test_a_gap_within_rounding_is_no_step(largest: float) -> None:
     The step is then that of the rest.
     """
     found = _on_grid(numpy.array([[0.0, TIE * largest, largest]]))
-    assert found is not None
     assert found.tolist()[0][0] == 0
     assert found.tolist()[0][2] >= 1
 
@@ -169,7 +167,6 @@ def test_an_inverted_sum_is_that_of_a_bell(seed: int) -> None:
     centred = units - units.mean(axis=0)
     z = float(centred[1].sum()) / math.sqrt(float((centred[1] ** 2).sum()))
     found = _invert(units, 1)
-    assert found is not None
     assert found == pytest.approx(0.5 * math.erfc(-z / math.sqrt(2.0)), abs=2e-4)
 
 

@@ -123,12 +123,9 @@ def test_neighbours_tell_the_spread_of_runs_that_a_step_does_not_raise() -> None
     plain = [successive_dispersion(random.random((10, 300)) < 0.5) for _ in range(400)]
     values = [one[0] for one in plain if one is not None]
     assert numpy.mean(values) == pytest.approx(1.0, abs=4 * numpy.std(values) / 20)
-    assert plain[0] is not None
     assert numpy.var(values) == pytest.approx(2 / plain[0][1], rel=0.3)
     step = (random.random((10, 300)) < numpy.array([0.6] * 5 + [0.3] * 5)[:, None]).astype(float)
     near, told = successive_dispersion(step), instability(step).dispersion
-    assert near is not None
-    assert told is not None
     assert near[0] < told / 3
     assert successive_dispersion([[1.0, 0.0], [1.0, 0.0]]) is None
 
@@ -138,8 +135,6 @@ def test_a_run_that_is_worse_as_a_whole_shows_in_graded_scores() -> None:
     scores = random.normal(0.5, 0.1, (3, 200))
     scores[1] -= 0.05
     result = instability(scores)
-    assert result.p is not None
-    assert result.dispersion is not None
     assert result.p < 1e-6
     assert result.dispersion > 10.0
 
@@ -257,13 +252,11 @@ def test_both_sides_tell_of_run_effects() -> None:
 def test_what_the_whole_reference_shows_is_allowed_for_on_a_subset() -> None:
     whole = _pairs(0.4, 5)
     effect = effect_of(whole.reference)
-    assert effect is not None
     assert effect.inflation > 1.5
     few = pair(
         whole.reference[:, :40], whole.candidate[:, :40], lo=0.0, hi=1.0, higher_is_better=True
     )
     alone = run_effect(few)
-    assert alone is not None
     assert alone.inflation == 1.0
     assert run_effect(replace(few, reference_effect=effect)) == effect
 
@@ -336,7 +329,6 @@ def test_the_level_holds_where_hardly_anything_is_bad(share: float) -> None:
 def test_the_likeliest_split_and_the_shares_on_both_sides() -> None:
     bad = numpy.array([False] * 60 + [True] * 30 + [False] * 10)
     one = onset(bad, 0.01)
-    assert one is not None
     assert (one.since, one.before, one.after) == (61, 0.0, 0.75)
     assert 61 < one.noticed < 75
 
@@ -462,7 +454,7 @@ def test_a_turn_for_the_worse_holds_a_stop_up_and_its_end_lets_it_go() -> None:
 
 
 def test_missing_answers_count_as_bad() -> None:
-    sound: list[float | None] = [1.0] * 100
+    sound = [1.0] * 100
     assert _hold([*sound, *[None] * 6]).holds()
     known = _hold([*sound, *[None] * 6], [0.0] * 106)
     assert known.holds()
@@ -471,14 +463,14 @@ def test_missing_answers_count_as_bad() -> None:
 def test_against_the_reference_a_drop_is_seen_that_hard_questions_hide() -> None:
     """Half of the answers are wrong anyway; then those are wrong that the reference has right."""
     references = [1.0, 0.0] * 100
-    candidates: list[float | None] = [*references[:194], *[0.0] * 6]
+    candidates = [*references[:194], *[0.0] * 6]
     assert _hold(candidates, references).holds()
     assert not _hold(candidates).holds()
 
 
 def test_the_limit_is_the_share_of_the_one_that_alarms() -> None:
     """Add answers one by one: it holds from the first one that lifts the chart above the share."""
-    values: list[float | None] = [1.0] * 300
+    values = [1.0] * 300
     for _ in range(20):
         values.append(0.0)
         bad = worse_than_usual(numpy.array(values, dtype=float), 0.0)

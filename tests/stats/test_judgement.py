@@ -127,8 +127,6 @@ def test_a_missing_answer_counts_as_worst_for_the_upper_end_of_p_and_as_best_for
         drop_test(pair(reference, scores, lo=0.0, hi=1.0, higher_is_better=True), method)
         for scores in answers
     )
-    assert best.p is not None
-    assert worst.p is not None
     assert worst.p < best.p
     assert open_ends.p_range == pytest.approx((worst.p, best.p))
     assert open_ends.p == pytest.approx(best.p)
@@ -348,7 +346,6 @@ def _runs(patterns: dict[str, int]) -> Pairs:
 
 def test_anchors_are_the_prompts_that_all_runs_but_the_last_had_right() -> None:
     test = anchor_test(_runs({"1111": 20, "1110": 6, "1101": 2, "1001": 5, "0110": 5, "0000": 30}))
-    assert test is not None
     assert (test.anchors, test.reference_lost, test.candidate_lost) == (28, 2, 6)
     assert test.test.p == mcnemar(6, 2).p_mid
 
@@ -361,15 +358,12 @@ def test_the_last_reference_run_has_no_part_in_the_choice() -> None:
     for chance in chances:
         runs = (random.random((4, 150)) < chance).astype(float)
         test = anchor_test(pair(runs[:3], runs[3], lo=0.0, hi=1.0, higher_is_better=True))
-        assert test is not None
-        assert test.test.p is not None
         alarms += test.test.p <= 0.05
     assert alarms <= 32  # .05 of 400 is 20; more than 32 has a chance of .003
 
 
 def test_a_missing_answer_is_lost_for_one_end_and_kept_for_the_other() -> None:
     test = anchor_test(_runs({"1111": 30, "1110": 4, "111-": 3}))
-    assert test is not None
     assert test.test.p_range == (mcnemar(4, 0).p_mid, mcnemar(7, 0).p_mid)[::-1]
     assert test.candidate_lost == 4
 
@@ -393,7 +387,6 @@ def test_without_anchors_there_is_no_test(pairs: Pairs) -> None:
 def test_where_lower_is_better_the_lowest_score_is_right() -> None:
     low = [[0.0] * 40, [0.0] * 40]
     test = anchor_test(_pairs(low, [1.0] * 6 + [0.0] * 34, better=False))
-    assert test is not None
     assert (test.anchors, test.candidate_lost) == (40, 6)
     assert test.test.p == mcnemar(6, 0).p_mid
 
@@ -409,7 +402,6 @@ def test_anchors_keep_the_weights_of_their_prompts() -> None:
         weights=[3.0] * 9 + [1.0] * 36,
     )
     test = anchor_test(found)
-    assert test is not None
     assert test.test.mean == pytest.approx(-12.0 / 48.0)
 
 
@@ -419,7 +411,4 @@ def test_damage_of_stable_prompts_shows_among_the_anchors_with_a_fraction_of_the
     runs = (random.random((11, 1500)) < chance).astype(float)
     runs[10] = numpy.where(random.random(1500) < 0.02, 0.0, runs[10])
     told = judge(pair(runs[:10], runs[10], lo=0.0, hi=1.0, higher_is_better=True), margin=0.03)
-    assert told.anchors is not None
-    assert told.anchors.test.p is not None
-    assert told.test.p is not None
     assert told.anchors.test.p < told.test.p / 10

@@ -93,7 +93,7 @@ def test_steps_fail_from_one_on() -> None:
 @given(st.data())
 def test_the_posterior_is_normal_and_moves_with_the_evidence(data: st.DataObject) -> None:
     """The odds of two suspects move by the error rates alone, toward the one that predicts more."""
-    space: SearchSpace = data.draw(st.sampled_from(SPACES))
+    space = data.draw(st.sampled_from(SPACES))
     posterior = Posterior(space, RATES)
     steps = st.tuples(st.sampled_from(space.configurations), st.booleans())
     for configuration, worse in data.draw(st.lists(steps, max_size=12)):

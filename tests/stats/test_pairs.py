@@ -75,7 +75,6 @@ def test_equal_weights_are_no_weights() -> None:
 
 def test_cluster_keys_become_numbers_and_clusters_are_the_independent_units() -> None:
     pairs = pair([1, 0, 1], [1, 1, 1], **ACCURACY, clusters=["b", "a", "b"])
-    assert pairs.clusters is not None
     assert pairs.clusters.tolist() == [0, 1, 0]
     assert pairs.units == 2
     assert not pairs.binary

@@ -93,13 +93,11 @@ def test_sums_inversion_and_draws_agree(before: int, after: int) -> None:
     runs[-after:] -= 0.004
     units = runs - runs.min(axis=0)
     inverted = permutation._invert(units, after)
-    assert inverted is not None
     assert inverted == pytest.approx(permutation._draw(units, after, 9_999, 0).p_mid, abs=0.015)
     rounded = numpy.round(runs, 2)
     steps = permutation._on_grid(rounded - rounded.min(axis=0))
     assert steps is not None
     summed = permutation._sum_permutations(steps, after)
-    assert summed is not None
     assert summed.p_mid == pytest.approx(
         permutation._draw(rounded, after, 9_999, 1).p_mid, abs=0.015
     )
@@ -115,7 +113,6 @@ def test_the_inversion_has_the_tail_of_the_exact_sum() -> None:
         steps = permutation._on_grid(units)
         assert steps is not None
         summed = permutation._sum_permutations(steps, 1)
-        assert summed is not None
         assert permutation._invert(units, 1) == pytest.approx(summed.p_mid, rel=1e-3)
 
 
@@ -185,7 +182,7 @@ WORKERS = ("g0", "g1", "g2")
 
 def enumerated(prompts: list[AnsweredPrompt], worker: str) -> Fraction:
     """Return the same probability by all ways to choose prompts, and a worker of each."""
-    classes: dict[object, list[tuple[list[int], int | None]]] = {}
+    classes = {}
     for one in prompts:
         each = min(map(len, one.bad.values()))
         counts = {name: sum(flags[:each]) for name, flags in one.bad.items()}
@@ -200,7 +197,7 @@ def enumerated(prompts: list[AnsweredPrompt], worker: str) -> Fraction:
             for chosen in itertools.combinations([cells for cells, _ in found], len(drawn))
             for values in itertools.product(*chosen)
         ]
-        mixed: Counter[int] = Counter()
+        mixed = Counter()
         for before, chance in total.items():
             for way in ways:
                 mixed[before + way] += chance / len(ways)

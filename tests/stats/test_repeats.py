@@ -60,7 +60,6 @@ def test_the_answer_with_the_most_votes_counts(
     votes: list[tuple[str | None, float]], score: float
 ) -> None:
     found = majority([votes])
-    assert found is not None
     assert found.value == score
 
 

@@ -35,7 +35,6 @@ def test_a_slice_that_holds_all_losses_is_named_with_its_counts() -> None:
     before[100:103] = 0.0  # three prompts gain
     slices = columns(~first(60), first(60), first(20), first(40))
     found = find_paired_slice(before, after, slices, level=0.01)
-    assert found is not None
     assert (found.place, found.lost, found.all_lost) == (2, 15, 15)
     assert (found.gained, found.all_gained) == (0, 3)
     # At least 2**-15 by exchange; 2,999 draws cannot show less than 1/3000.
@@ -80,7 +79,6 @@ def test_of_equally_strong_slices_the_first_is_named() -> None:
     found = find_paired_slice(
         numpy.ones(N), after, columns(first(20), first(20), first(20) & first(30)), level=0.01
     )
-    assert found is not None
     assert found.place == 0
     assert choose(numpy.array([9.6, 10.0]), numpy.array([True, True])) == 0
     assert choose(numpy.array([9.4, 10.0]), numpy.array([True, True])) == 1
@@ -93,7 +91,6 @@ def test_more_runs_of_the_reference_count() -> None:
     before = numpy.ones((3, N))
     before[1, 60:70] = 0.0
     found = find_paired_slice(before, after, columns(first(60), first(20)), level=0.01)
-    assert found is not None
     assert (found.place, found.lost) == (1, 20)
 
 
@@ -103,7 +100,6 @@ def test_of_unequal_numbers_of_runs_the_first_of_the_candidate_counts() -> None:
     after[1, 70:] = 0.0
     before, table = numpy.ones((3, N)), columns(first(60), first(20))
     found = find_paired_slice(before, after, table, level=0.01)
-    assert found is not None
     assert found == find_paired_slice(before, after[:1], table, level=0.01)
 
 
@@ -195,7 +191,6 @@ def test_answers_that_are_in_a_slice_as_often_as_wrong_ones_of_the_reference_are
     )
     short = numpy.zeros(N, dtype=bool)
     found = find_answer_slice(before, after, (columns(short), columns(first(25))), **level)
-    assert found is not None
     assert (found.lost, found.all_lost) == (25, 25)
     # The reference's answers to the same prompts are in the slice as well.
     assert (
@@ -226,7 +221,6 @@ def test_strata_absorb_what_comes_with_difficulty() -> None:
     table = columns(inside)
     assert find_unpaired_slice(lost, table, hard, level=0.01) is None
     found = find_unpaired_slice(lost, table, numpy.zeros(400), level=0.01)
-    assert found is not None
     assert found.lost == int((lost & inside).sum())
     assert found.least_p == pytest.approx(1 / 3000)
 
@@ -234,7 +228,6 @@ def test_strata_absorb_what_comes_with_difficulty() -> None:
 def test_each_slice_is_compared_with_the_samples_outside_it() -> None:
     table = columns(first(20), first(100))
     found = find_unpaired_slice(first(20), table, numpy.zeros(N), level=0.01)
-    assert found is not None
     assert (found.place, found.lost) == (0, 20)
 
 

@@ -207,7 +207,6 @@ def test_p_of_bleu_is_near_that_of_computing_bleu_for_every_exchange() -> None:
         pairs = pair_sums([before], [after], corpus_bleu, higher_is_better=True)
         told = drop_test(pairs)
         assert told.mean == pytest.approx(drops[0], rel=0.02)
-        assert told.p is not None
         found.append(told.p - (below + ties / 2.0) / len(drops))
     assert max(map(abs, found)) < 0.05
 

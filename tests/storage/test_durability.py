@@ -30,8 +30,8 @@ class Disk:
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.forced: list[tuple[str, bytes]] = []
-        self.error: int | None = None
+        self.forced = []
+        self.error = None
         monkeypatch.setattr(os, "fsync", self._fsync)
 
     def _fsync(self, fd: int) -> None:

@@ -66,7 +66,7 @@ def _run(
     plan: Plan, config: SimulatorConfig, out: Path, *, stop_at: int = 0, rerun: Rerun = "failed"
 ) -> Report | None:
     """Return the report, or None for a run that was interrupted at a request."""
-    simulator = _Simulator(config)
+    simulator, running = _Simulator(config), None
 
     def reply(request: HttpRequest) -> Reply:
         if request.number == stop_at:
@@ -82,7 +82,6 @@ def _run(
             await asyncio.wait([running])
             return None if running.cancelled() else running.result()
 
-    running: asyncio.Task[Report]
     return asyncio.run(run())
 
 
@@ -112,7 +111,7 @@ def _of_seed(plan: Plan, seed: int, but: Iterable[str] = ()) -> list[str]:
 
 def _seed(folder: Path) -> int:
     """Return the seed that a folder of this version keeps."""
-    stored: dict[str, int] = json.loads((folder / ORDER_FILE).read_text())
+    stored = json.loads((folder / ORDER_FILE).read_text())
     assert stored.keys() == {"order_seed"}
     return stored["order_seed"]
 

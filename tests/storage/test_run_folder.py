@@ -198,7 +198,6 @@ def test_two_runs_cannot_have_one_folder_and_a_killed_one_leaves_it_free(tmp_pat
     with subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
     ) as holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "locked\n"
         with (
             pytest.raises(
@@ -254,7 +253,7 @@ def _list_readers() -> list[tuple[str, StoryFiles, Read, bool]]:
 
     Fails if a story of the table cannot be read by its declaration.
     """
-    found = list[tuple[str, StoryFiles, Read, bool]]()
+    found = []
     for one in (one for one in STORIES if one not in (RUN, SUITE)):
         if one.plan:
             found += [(one.plan, one, partial(one.find_plan, of=CONTENT), False)]

@@ -299,7 +299,7 @@ def write_made(root: Path) -> None:
 
 
 def _real() -> dict[str, str]:
-    found: dict[str, str] = {}
+    found = {}
     for name, options in variants() if SHARED.is_dir() else ():
         try:
             found[label(name, options)] = asked(name, options, SHARED).sha256
@@ -316,8 +316,8 @@ def add_missing(root: Path) -> list[str]:
     """
     kept = json.loads(FILE.read_text("utf-8"))
     missing = {label(*one): one for one in variants() if label(*one) not in kept["made"]}
-    found: dict[str, Asked] = {}
-    refused: dict[str, dict[str, str]] = {
+    found = {}
+    refused = {
         name: {one: f"{name} {one}: no other value than its default is known" for one in untried}
         for name in NAMES
         if (untried := find_untried(name))

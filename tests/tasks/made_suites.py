@@ -111,7 +111,7 @@ JAVASCRIPT: dict[str, Any] = {
 
 def right_java(i: int) -> Answer:
     """Return the expected call of the function in Java for the row with a number."""
-    values: dict[str, list[Any]] = {
+    values = {
         "store": ["mainStore"],
         "number": [i],
         "names": [["a b", f"c{i}"]],
@@ -123,7 +123,7 @@ def right_java(i: int) -> Answer:
 
 def right_javascript(i: int) -> Answer:
     """Return the expected call of the function in JavaScript for the row with a number."""
-    values: dict[str, list[Any]] = {
+    values = {
         "points": [[1.5, float(i)]],
         "pen": [{"colour": ["red"]}],
         "closed": [True, ""],
@@ -139,7 +139,7 @@ def right_area(i: int) -> Answer:
 
 def right_paint(i: int) -> Answer:
     """Return the expected call of the second function for the row with a number."""
-    values: dict[str, list[Any]] = {
+    values = {
         "places": [["Oslo, Norway", f"Road {i}"]],
         "at": [[1.5, i], ""],
         "style": [{"glossy": [True], "strength": [0.5, ""]}],

@@ -330,7 +330,7 @@ def write_pages(root: Path) -> tuple[dict[Path, str], list[str]]:
         for place in map(Path, ("docs/tasks.md", "docs/datasets.md", "NOTICE", "README.md"))
     }
     tasks, data, notice, readme = pages
-    wrong: list[str] = []
+    wrong = []
     for name in registry.list_shipped("serve_eval.tasks"):
         with blame(f"serve_eval/tasks/{name}.py"):
             pages[notice] = say_notice(pages[notice], name)

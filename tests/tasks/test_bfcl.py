@@ -259,7 +259,6 @@ def test_the_value_is_the_mean_of_the_three_parts(data_root: Path) -> None:
         scored.append((sample, score.__class__(value=right, outcome=score.outcome, parts=parts)))
     wanted = (1 / 4 * 1 / 3 + 1053 / 1351 + 1 / 2) / 3
     assert LEADERBOARD.of(scored) == pytest.approx(wanted, abs=1e-12)
-    assert LEADERBOARD.sums is not None
     sums = [sum(score.parts[part] for _, score in scored) for part in LEADERBOARD.sums.parts]
     assert LEADERBOARD.sums.value(sums) == pytest.approx(wanted, abs=1e-12)
     shown = made.breakdown([(sample, score.value) for sample, score in scored])

@@ -353,7 +353,7 @@ def test_every_option_is_asked_or_known_to_change_nothing() -> None:
 
 
 def test_every_option_changes_what_is_asked() -> None:
-    seen: dict[tuple[str, str], str] = {}
+    seen = {}
     for one, golden in GOLDEN["made"].items():
         first = seen.setdefault((LABELS[one][0], golden["sha256"]), one)
         assert first == one or one in SAME_OF_MADE_DATA, f"{one} asks what {first} asks"

@@ -54,7 +54,6 @@ def _scores(made: Task, asked: Sequence[tuple[Sample, str]]) -> list[Score]:
 
         async def score(sample: Sample, text: str) -> Score:
             response = Response(text=text, finish_reason="stop")
-            assert made.program is not None
             program = made.program(sample, response)
             ran = None if program is None else await sandbox.run(program)
             return made.score(sample, msgspec.structs.replace(response, ran=ran))

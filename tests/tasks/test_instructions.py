@@ -363,7 +363,7 @@ def test_the_recorded_verdicts_of_ifbench_are_found_again() -> None:
     """Verdicts that need NLTK's archives are compared where these are next to the real data."""
     folder, roots = SHARED / "ifbench", DataRoots(roots=(SHARED,))
     try:
-        english, without = tools.load(roots, *tools.FOLDERS), frozenset[str]()
+        english, without = tools.load(roots, *tools.FOLDERS), frozenset()
     except DatasetError:
         english, without = English((), None, frozenset(), None), frozenset({"ratio:stop_words"})
     strict, loose = (

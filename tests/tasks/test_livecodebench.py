@@ -102,7 +102,6 @@ def _run(task: Task, asked: Sequence[tuple[Any, str]]) -> list[tuple[float, Exec
 
         async def score(sample: Any, text: str) -> tuple[float, ExecutionResult]:
             response = Response(text=text, finish_reason="stop")
-            assert task.program is not None
             program = task.program(sample, response)
             assert program is not None
             ran = await sandbox.run(program)

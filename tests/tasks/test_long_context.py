@@ -117,7 +117,7 @@ def test_documents_are_numbered_between_the_request_and_the_question() -> None:
 def test_a_size_uses_nearly_the_whole_budget(
     fixed: int, rate: float, least: int, budget: int, first: int | None
 ) -> None:
-    counted: list[int] = []
+    counted = []
 
     def tokens(size: int) -> int:
         counted.append(size)
@@ -147,7 +147,6 @@ def test_prompts_have_their_lengths_by_the_tokens_of_the_endpoint(
         options.pop("system_prompt")
     roots = DataRoots(roots=(data_root,))
     first = build_task(Spec(name="long_context", options=options))
-    assert first.fit is not None
     found = first.fit(count_words, None, roots)
     fitted = build_task(Spec(name="long_context", options={**options, **found}))
     assert fitted.fit is None
@@ -155,7 +154,6 @@ def test_prompts_have_their_lengths_by_the_tokens_of_the_endpoint(
     samples = fitted.load(roots, 10_000).samples
     assert len(samples) == len(every) * 2 * 2
     for sample in samples:
-        assert sample.override is not None
         assert isinstance(sample.prompt, str) is not chat
         used = count_words(sample.prompt) + (sample.override.max_tokens or 0)
         length = int(sample.metadata["length"])
@@ -165,7 +163,7 @@ def test_prompts_have_their_lengths_by_the_tokens_of_the_endpoint(
 def test_the_needles_with_the_most_letters_decide_the_size() -> None:
     """One prompt of such kinds is counted, and no other one is longer, even by characters."""
     options = {"lengths": [3000], "samples_per_cell": 30, "kinds": ["niah_multiquery"]}
-    fit, counted = task(**options).fit, list[Prompt]()  # type: ignore[arg-type]
+    fit, counted = task(**options).fit, []  # type: ignore[arg-type]
     assert fit is not None
 
     def count(prompt: Prompt) -> int:
@@ -176,7 +174,6 @@ def test_the_needles_with_the_most_letters_decide_the_size() -> None:
     samples = task(**options, sizes=sizes).load(DataRoots(), 100).samples  # type: ignore[arg-type]
     assert len(counted) < 10
     for sample in samples:
-        assert sample.override is not None
         assert len(sample.prompt) + (sample.override.max_tokens or 0) <= 3000, sample.id
 
 
@@ -201,7 +198,6 @@ def test_what_is_hidden_does_not_depend_on_the_tokens_of_the_endpoint() -> None:
 
 def test_the_usual_lengths_are_those_that_the_context_holds() -> None:
     fit = task(kinds=["niah_single_1"], samples_per_cell=1).fit
-    assert fit is not None
     assert fit(count_words, 20_000, DataRoots())["lengths"] == [4096, 8192, 16384]
     assert fit(count_words, None, DataRoots())["lengths"] == [4096, 8192, 16384, 32768]
     with pytest.raises(PlanError, match="the context of the endpoint has 512 tokens"):
@@ -211,7 +207,6 @@ def test_the_usual_lengths_are_those_that_the_context_holds() -> None:
 def test_a_longer_answer_leaves_the_prompts_less_of_the_context() -> None:
     options = {"kinds": ["niah_single_1"], "samples_per_cell": 1, "max_tokens": 4224}
     fit = build_task(Spec(name="long_context", options=options)).fit
-    assert fit is not None
     assert fit(count_words, 20_479, DataRoots())["lengths"] == [4096, 8192]
     assert fit(count_words, 20_480, DataRoots())["lengths"] == [4096, 8192, 16384]
 

@@ -167,7 +167,6 @@ def test_other_prompts_are_another_protocol_and_no_published_set(
     made = task(prompts=str(folder))
     assert made.protocol["prompts"] == task(prompts=str(data_root / PROMPTS)).protocol["prompts"]
     deviation = made.load(DataRoots(roots=(data_root,)), ROWS).deviation
-    assert deviation is not None
     assert deviation.startswith("the prompts of narrativeqa, qasper,")
     other = write_longbench_prompts(tmp_path / "other")
     (other / "trec.yaml").write_text((folder / "trec.yaml").read_text().replace("Reply", "Say"))
@@ -260,7 +259,6 @@ def test_one_set_is_read_alone(tmp_path: Path, data_root: Path) -> None:
     write_longbench_v1(tmp_path / "LongBench" / "data", {"trec": 9})
     made = task(sets=["trec"], num_samples=9, prompts=prompts)
     dataset = made.load(DataRoots(roots=(tmp_path / "LongBench",)), 9)
-    assert dataset.deviation is not None
     assert dataset.deviation.startswith(
         "9 rows, where these sets have 200; the prompts of trec are not"
     )

@@ -55,7 +55,7 @@ def _seen(sample: Sample) -> list[object]:
     """Return the parts of the turn: texts, and the content of images."""
     [turn] = sample.prompt
     assert isinstance(turn, Message)
-    parts: list[object] = []
+    parts = []
     for part in turn.content:
         if isinstance(part, ImagePart):
             parts.append(

@@ -84,7 +84,7 @@ def test_the_fingerprint_covers_the_video_and_its_frames(tmp_path: Path) -> None
     def told(**options: Any) -> dict[str, str]:
         return fingerprint(task(**options), _load(tmp_path, _row(), **options))
 
-    settings: tuple[dict[str, Any], ...] = (
+    settings = (
         {},
         {"num_frames": 4},
         {"frame_format": "jpeg"},

@@ -66,7 +66,7 @@ def list_warnings(report: Report) -> set[str]:
 
 def count_nights(tasks: int, nights: int) -> None:
     """Print how many nights failed, warned and had a cause."""
-    found = Counter[str]()
+    found = Counter()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_cases(folder, tasks)

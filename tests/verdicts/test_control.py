@@ -94,7 +94,6 @@ def test_more_than_five_points_may_not_be_lost(
     assert (verdict.outcome, verdict.rule) == (outcome, "control")
     assert verdict.evaluated == 100.0 * alone / n
     down, up = max(0, alone - mixed), max(0, mixed - alone)
-    assert verdict.paired is not None
     assert (verdict.paired.down, verdict.paired.up) == (down, up)
     assert verdict.paired.p == pytest.approx(mcnemar(down, up).p_mid)
     if outcome == "FAIL":
@@ -193,7 +192,7 @@ class Answers:
     """Answers that are right but for those of chosen samples, by what a request shows and asks."""
 
     def __init__(self, root: Path, wrong: Mapping[str, Callable[[int], bool]]) -> None:
-        self._texts: dict[str, str] = {}
+        self._texts = {}
         for name, is_wrong in wrong.items():
             task = build_task(Spec(name=name))
             assert task.hypothesis.num_samples is not None
@@ -238,7 +237,6 @@ def test_a_run_compares_the_questions_with_and_without_others(
     assert (alone.result.value, alone.verdict.outcome) == (60.0, "FAIL")
     assert (alone.verdict.rule, report.exit_code) == ("control", 1)
     assert "lost_among_others: 6.00 points" in alone.verdict.reasons[0]
-    assert alone.verdict.paired is not None
     assert (alone.verdict.paired.down, alone.verdict.paired.up) == (3, 0)
     again = judge_again(report.plan, tmp_path / "run")
     assert [task.verdict for task in again.tasks] == [task.verdict for task in report.tasks]
@@ -250,7 +248,7 @@ class Losing(Answers):
     def __init__(self, root: Path, wrong: Mapping[str, Callable[[int], bool]]) -> None:
         super().__init__(root, wrong)
         self._right = Answers(root, {name: lambda i: False for name in wrong})
-        self._seen: set[str] = set()
+        self._seen = set()
 
     def __call__(self, request: HttpRequest) -> Reply:
         key = json.dumps(request.body["messages"])
@@ -277,7 +275,6 @@ def test_a_control_says_that_cut_answers_could_turn_it(data_root: Path, tmp_path
     mixed, alone = report.tasks
     assert alone.verdict.outcome == "FAIL"
     effect = alone.verdict.cut
-    assert effect is not None
     assert (effect.cut, effect.reference_cut) == (20, mixed.result.cut_answers)
     assert effect.reference_outcome == "PASS"
     assert f"cut_answers: this FAIL could be PASS if the {effect.reference_cut}" in "".join(
@@ -335,7 +332,7 @@ def test_a_subset_has_the_same_questions(data_root: Path, tmp_path: Path) -> Non
 
 
 def test_other_questions_are_not_compared(data_root: Path, tmp_path: Path) -> None:
-    options: dict[str, object] = {"num_samples": 4}
+    options = {"num_samples": 4}
     mixed = Spec(name=SEEN, options={**options, "num_frames": 2})
     control = Spec(name=f"{SEEN}_alone", options={**options, "random_seed": 1})
     [_, alone] = _run_pair(data_root, tmp_path / "run", mixed, control).tasks

@@ -115,8 +115,6 @@ def test_a_clear_case_stops_at_half_of_alpha(
     assert told.saved == report.tasks[0].result.spared > 0
     assert (verdict.evaluated, verdict.paired) == (None, None)
     # Without a margin of its own, the rule uses that of the classic rule at the whole alpha.
-    assert verdict.threshold is not None
-    assert verdict.reference is not None
     classic = verdict.reference - verdict.threshold
     assert told.margin == pytest.approx(options.get("margin", classic))
     done = "ruled out" if outcome is VerdictOutcome.PASS else "proven"
@@ -140,13 +138,9 @@ def test_a_run_that_was_allowed_to_stop_is_judged_at_the_rest_of_alpha(
         _run(replace(plan, early_stop=None), tmp_path / "whole"),
     )
     verdict, other = _verdict(report), _verdict(whole)
-    assert verdict.paired is not None
-    assert other.paired is not None
     assert (_early(report).decision, other.early) == (None, None)
     assert (verdict.paired.alpha, other.paired.alpha) == (ALPHA / 2, ALPHA)
     assert verdict.paired.p == other.paired.p
-    assert verdict.paired.lower is not None
-    assert other.paired.lower is not None
     assert verdict.paired.lower < other.paired.lower
     same = ("threshold", "theta", "alpha", "beta")
     assert [getattr(verdict, name) for name in same] == [getattr(other, name) for name in same]
@@ -164,9 +158,6 @@ def test_the_margin_of_the_paired_rule_is_that_of_the_whole_alpha(
     plan = replace(judged, verdict=Spec(name="paired"), limits=replace(judged.limits, order_seed=1))
     report = _run(plan, tmp_path / "out", damage=0.05)
     verdict = _verdict(report)
-    assert verdict.paired is not None
-    assert verdict.threshold is not None
-    assert verdict.reference is not None
     assert verdict.paired.alpha == ALPHA / 2
     assert verdict.paired.margin == pytest.approx(verdict.reference - verdict.threshold)
     assert _early(report).margin == pytest.approx(verdict.paired.margin)
@@ -185,15 +176,12 @@ def test_what_the_looks_spent_stays_spent_when_the_run_goes_on_without_them(
     rest = _run(replace(plan, early_stop=None), out)
     verdict = _verdict(rest)
     assert (rest.tasks[0].result.scored, verdict.early) == (N, None)
-    assert verdict.paired is not None
     assert verdict.paired.alpha == ALPHA / 2
     assert any(line.startswith("judged at alpha 0.025") for line in verdict.warnings)
     # The other paired rule spends the same alpha; the classic one has its own guarantee.
     saved, classic = run_folder.read_plan(out), Spec(name="classic")
     by_pairs = _verdict(judge_again(replace(saved, verdict=Spec(name="paired")), out)).paired
     by_classic = _verdict(judge_again(replace(saved, verdict=classic, rule_named=True), out)).paired
-    assert by_pairs is not None
-    assert by_classic is not None
     assert (by_pairs.alpha, by_classic.alpha) == (ALPHA / 2, ALPHA)
 
 
@@ -273,7 +261,6 @@ def test_the_margins_and_the_level_are_those_of_the_rule(judged: Plan) -> None:
     ):
         accumulator = ScoreAccumulator(p.task, p.dataset.samples)
         prefix, _ = watch(replace(p, rule=spec), accumulator, eps=0.01, seed=0)
-        assert prefix is not None
         test = prefix._test
         assert isinstance(test, EarlyPaired)
         assert (100 * test.margin, test.alpha, test.eps) == (pytest.approx(points), ALPHA / 2, 0.01)
@@ -315,8 +302,6 @@ def test_scoring_again_gives_no_alpha_back(judged: Plan, tmp_path: Path) -> None
     _run(replace(plan, early_stop=None), tmp_path / "out")
     rescore(tmp_path / "out", to=tmp_path / "again")
     again = _verdict(read_report(tmp_path / "again"))
-    assert verdict.paired is not None
-    assert again.paired is not None
     assert again.paired.alpha == verdict.paired.alpha == ALPHA / 2
 
 
@@ -361,7 +346,7 @@ def test_an_answer_that_did_not_change_is_not_worse_than_the_reference(
     scores = [i / 401 for i in range(N)]
     stored = [reference_samples.as_stored(score, 0.0, 1.0) for score in scores]
     assert stored != scores
-    seen: list[tuple[float | None, float | None]] = []
+    seen = []
     add = DriftHold.add
 
     def noted(hold: DriftHold, value: float | None, reference: float | None) -> None:
@@ -385,5 +370,4 @@ def test_a_repeat_without_any_answer_leaves_the_task_unpaired(judged: Plan) -> N
     runs = [array("d", [1.0] * N), array("d", [math.nan] * N)]
     pairs, why = pairing.with_reference(prepared.task, prepared.dataset, prepared.reference, runs)
     assert pairs is None
-    assert why is not None
     assert "none of the 400 prompts has a score on both sides" in why

@@ -323,7 +323,7 @@ def _told(verdict: Verdict) -> list[str]:
 def test_the_planned_power_is_the_chance_of_the_verdict(
     n: int, drop: float, flips: float, margin: float | None
 ) -> None:
-    chances: Counter[str] = Counter()
+    chances = Counter()
     options = {} if margin is None else {"margin": 100 * margin}
     for chance, down, up in _outcomes(n, drop, flips):
         asked = _asked(n, down, up)

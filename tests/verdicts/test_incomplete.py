@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -105,7 +104,7 @@ class Rule:
     """A rule that keeps what it was asked, and says the warnings of its frame and one more."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[Any, ...]] = []
+        self.asked = []
 
     def judge(
         self,
@@ -137,7 +136,6 @@ def judge_at_the_rest(
 def test_after_looks_the_rule_judges_at_the_rest_of_alpha_with_the_margin_of_the_whole() -> None:
     rule, verdict = judge_at_the_rest(REFERENCE)
     whole = _classic.frame(RESULT, REFERENCE, HYPOTHESIS)
-    assert whole.threshold is not None
     assert rule.asked[0][-1] == {"margin": pytest.approx(70.0 - whole.threshold)}
     assert (verdict.outcome, verdict.rule) == (VerdictOutcome.FAIL, "ours")
     assert (verdict.threshold, verdict.theta, verdict.alpha) == (
@@ -196,7 +194,6 @@ def test_an_early_stop_has_the_bound_and_a_fail_says_so(outcome: VerdictOutcome)
         Verdict(task="t", outcome=outcome, evaluated=None, rule="classic"), RESULT_CUT_OF_STOPPED
     )
     assert found.outcome is outcome
-    assert found.cut is not None
     assert (found.cut.cut, found.cut.value, found.cut.outcome) == (2, 70.0, None)
     told = "cut_answers: the early stop counted the 2 cut answers as they are"
     assert [line[: len(told)] for line in found.warnings] == (
@@ -405,7 +402,6 @@ def test_a_verdict_says_what_the_other_rule_makes_of_it(rule: str, other: str) -
     came = [0.0] * 10 + BEFORE[10:]
     verdict = judge(rule, BEFORE, came, (), NONE_TRUSTED)
     told = many_tests.warn(many_tests.add_other(verdict, result_of(came), higher_is_better=True))
-    assert told.other is not None
     assert {rule: verdict.outcome, other: told.other.outcome} == {"classic": PASS, "paired": FAIL}
     assert told.other.rule == other
     assert told.warnings[0].startswith(f"rules_disagree: {rule} says {verdict.outcome}, {other}")

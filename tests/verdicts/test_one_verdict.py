@@ -96,11 +96,10 @@ def _run(plan: Plan, folder: Path, **more: float) -> Report:
 
 def _facts(found: Mapping[str, Verdict], names: Sequence[str]) -> list[tuple[object, ...]]:
     """Return what decides, by task: the outcome, the figures of the pairs, and the correction."""
-    facts: list[tuple[object, ...]] = []
+    facts = []
     for name in names:
         verdict = found[name]
         pairs = verdict.paired
-        assert pairs is not None
         figures = (pairs.p, pairs.difference, pairs.lower, pairs.margin, verdict.p_holm)
         facts.append(
             (
@@ -150,7 +149,6 @@ def _registered(plan: Plan) -> Reference:
 def _on(plan: Plan, dataset: Dataset) -> float:
     """Return the mean of the registered runs on these prompts in points, from their file."""
     found = _registered(plan)
-    assert found.runs is not None
     stored = reference_samples.read(Path(found.file).parent / found.runs.samples, found.runs.sha256)
     places = reference_samples.places(
         stored.keys, [sample_key(sample) for sample in dataset.samples]
@@ -185,8 +183,6 @@ def test_every_command_judges_a_subset_by_the_reference_on_its_prompts(
         pytest.approx(threshold),
     )
     assert note in verdict.warnings
-    assert verdict.paired is not None
-    assert verdict.evaluated is not None
     assert verdict.evaluated - verdict.reference == pytest.approx(verdict.paired.difference)
     assert judge_again(run_folder.read_plan(out), out).tasks[0].verdict == verdict
     rescore(out, to=tmp_path / "again")
@@ -215,7 +211,6 @@ def test_an_explicit_threshold_is_never_moved(plan: Plan, tmp_path: Path) -> Non
         file.read_text().replace("    runs:", "    threshold: 41.5\n    runs:")
     )
     (p,) = prepare(replace(plan, references_dir=str(refs)))
-    assert p.reference is not None
     assert (p.reference.value, p.reference.threshold) == (_registered(plan).value, 41.5)
     assert facts(p, 1)["threshold"] == 41.5
     assert not [line for line in p.notes if "on these" in line]
@@ -296,6 +291,5 @@ def test_what_the_classic_rule_fails_has_a_proven_drop_on_a_subset_too(tmp_path:
         if verdict.outcome is VerdictOutcome.FAIL:
             failed += 1
             assert verdict.paired.difference < -verdict.paired.margin
-            assert verdict.paired.p is not None
             assert verdict.paired.p <= 0.05
     assert failed > 20

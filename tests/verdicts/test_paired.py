@@ -79,7 +79,6 @@ def test_the_paired_rule_follows_its_finding(
 ) -> None:
     result, pairs, hypothesis, reference = _case(n, down, up)
     verdict = paired.judge(result, reference, hypothesis, pairs)
-    assert verdict.paired is not None
     assert (verdict.outcome, verdict.paired.finding, verdict.rule) == (outcome, finding, "paired")
     assert (verdict.paired.down, verdict.paired.up, verdict.paired.pairs) == (down, up, n)
     assert verdict.paired.difference == pytest.approx(100 * (up - down) / n)
@@ -90,7 +89,6 @@ def test_the_paired_rule_follows_its_finding(
 def test_the_share_that_flipped_is_that_of_both_ways() -> None:
     result, pairs, hypothesis, reference = _case(4096, 90, 50)
     told = paired.judge(result, reference, hypothesis, pairs).paired
-    assert told is not None
     assert told.flip_rate == (90 + 50) / 4096
     graded = pair([[1.0, 0.5] * 20], [[1.0, 0.0] * 20], lo=0.0, hi=1.0, higher_is_better=True)
     assert compare(graded, result, margin=1.0, alpha=0.05, max_missing=0.02).flip_rate is None
@@ -123,8 +121,6 @@ def test_a_regression_that_the_classic_rule_lets_pass_is_seen_beside_it() -> Non
     result, pairs, hypothesis, reference = _case(4096, 90, 50)  # a drop of 0.98 points
     verdict = classic.judge(result, reference, hypothesis, pairs)
     assert verdict.outcome is VerdictOutcome.PASS
-    assert verdict.paired is not None
-    assert verdict.paired.p is not None
     assert verdict.paired.p < 0.001
     assert any("small_drop" in warning for warning in verdict.warnings)
     assert replace(verdict, paired=None, warnings=()) == replace(
@@ -142,8 +138,6 @@ def test_the_words_of_a_small_drop_are_true_beside_another_rule_that_fails_the_t
     assert verdict.outcome is VerdictOutcome.FAIL
     [line] = [line for line in verdict.warnings if line.startswith("small_drop: ")]
     assert "pass" not in line
-    assert verdict.evaluated is not None
-    assert verdict.threshold is not None
     assert verdict.evaluated >= verdict.threshold
     assert line.endswith(f"the value is within the classic threshold of {verdict.threshold:.3f}")
 
@@ -151,8 +145,6 @@ def test_the_words_of_a_small_drop_are_true_beside_another_rule_that_fails_the_t
 def test_the_bound_says_which_drop_is_excluded() -> None:
     result, pairs, hypothesis, reference = _case(4096, 70, 70)
     told = classic.judge(result, reference, hypothesis, pairs).paired
-    assert told is not None
-    assert told.lower is not None
     assert -0.6 < told.lower < -0.3
     assert told.margin == pytest.approx(1.817324, abs=1e-6)
 
@@ -173,7 +165,6 @@ def test_non_inferior_means_that_a_drop_of_the_margin_is_excluded(
     result, pairs, hypothesis, reference = _case(4096, down, up)
     verdict = noninferiority.judge(result, reference, hypothesis, pairs, margin=margin)
     assert (verdict.outcome, verdict.rule) == (outcome, "noninferiority")
-    assert verdict.paired is not None
     assert verdict.paired.noninferior == (outcome is VerdictOutcome.PASS)
 
 
@@ -186,8 +177,6 @@ def test_a_drop_on_few_prompts_that_another_build_explains_is_no_failure() -> No
     verdict = noninferiority.judge(result, reference, hypothesis, pairs, margin=5.0)
     assert verdict.outcome is VerdictOutcome.INCONCLUSIVE
     assert "unproven_drop: a drop of 5 points is shown on these prompts" in verdict.reasons[0]
-    assert verdict.paired is not None
-    assert verdict.paired.upper is not None
     assert verdict.paired.upper < -5.0
     lost = pair([before] * 64, [[0.0] * 30] * 64, lo=0.0, hi=1.0, higher_is_better=True)
     failed = noninferiority.judge(result, reference, hypothesis, lost, margin=5.0)
@@ -266,8 +255,6 @@ def test_the_anchors_rule_fails_when_what_was_always_right_is_lost(
         result, replace(REFERENCE, value=100.0), Hypothesis(num_samples=200), pairs
     )
     assert (verdict.outcome, verdict.rule) == (outcome, "anchors")
-    assert verdict.paired is not None
-    assert verdict.paired.anchors is not None
     assert (verdict.paired.anchors.anchors, verdict.paired.anchors.candidate_lost) == (200, lost)
     assert [line.startswith(reason or "") for line in verdict.reasons] == [True] * (
         reason is not None
@@ -293,7 +280,6 @@ def test_every_rule_with_pairs_says_that_runs_differ_as_a_whole(rule: Any) -> No
     result, pairs = _several_runs(runs, [1.0] * 200)
     verdict = rule.judge(result, REFERENCE, Hypothesis(num_samples=200), pairs)
     assert any(line.startswith("run_effect: ") for line in verdict.warnings)
-    assert verdict.paired is not None
     assert verdict.paired.inflation == pytest.approx(math.sqrt(12.0))
     assert verdict.paired.cochran_q == pytest.approx(24.0)
 
@@ -313,8 +299,6 @@ def test_a_run_effect_that_one_healthy_run_in_twenty_shows_widens_without_a_warn
     runs = [[1.0] * 200, [0.0] * 2 + [1.0] * 198, [1.0] * 2 + [0.0] * 9 + [1.0] * 189]
     result, pairs = _several_runs(runs, [1.0] * 200)
     verdict = paired.judge(result, REFERENCE, Hypothesis(num_samples=200), pairs)
-    assert verdict.paired is not None
-    assert verdict.paired.cochran_p is not None
     assert 0.001 < verdict.paired.cochran_p < 0.05
     assert not any(line.startswith("run_effect: ") for line in verdict.warnings)
     _, shown = describe_change(verdict, result.metric)

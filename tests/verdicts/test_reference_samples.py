@@ -249,7 +249,6 @@ def test_equal_answers_have_equal_bounds_for_any_number_of_runs(runs: int, tmp_p
     register([tmp_path / "run"], tmp_path / "references")
     task = _run(tmp_path / "again", tmp_path / "references")
     effect = task.verdict.cut
-    assert effect is not None
     assert effect.cut > 5
     assert (effect.reference_cut, effect.reference_answers) == (runs * effect.cut, runs * N)
     assert effect.reference_value == pytest.approx(effect.value)
@@ -262,7 +261,6 @@ def test_equal_answers_have_equal_bounds_for_any_number_of_runs(runs: int, tmp_p
     if runs == 3:
         _forget_cuts(tmp_path / "references")
         task = _run(tmp_path / "old", tmp_path / "references")
-        assert task.verdict.cut is not None
         assert task.verdict.cut.reference_value is None
         assert f"reference: {effect.cut} of {N} cut in its first run, the others" in _find_row(task)
         assert not any(line.startswith(CUT) for line in task.verdict.warnings)

@@ -186,7 +186,6 @@ def test_one_spec_may_stand_under_two_models_and_in_another_case() -> None:
 def test_the_first_entry_with_equal_spec_is_found(tmp_path: Path) -> None:
     _write(tmp_path, "t", GOOD)
     found = references.find("t", "org/big", FP8, [tmp_path])
-    assert found is not None
     assert (found.value, found.line) == (88.5, 3)
 
 
@@ -211,9 +210,7 @@ def test_directories_are_searched_in_order_and_fall_through(tmp_path: Path) -> N
     _write(shipped, "t", GOOD)
     first = references.find("t", "org/big", AccuracySpec(), [own, shipped])
     second = references.find("t", "org/big", FP8, [own, shipped])
-    assert first is not None
     assert first.value == 1.0
-    assert second is not None
     assert second.value == 88.5
 
 
@@ -337,7 +334,6 @@ def test_an_acceptance_length_is_looked_up_in_all_folders_and_a_missing_one_is_n
         ReferenceFileError, match=r"no entry 'A::cc'\. Did you mean 'A::c'"
     ) as caught:
         references.find_acceptance_length("A::cc", folders)
-    assert caught.value.hint is not None
     assert "--references-dir DIR" in caught.value.hint
 
 

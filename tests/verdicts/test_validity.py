@@ -192,14 +192,12 @@ def test_what_the_correction_takes_back_is_explained() -> None:
     first, small, _ = correct(
         [_paired(0.04), _paired(0.04, "SMALL_DROP"), _paired(0.9, "PASS")], "comparison"
     )
-    assert first.paired is not None
     assert first.paired.finding == "INCONCLUSIVE"
     assert first.reasons == (
         "margin_not_excluded: not proven after correction for the 3 tests of the comparison: p"
         " 0.0400 becomes 0.1200 (Holm)",
     )
     assert small.outcome is PASS
-    assert small.paired is not None
     assert small.paired.finding == "PASS"
     assert not any(one.startswith("small_drop") for one in small.warnings)
 
@@ -288,7 +286,6 @@ def test_of_right_and_wrong_answers_only_prompts_that_most_runs_had_right_are_lo
     found = estimate_expected(
         [[one, *FILLED] for one in of_runs], lo=0.0, hi=1.0, higher_is_better=True
     )
-    assert found is not None
     assert found.bad(0, score) is bad
     assert found.counted == RIGHT
 
@@ -311,17 +308,14 @@ def test_a_graded_answer_is_bad_below_the_mean_by_more_than_the_runs_differ(
     found = estimate_expected(
         [[one, 0.5, *FILLED] for one in of_runs], lo=0.0, hi=1.0, higher_is_better=True
     )
-    assert found is not None
     assert found.bad(0, score) is bad
     assert found.counted == GRADED
 
 
 def test_where_lower_is_better_higher_scores_are_bad() -> None:
     found = estimate_expected([[3.0] * LEAST], lo=None, hi=None, higher_is_better=False)
-    assert found is not None
     assert (found.bad(0, 2.9), found.bad(0, 3.0), found.bad(0, 3.1)) == (False, False, True)
     rates = estimate_expected([[0.0] * LEAST], lo=0.0, hi=1.0, higher_is_better=False)
-    assert rates is not None
     assert (rates.bad(0, 0.0), rates.bad(0, 1.0), rates.counted) == (False, True, RIGHT)
 
 
@@ -386,7 +380,6 @@ def test_a_subset_in_another_order_is_read_out_of_the_references_file(tmp_path: 
     reference = _registered(tmp_path, samples, [[float(i >= 10) for i in range(60)]] * 3)
     asked = Dataset(samples=samples[49:4:-1], files=(), total=60)
     found = of_reference(Metric(), asked, reference)
-    assert found is not None
     # samples 49 and 5
     assert (found.bad(0, 0.0), found.bad(len(asked.samples) - 1, 0.0)) == (True, None)
     assert found.count_looks(len(asked.samples)) == 40

@@ -29,10 +29,10 @@ def main(asked: list[str]) -> int:
     """Try the wheel on each of these versions, and return the exit code."""
     hiding = hide(ROOT)
     print(f"the checkout is hidden by {hiding.by}", flush=True)
-    results = dict[str, bool]()
+    results = {}
     with tempfile.TemporaryDirectory(prefix="test-wheel-") as name:
         folder = Path(name).resolve()
-        built: list[Path] = []
+        built = []
 
         def build_once() -> str:
             built.append(build(ROOT, folder / "dist"))
@@ -57,7 +57,7 @@ def _try(python: Path, wheel: Path, folder: Path, hiding: Hiding) -> bool:
     )
     print(f"\n{version.stdout.strip()}", flush=True)
     (folder / "home").mkdir(parents=True)
-    begun, made = time.monotonic(), list[Steps]()
+    begun, made = time.monotonic(), []
 
     def make() -> str:
         constraints = folder / "constraints.txt"
@@ -92,7 +92,6 @@ def _step(name: str, act: Callable[[], str]) -> bool:
 def _read_example() -> str:
     """Return the first example of docs/pytest.md, of which the page shows the result."""
     found = re.search(r"```python\n(.*?)```", (ROOT / "docs/pytest.md").read_text(), re.DOTALL)
-    assert found is not None
     return found[1]
 
 

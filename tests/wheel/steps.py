@@ -160,7 +160,7 @@ class Environment:
 
     def _list_owned(self) -> set[str]:
         """Return the files that the installed packages list as theirs, and their folders."""
-        owned = set[str]()
+        owned = set()
         for record in self.folder.glob("lib/python*/site-packages/*.dist-info/RECORD"):
             with record.open(newline="") as lines:
                 files = [record.parents[1] / row[0] for row in csv.reader(lines) if row]

@@ -110,7 +110,7 @@ def _listed(*ports: int, role: str = "context_servers") -> dict[str, Any]:
 
     (i,) stands for the port of worker i.
     """
-    workers: dict[str, Any] = {"context_servers": [], "generation_servers": []}
+    workers = {"context_servers": [], "generation_servers": []}
     for port in ports:
         place = {"worker_id": f"w{port}", "host": "127.0.0.1", "port": (port,)}
         workers[role].append(place)
@@ -123,7 +123,7 @@ def _known(info: ServerInfo) -> DeploymentInfo:
 
 
 def test_the_servers_that_a_front_door_lists_are_asked_what_they_are() -> None:
-    workers: list[Answers] = [
+    workers = [
         {"/version": {"version": "1.2.1"}, "/server_info": {"disaggregated_params": {}}},
         {"/version": {"version": "1.3.0"}},
     ]
@@ -215,7 +215,7 @@ def test_what_a_launcher_wrote_is_read_and_secrets_are_masked(tmp_path: Path) ->
         "servers": "urls",
         "names": names,
     }
-    workers: list[Answers] = [{"/version": {"version": "1.2.1"}}] * 2
+    workers = [{"/version": {"version": "1.2.1"}}] * 2
     info, _ = _seen({"/cluster_info": {"is_ready": True}}, workers, given, key="secret-key-of-ours")
     assert "secret-key" not in str(_known(info))
     assert describe(info) == {

@@ -139,7 +139,6 @@ def _said(report: Report) -> list[str]:
 
 
 def _counts(report: Report) -> EngineCounts | None:
-    assert report.engine is not None
     [server] = report.engine.servers
     return server.counts
 
@@ -156,7 +155,6 @@ def test_a_run_reports_what_the_engine_counted_meanwhile(tmp_path: Path) -> None
         preemptions=0,
     )
     assert _counts(report) == counts
-    assert report.engine is not None
     assert report.engine.answered == N <= report.engine.sent
     assert _said(report) == []
     assert len(engine.asked_metrics) == 2
@@ -208,9 +206,7 @@ def test_the_counts_of_the_sessions_of_a_run_are_added(tmp_path: Path) -> None:
     assert _run(first, tmp_path).tasks[0].result.failed == 3
     report = _run(Engine(answered=9), tmp_path)
     counts = _counts(report)
-    assert counts is not None
     assert (counts.requests, counts.prompt_tokens) == (N, 7 * N)
-    assert report.engine is not None
     assert report.engine.answered == N
     assert report.engine.sent >= N + 3
     assert _said(report) == []
@@ -280,7 +276,6 @@ def test_each_server_is_read_at_its_own_address_without_the_key(tmp_path: Path) 
     ):
         urls = {"context_0": c, "generation_0": g, "orchestrator": url}
         report = _at(urls, url, {"THE_KEY": KEY}, tmp_path)
-    assert report.engine is not None
     assert [(one.server, one.role) for one in report.engine.servers] == [
         ("context_0", "context"),
         ("generation_0", "generation"),
@@ -305,7 +300,6 @@ def test_a_server_that_cannot_be_reached_is_left_out(tmp_path: Path) -> None:
     with front.server.serve_in_thread() as url:
         urls = {"server_0": url, "server_1": "http://127.0.0.1:9/v1", "server_2": "no address"}
         report = _at(urls, url, {"THE_KEY": KEY}, tmp_path)
-    assert report.engine is not None
     assert [one.server for one in report.engine.servers] == ["server_0"]
     assert KEY in front.asked_metrics[0].headers["Authorization"]
 
@@ -320,7 +314,6 @@ def test_the_workers_of_trtllm_serve_are_read_where_that_takes_nothing_from_them
             client = await stack.enter_async_context(Client(endpoint, Limits()))
             companions = Companions()
             meter = await begin(endpoint, client, 0, companions)
-            assert meter is not None
             routes = [one.route for one in meter.servers]
             reply = await client.exchange(
                 "POST", "/v1/completions", b'{"model":"M","prompt":"Hi","max_tokens":4}'
@@ -399,6 +392,5 @@ def test_sessions_without_counts_are_named_and_lost_ones_stay_lost() -> None:
     [line] = remarks([_report(100), None])
     assert line.startswith("the engine's counts leave out 1 of 2 sessions")
     both = join([_report(None), _report(100)])
-    assert both is not None
     assert [(one.counts, one.lost) for one in both.servers] == [(None, "why")]
     assert (both.sent, both.answered) == (200, 200)

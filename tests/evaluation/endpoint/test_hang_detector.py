@@ -92,7 +92,7 @@ def run(
 
     The first server is the front end of the others. Also return the messages.
     """
-    told: list[str] = []
+    told = []
     limits = Limits(stall_timeout_s=stall_s, sample_timeout_s=60, stream=stream)
     once = replace(limits, max_attempts=1, sample_timeout_s=stall_s, stream=False)
 
@@ -220,7 +220,7 @@ def test_silence_counts_only_while_something_is_awaited() -> None:
             ScriptedServer(AT_ONCE).serve() as url,
             Client(Endpoint(base_url=url), limits) as client,
         ):
-            told: list[str] = []
+            told = []
             watch = asyncio.create_task(
                 HangDetector(
                     client, ProbedServer("x", lambda: client, question()), notify=told.append
@@ -262,9 +262,7 @@ def _others(report: Report) -> list[str]:
 
 def test_second_answers_are_no_other_clients(tmp_path: Path) -> None:
     for report in _compare(Engine(), Engine(), tmp_path):
-        assert report.engine is not None
         [server] = report.engine.servers
-        assert server.counts is not None
         # The counts of a run that starts late or ends early leave out some of the others'.
         assert N <= (server.counts.requests or 0) <= 2 * N
         assert report.engine.companions >= (server.counts.requests or 0) - N
@@ -313,7 +311,6 @@ def test_requests_of_a_companion_that_are_under_way_at_a_reading_are_no_other_cl
 
     report = asyncio.run(story())
     [server] = report.servers
-    assert server.counts is not None
     assert server.counts.requests == busy
     assert report.companions >= busy
     assert remarks([report]) == []

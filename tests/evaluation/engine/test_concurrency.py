@@ -203,7 +203,7 @@ def _notices(reply: Callable[[HttpRequest], Awaitable[Reply]], tmp_path: Path) -
         limits=Limits(concurrency=4),
         no_reference=True,
     )
-    said = list[str]()
+    said = []
 
     async def ask() -> None:
         async with server.serve() as url:

@@ -68,7 +68,7 @@ def _both(
     s: Sequence[float] = (1.0, 1.0),
 ) -> list[list[Place]]:
     """Return the places that each of two runs starts, in order."""
-    started: list[list[Place]] = [[], []]
+    started = [[], []]
 
     async def main() -> None:
         participants = Lockstep().participants
@@ -112,8 +112,8 @@ def test_both_come_to_their_end_in_whatever_order_and_however_much_each_asks(
 def test_none_is_ahead_by_more_than_its_workers(
     places: list[Place], workers: int, slower: float
 ) -> None:
-    started: list[list[Place]] = [[], []]
-    ahead: list[int] = []
+    started = [[], []]
+    ahead = []
 
     async def main() -> None:
         participants = Lockstep().participants
@@ -146,7 +146,7 @@ def test_an_early_stop_of_one_side_keeps_the_other_one_no_longer_than_it_goes_on
 
     From then on it counts as past the skipped part.
     """
-    started: list[list[Place]] = [[], []]
+    started = [[], []]
 
     async def main() -> None:
         participants = Lockstep().participants

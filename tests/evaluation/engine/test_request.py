@@ -184,7 +184,7 @@ def test_samples_that_share_a_prefix_stand_together() -> None:
     assert [
         prompts[i] for i in arrange(_samples_order(prompts), range(4), "prefix", "s")
     ] == sorted(prompts)
-    chats: list[Prompt] = [
+    chats = [
         (Message(role="system", content=p[:3]), Message(role="user", content=p)) for p in prompts
     ]
     assert list(arrange(_samples_order(chats), range(4), "prefix", "s")) == [1, 3, 0, 2]
@@ -256,9 +256,7 @@ def _requests(
                 accumulator.add(i, RIGHT)
                 lane.left, lane.waiting, asked = lane.left - 1, lane.waiting - 1, asked + 1
                 gone = withdrawn.get(asked, ())
-                found: dict[str, Response] = {
-                    f"s{one}": RIGHT for one in gone if accumulator.score(one) is not None
-                }
+                found = {f"s{one}": RIGHT for one in gone if accumulator.score(one) is not None}
                 if found:
                     lane.forget(found)
                 assert lane.waiting == lane.left, "no request is under way"
@@ -311,7 +309,7 @@ class _Made(Sequence[Sample]):
     """Samples that are made when they are looked up, which is counted."""
 
     def __init__(self) -> None:
-        self.made: Counter[int] = Counter()
+        self.made = Counter()
 
     def __len__(self) -> int:
         return MANY
@@ -330,7 +328,7 @@ class _Updates:
     """Progress that keeps how many answers each update tells."""
 
     def __init__(self) -> None:
-        self.done: list[int] = []
+        self.done = []
 
     def begin(self, task: str, planned: int, had: int) -> None: ...
 

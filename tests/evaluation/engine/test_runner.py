@@ -67,7 +67,7 @@ def _load(roots: DataRoots, wanted: int) -> Dataset:
 
 
 def _task(**more: Any) -> Task:
-    fields: dict[str, Any] = {
+    fields = {
         "name": "letters",
         "version": 1,
         "reference_file": "letters",
@@ -286,7 +286,7 @@ def test_what_failed_is_asked_once_more_at_the_end(
 ) -> None:
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     samples = _samples(200)
-    faults: dict[str, Any] = {"failure_rate": 0.05, "failure_kind": "500", "failures_per_prompt": 5}
+    faults = {"failure_rate": 0.05, "failure_kind": "500", "failures_per_prompt": 5}
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), **faults))
     result = _run(app, samples, tmp_path / "j").result()
     assert (result.scored, result.failed) == (200, 0)
@@ -295,7 +295,7 @@ def test_what_failed_is_asked_once_more_at_the_end(
 
 def test_a_refused_sample_is_not_asked_again_at_the_end(tmp_path: Path) -> None:
     samples = _samples(200)
-    faults: dict[str, Any] = {"failure_rate": 0.05, "failure_kind": "wrapped_400"}
+    faults = {"failure_rate": 0.05, "failure_kind": "wrapped_400"}
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), **faults))
     result = _run(app, samples, tmp_path / "j").result()
     assert 0 < result.failed < 30
@@ -388,7 +388,7 @@ def test_tasks_follow_each_other_without_an_idle_tail(tmp_path: Path) -> None:
         return when(fifteen, A) if request.prompt == "question 9" and request.number <= 15 else A
 
     async def main() -> list[tuple[str, ...]]:
-        said: list[tuple[str, ...]] = []
+        said = []
 
         class Told:
             def begin(self, task: str, planned: int, had: int) -> None:
@@ -448,7 +448,7 @@ def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_at_onc
                 given_up.set()
         return A
 
-    said: list[tuple[str, str]] = []
+    said = []
 
     class Told:
         def begin(self, task: str, planned: int, had: int) -> None:
@@ -488,7 +488,7 @@ def test_a_run_that_is_stopped_ends_the_progress_of_what_began_and_of_nothing_el
     tmp_path: Path,
 ) -> None:
     server = _broken(0, fail(403, "no quota"))
-    shown: dict[str, str] = {}
+    shown = {}
 
     class Told:
         def begin(self, task: str, planned: int, had: int) -> None:
@@ -532,7 +532,7 @@ def test_ten_percent_random_faults_change_nothing(
     config = SimulatorConfig(answers=_answers(tmp_path / "a", samples))
     rng = random.Random(0)
     faulty = spent = 0
-    faults: list[Reply] = [
+    faults = [
         json_reply({"detail": "Internal server error"}, 500),
         fail(429, headers={"Retry-After": "0"}),
         raw(b"LLM is unavailable.", 503, content_type="text/plain"),
@@ -605,7 +605,7 @@ def test_a_run_at_whose_endpoint_nobody_listens_any_more_ends_and_sends_nothing_
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_restart_in_a_run_costs_no_sample_and_no_retry(tmp_path: Path, stream: bool) -> None:
     """At 64 in flight, sixteen refused connections in a row failed at once and ended the run."""
-    told: list[str] = []
+    told = []
 
     async def main() -> Load:
         async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
@@ -658,7 +658,7 @@ def test_the_retry_budget_bounds_the_retries_of_a_run(
 ) -> None:
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     samples = _samples(400)
-    faults: dict[str, Any] = {"failure_rate": 0.08, "failure_kind": "500"}
+    faults = {"failure_rate": 0.08, "failure_kind": "500"}
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), **faults))
     accumulator, load = _session(app, samples, tmp_path / "j", retry_budget=10)
     assert load.retries == load.retry_budget == 10
@@ -670,7 +670,7 @@ def test_the_retry_budget_bounds_the_retries_of_a_run(
 
 def test_starts_keep_to_the_rate_limit_retries_included(tmp_path: Path) -> None:
     samples = _samples(60)
-    faults: dict[str, Any] = {"failure_rate": 0.05, "failure_kind": "429", "failures_per_prompt": 1}
+    faults = {"failure_rate": 0.05, "failure_kind": "429", "failures_per_prompt": 1}
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), **faults))
     accumulator, load = _session(app, samples, tmp_path / "j", rate_limit=50.0)
     assert accumulator.scored == 60
@@ -694,7 +694,7 @@ def test_an_automatic_concurrency_finds_its_way_and_says_how(tmp_path: Path) -> 
 def test_what_is_had_is_forced_to_disk_within_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forced: list[int] = []
+    forced = []
     monkeypatch.setattr(
         "serve_eval.storage.journal.os.fsync",
         lambda fd: forced.append(os.fstat(fd).st_size),

@@ -43,7 +43,7 @@ class Told:
     """A progress that records its events."""
 
     def __init__(self) -> None:
-        self.events: list[str] = []
+        self.events = []
 
     def begin(self, name: str, planned: int, scored: int) -> None:
         self.events.append(f"{name} begins: {planned}")
@@ -88,7 +88,7 @@ def test_a_task_ends_before_the_next_one_begins(
         return Response(text="A", finish_reason="stop")
 
     monkeypatch.setattr("serve_eval.evaluation.engine.runner.send.send", send)
-    told: Any = Told()
+    told = Told()
     with Journal(tmp_path / "a") as first, Journal(tmp_path / "b") as second:
         lanes = [
             Lane(name, ScoreAccumulator(_task(), _samples(2)), journal, range(2))
@@ -159,7 +159,7 @@ def test_a_decided_task_gives_up_what_is_in_flight_and_starts_nobody_for_what_is
 def test_a_connection_out_of_step_is_said_while_others_are_asked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    session, told = made(concurrency=1), list[str]()
+    session, told = made(concurrency=1), []
     session._notify = told.append
 
     async def send(client: Any, task: Any, sample: Any, *, alone: bool) -> Response:
@@ -287,7 +287,7 @@ Steps = list[tuple[str, bool]]
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
-    said: Steps = []
+    said = []
     monkeypatch.setattr(pace, "EVERY", 1)
     with pace.notify_to(lambda line, last: said.append((line, last))):
         yield said

@@ -43,8 +43,8 @@ class JudgeServer:
 
     def __init__(self, says: Says = fair, model: str = "judge-1") -> None:
         self.says, self.model = says, model
-        self.prompts: list[str] = []
-        self.keys: set[str | None] = set()
+        self.prompts = []
+        self.keys = set()
         self.short, self.waiting = 0, asyncio.Event()
 
     def reply(self, request: HttpRequest) -> Reply:

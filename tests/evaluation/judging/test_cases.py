@@ -33,7 +33,7 @@ N = 6
 
 def _file(folder: Path, judge: dict[str, Any], *, count: int = N) -> Path:
     """Write cases: the last one is compared exactly, judges score the others."""
-    cases: list[dict[str, Any]] = [
+    cases = [
         {
             "case": f"town:{i}",
             "input": {"prompt": f"What is the capital of country {i}?"},

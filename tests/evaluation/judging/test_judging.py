@@ -180,7 +180,6 @@ def test_a_judgement_that_is_missing_is_no_wrong_answer_and_is_asked_for_again(
         )
         assert task.judges[0].unreadable + task.judges[0].failed == 1
         [diagnosed] = diagnose(out).runs[0].tasks
-        assert diagnosed.breakdown is not None
         told, *messages = diagnosed.breakdown.judge_errors
         assert told.startswith("judge judge-1: 1 ")
         assert all("refused" in one for one in messages)
@@ -289,7 +288,7 @@ def test_a_judge_that_ends_meanwhile_ends_the_run_and_what_was_had_is_kept(tmp_p
         judge = JudgeServer()
         serving = judge.serving()
         url = await serving.__aenter__()
-        ended: list[asyncio.Task[Any]] = []
+        ended = []
 
         def says(prompt: str, number: int) -> str:
             if number == 2:
@@ -299,7 +298,7 @@ def test_a_judge_that_ends_meanwhile_ends_the_run_and_what_was_had_is_kept(tmp_p
         judge.says = says
         plan = _plan([{"base_url": url, "model": "judge-1", "concurrency": 1}], count=count)
         plan = replace(plan, limits=replace(plan.limits, outage_timeout_s=0.5))
-        told: list[str] = []
+        told = []
         with pytest.raises(
             EndpointError, match=r"judge judge-1: no server listens at .* for 0\.5 s"
         ) as stopped:
@@ -343,7 +342,7 @@ def test_keys_come_from_the_environment_and_go_to_their_judge_alone(tmp_path: Pa
 
 def test_nothing_is_asked_when_a_run_is_only_looked_at(tmp_path: Path) -> None:
     out, new = tmp_path / "out", tmp_path / "new"
-    made: list[Any] = []
+    made = []
 
     async def story(plan: Plan) -> None:
         made.extend([plan, await evaluate(plan, out, environ={})])

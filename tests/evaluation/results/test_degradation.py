@@ -90,7 +90,7 @@ def test_a_fall_is_noticed_more_often_and_sooner_against_the_reference(
 
     By scores alone, hardly half as many are noticed.
     """
-    noticed: dict[bool, list[int]] = {True: [], False: []}
+    noticed = {True: [], False: []}
     for seed in range(60):
         course, known = _answers(seed, after=after)
         for with_it in noticed:
@@ -128,7 +128,6 @@ def test_numbers_are_those_of_the_run_although_only_some_requests_are_looked_at(
     assert (one.since, one.before, one.after, one.of) == (201, 0.0, 1.0, 400)
     assert 201 < one.noticed <= 221
     assert one.started_s == 200.0
-    assert one.course is not None
     assert (one.course.at[0], one.course.at[-1], one.course.window) == (19, 399, 10)
     assert (one.course.by_start[0], one.course.by_start[-1]) == (0.0, 1.0)
     assert (
@@ -180,7 +179,7 @@ def test_what_is_found_part_by_part_is_what_is_found_in_the_whole_so_far(
         [[float(drawn.random() < 0.9) for _ in range(n)]], lo=0.0, hi=1.0, higher_is_better=True
     )
     known = known if against else None
-    lookout, found, start = Lookout(Metric(), n, known), set[str](), 0
+    lookout, found, start = Lookout(Metric(), n, known), set(), 0
     for end in [*range(FIRST, n, step), n]:
         found |= lookout.extend(_part(course, start, end), found)
         start = end
@@ -199,7 +198,7 @@ def test_shards_share_the_probability_of_a_false_alarm(
         lookout = Lookout(Metric(), n, courses=courses)
         assert len(degradations(course, Metric(), n, courses=courses)) == expected, courses
         assert len(lookout.extend(course)) == expected
-        tally, lines = _answered(course), list[str]()
+        tally, lines = _answered(course), []
         asyncio.run(DegradationAlarm(tally, range(n), lines.append, courses=courses).look())
         assert len(lines) == expected
 
@@ -267,7 +266,6 @@ def test_what_is_seen_at_a_beginning_is_seen_in_the_end_too_and_the_other_way_ro
 def test_the_picture_of_a_course_is_its_running_share_by_starts_and_by_ends() -> None:
     [one] = degradations(_course(values=[1.0] * 300 + [0.0, 1.0] * 50), Metric(), 400)
     course = one.course
-    assert course is not None
     assert course.window == 20
     assert (course.at[0], course.at[-1], len(course.at)) == (20, 400, 200)
     assert (course.by_start[0], course.by_start[-1]) == (0.0, 0.5)

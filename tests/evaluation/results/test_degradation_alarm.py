@@ -77,12 +77,12 @@ def _run(
     The run is interrupted at a request and resumed, unless the number is 0.
     """
     good, bad = _Simulator(config), _Simulator(replace(config, damage=1.0))
-    lines, enough = list[tuple[int, str]](), asyncio.Event()
+    lines, enough = [], asyncio.Event()
 
     async def reply(request: HttpRequest) -> Reply:
         if request.number == interrupted_at:
             enough.set()
-        known: Any = await good.completions(request.http)
+        known = await good.completions(request.http)
         wrong, seconds = behaviour(request.number, "I am not sure" not in known.text)
         return after(seconds, hand_over((bad if wrong else good).completions))
 
@@ -151,7 +151,7 @@ def test_long_answers_that_an_interruption_cut_off_are_no_reason_for_an_alarm(
     """Samples in flight have long answers more often than others; all are sent again in a row."""
     monkeypatch.setattr(runner, "LOOK_S", 0.01)
     hard, many = replace(config, damage=0.3), replace(plan, limits=Limits(concurrency=48))
-    pace: Behaviour = lambda number, known: (False, 0.002 if known else 0.3)  # noqa: E731
+    pace = lambda number, known: (False, 0.002 if known else 0.3)  # noqa: E731
     report, lines = _run(many, hard, pace, tmp_path / "out", interrupted_at=150)
     assert report.tasks[0].result.scored == N
     assert report.tasks[0].degradations == ()
@@ -248,7 +248,7 @@ def external(url: str) -> Spec:
 def test_nothing_beyond_the_first_unfinished_sample_is_looked_at() -> None:
     task = build_task(Spec(name="gsm8k"))
     samples = [Sample(id=str(i), prompt="?", target="1") for i in range(200)]
-    tally, lines = ScoreAccumulator(task, samples), list[str]()
+    tally, lines = ScoreAccumulator(task, samples), []
     looking = DegradationAlarm(tally, range(200), lines.append)
 
     def answer(i: int, text: str) -> None:
@@ -289,7 +289,7 @@ def test_each_sample_is_taken_once_and_looks_are_rarer_where_there_are_thousands
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ask_tasks, "LATER", 400)
-    n, taken, ends = 1200, list[int](), list[int]()
+    n, taken, ends = 1200, [], []
 
     class Counted(Lookout):
         def extend(self, part: Course, known: Set[str] = frozenset()) -> set[str]:
@@ -348,7 +348,7 @@ def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(
 
     With `meanwhile` a look had found the bad ones.
     """
-    lines, bad, good = list[str](), _tally(300), _tally(300)
+    lines, bad, good = [], _tally(300), _tally(300)
     for i in range(200):
         _answer(bad, i, i < 100)
         _answer(good, i, True)
@@ -390,7 +390,7 @@ def test_what_an_earlier_session_had_comes_first() -> None:
     task = build_task(Spec(name="gsm8k"))
     tally, lines = (
         ScoreAccumulator(task, [Sample(id=str(i), prompt="?", target="1") for i in range(120)]),
-        list[str](),
+        [],
     )
     for i in range(120):
         attempt = Attempt(start_s=i, end_s=i + 1, failure=None, status=200, request_id="r")

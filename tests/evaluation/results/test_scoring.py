@@ -144,8 +144,7 @@ def _flags(own: Path) -> list[str]:
 
 
 def _result(out: Path) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads((out / "report.json").read_text())["tasks"][0]["result"]
-    return result
+    return json.loads((out / "report.json").read_text())["tasks"][0]["result"]
 
 
 def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(own: Path) -> None:
@@ -272,7 +271,7 @@ def _busy(pid: int) -> list[int]:
 
 
 def _below(pid: int) -> list[int]:
-    children: list[int] = []
+    children = []
     for thread in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):
             children += map(int, thread.read_text().split())
@@ -291,7 +290,7 @@ def _seconds(pid: int) -> float:
 
 
 def _recipe(spec: Spec, **more: Any) -> Recipe:
-    fields: dict[str, Any] = {
+    fields = {
         "include_path": (),
         "roots": DataRoots(),
         "wanted": 10,
@@ -304,7 +303,6 @@ def _recipe(spec: Spec, **more: Any) -> Recipe:
 
 def _graded(scoring: ScoringProcesses, task: str, sample: Sample, text: str) -> Grade | Unfinished:
     apart = scoring.of(task)
-    assert apart is not None
     return apart(sample, Response(text=text, finish_reason="stop")).result()
 
 
@@ -356,7 +354,7 @@ def _load(roots: DataRoots, wanted: int) -> Dataset:
 
 
 def _task(**more: Any) -> Task:
-    fields: dict[str, Any] = {
+    fields = {
         "name": "numbers",
         "version": 1,
         "reference_file": "numbers",
@@ -425,7 +423,7 @@ def test_half_a_character_in_an_answer_is_written_escaped() -> None:
     def score(sample: Sample, response: Response) -> Score:
         return Score(value=1.0, outcome=Outcome.CORRECT, answer=json.loads(response.text))
 
-    lines: list[bytes] = []
+    lines = []
 
     accumulator = ScoreAccumulator(_task(score=score), _samples(1), _Lines(lines))
     accumulator.add(0, _said('"\\ud800"'))
@@ -472,7 +470,7 @@ class _Odd:
     ],
 )
 def test_what_is_no_score_is_an_error_of_the_scorer(score: Any, told: str | None) -> None:
-    lines: list[bytes] = []
+    lines = []
     accumulator = ScoreAccumulator(
         _task(score=lambda sample, response: score), _samples(1), _Lines(lines)
     )
@@ -533,7 +531,7 @@ def test_a_failure_mode_that_cannot_be_told_costs_no_score() -> None:
 
 
 def test_a_score_that_comes_late_is_waited_for_unless_the_answer_was_withdrawn() -> None:
-    futures: list[Future[Grade | Unfinished]] = []
+    futures = []
 
     def apart(sample: Sample, response: Response) -> Future[Grade | Unfinished]:
         futures.append(Future())

@@ -71,7 +71,6 @@ def test_texts_part_at_their_first_different_character(
     one: str, other: str, character: int, word: int, before: str
 ) -> None:
     found = part(one, other)
-    assert found is not None
     assert (found.character, found.word, found.token, found.before) == (
         character,
         word,
@@ -105,7 +104,6 @@ def test_the_token_of_a_place(
     tokens: Sequence[str], one: str, other: str, found: int | None
 ) -> None:
     for parting in (part(one, other, tokens), part(other, one, tokens)):
-        assert parting is not None
         assert parting.token == found
         assert find_token(tokens, parting.character, parting.before) == found
 
@@ -367,7 +365,7 @@ def _compared(
     seed: int = 0,
 ) -> dict[str, tuple[ComparedTask, int]]:
     """Return the comparison with each form and its exit code."""
-    found: dict[str, tuple[ComparedTask, int]] = {}
+    found = {}
 
     async def story() -> None:
         context = LaunchContext(model=SOUND, log_dir=folder / "logs")
@@ -402,7 +400,6 @@ def test_int8_is_no_drop_and_int3_is_one(tmp_path: Path) -> None:
     (int8, passed), (int3, failed) = found["int8"], found["int3"]
     assert (passed, failed) == (PASS, FAIL)
     for task in (int8, int3):
-        assert task.itself is not None
         assert (task.itself.prompts, task.itself.own) == (20, 0)
     assert int8.worse + int8.better <= 3
     assert int3.worse > 5 * int3.better
@@ -411,7 +408,6 @@ def test_int8_is_no_drop_and_int3_is_one(tmp_path: Path) -> None:
     looked = [flip.divergence for flip in int3.flips]
     assert len(looked) == 12
     assert {one.kind for one in looked if one is not None} <= {"near tie", "confident"}
-    assert int3.places is not None
     assert int3.places.reading == "", "wrong weights differ at any token"
 
 
@@ -420,8 +416,6 @@ def test_texts_tell_int4_apart_where_too_few_scores_change(tmp_path: Path) -> No
         ("int4",), tmp_path, problems=60, again=60, rule=Spec(name="paired"), seed=4
     )["int4"]
     told = int4.itself
-    assert told is not None
-    assert told.other_texts is not None
     assert (told.prompts, told.own, told.own_texts) == (60, 0, 0)
     assert mcnemar(told.only_other, told.only_own).p_mid > FLIP_ALPHA
     assert told.other_texts > told.other

@@ -235,8 +235,6 @@ def test_without_labels_the_answers_decide_and_not_what_they_are_worth() -> None
     other = _had(wrong, ["8"] * 8)
     by_score = self_flips("A", first, again, other, said=SILENT)
     by_answer = self_flips("A", first, again, other, said=SILENT, differ=another_answer)
-    assert by_score is not None
-    assert by_answer is not None
     assert (by_score.other, by_answer.other, by_answer.more) == (0, 8, True)
 
 
@@ -244,10 +242,8 @@ def test_where_no_exchange_can_be_assumed_neither_texts_nor_distances_count() ->
     runs = [_had([x] * 20, ["1"] * 20) for x in (0.0, 0.1, 0.9)]
     texts = [{str(i): text for i in range(20)} for text in ("a b c", "a b d", "x")]
     close = self_flips("A", *runs, said=texts, differ=another_answer, exchangeable=False)
-    assert close is not None
     assert (close.p, close.measure, close.own_texts) == (1.0, "", None)
     finer = self_flips("A", *runs, said=texts, differ=another_answer)
-    assert finer is not None
     assert finer.p == pytest.approx(2.0**-21)
 
 
@@ -283,7 +279,6 @@ def test_thoughts_texts_and_tool_calls_are_read_from_the_journals(tmp_path: Path
         for name, runs in (("a", said), ("again", said), ("b", changed))
     ]
     found = self_flips("A", *(_had([1.0] * 21, folder=folder) for folder in folders))
-    assert found is not None
     assert (found.own_texts, found.other_texts, found.measure) == (0, 21, "text")
 
 
@@ -302,10 +297,8 @@ def test_repeats_of_a_run_serve_as_second_answers(tmp_path: Path) -> None:
         task=once.task, folder=once.folder, lines=once.lines * 2, said=({}, {}), started_s={}
     )
     found = self_flips("A", twice, twice, other, again_run=1)
-    assert found is not None
     assert (found.own_texts, found.other_texts, found.text_nearer, found.more) == (9, 0, 9, False)
     last = self_flips("A", twice, other, twice, other_run=-1)
-    assert last is not None
     assert (last.own_texts, last.other_texts, last.text_farther, last.more) == (0, 9, 9, True)
 
 
@@ -366,7 +359,7 @@ def test_a_side_disagrees_with_itself_only_in_the_same_draw(
     temperature: str, seed: str, repeats: bool, expected: str
 ) -> None:
     protocol = {"temperature": temperature, "seed": seed}
-    answers: Any = SimpleNamespace(task=SimpleNamespace(fingerprint=protocol))
+    answers = SimpleNamespace(task=SimpleNamespace(fingerprint=protocol))
     assert find_drawn(answers, repeats=repeats) == expected
 
 

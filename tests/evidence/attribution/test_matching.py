@@ -89,7 +89,6 @@ def test_a_record_without_the_wrapper_of_its_metrics_is_read_too() -> None:
 )
 def test_what_a_record_lacks_is_left_out(told: dict[str, Any], known: tuple[Any, ...]) -> None:
     found = record(told, 0.0, 1.0)
-    assert found is not None
     assert (*found.servers, found.arrival_s, found.finish_s, found.kv_transfer_s) == known
 
 
@@ -155,8 +154,8 @@ class _Traffic:
     ) -> None:
         rng = random.Random(n)
         free = [1e9 + rng.random() for _ in range(in_flight)]
-        self.sent: list[SentAttempt] = []
-        self.records: list[WorkerRecord] = []
+        self.sent = []
+        self.records = []
         for k in range(n):
             lane = free.index(min(free))
             start = free[lane] if every_s is None else 1e9 + k * every_s
@@ -253,7 +252,6 @@ def test_repeats_that_a_router_keeps_at_a_server_accuse_it_by_prompts_only(
     plan = replace(plan_for(tmp_path, num_samples=PROMPTS), repeats=REPEATS)
     report = run(plan, Server(act=answer, answers=answers_to(plan.tasks[0])), tmp_path / "out")
     told = report.tasks[0].attribution
-    assert told is not None
     assert (told.joined, told.dealt_by) == (PROMPTS * REPEATS, ())
     [row] = [row for row in told.rows if row.worker == "g0" and row.measure == "wrong answers"]
     counts = row.answers, row.bad, row.others, row.others_bad
@@ -455,7 +453,7 @@ class _Queues:
     """Four equal servers, each of which answers one request after the other. g0 gets most."""
 
     def __init__(self) -> None:
-        self.free_s: dict[str, float] = {}
+        self.free_s = {}
 
     def answer(self, asked: Asked) -> Said:
         draw = asked.chance("server")
@@ -498,7 +496,6 @@ def test_a_server_is_called_slow_only_if_its_work_does_not_explain_it(
     plan = replace(plan_for(tmp_path, num_samples=240), limits=Limits(concurrency=8))
     report = run(plan, Server(act=act, answers=answers_to(plan.tasks[0])), tmp_path / "out")
     [task] = report.tasks
-    assert task.attribution is not None
     slow = [row.worker for row in task.attribution.times if row.slow]
     loaded = [row.worker for row in task.attribution.times if row.loaded]
     assert (slow, loaded) == (([], ["g0"]) if said.startswith("more") else (["g1"], []))

@@ -76,9 +76,9 @@ class Router:
 
     def __post_init__(self) -> None:
         [prepared] = prepare(self.plan)
-        self._seen: set[str] = set()
+        self._seen = set()
         self._asked, self.stalled = 0, threading.Event()
-        self._known: dict[object, tuple[str, str, str]] = {}
+        self._known = {}
         for place, sample in enumerate(prepared.dataset.samples):
             server = f"decode-{place % 3}:9"
             self.servers[sample.id] = server
@@ -150,7 +150,6 @@ def lines(out: Path) -> list[dict[str, Any]]:
 
 def accused(report: Report) -> list[tuple[str, str, str, int, int]]:
     told = report.tasks[0].attribution
-    assert told is not None
     return [
         (row.role, row.worker, row.measure, row.bad, row.answers)
         for row in told.rows
@@ -166,7 +165,6 @@ def test_a_generation_server_that_answers_wrongly_is_named(
     router = Router(asked, wrong=BAD)
     report = run(router, tmp_path)
     told = report.tasks[0].attribution
-    assert told is not None
     assert (told.how, told.joined, told.planned) == (HEADERS, N, N)
     assert accused(report) == [("generation", BAD, "wrong answers", 20, 20)]
     assert {one["id"]: one["generation"] for one in lines(tmp_path)} == router.servers
@@ -193,7 +191,6 @@ def test_a_generation_server_that_fails_is_named_by_its_failures(
     assert accused(report) == [("generation", BAD, "failures", 20, 20)]
     assert report.tasks[0].result.failed == 20
     told = report.tasks[0].attribution
-    assert told is not None
     assert told.joined == N
 
 
@@ -239,7 +236,6 @@ def test_a_slow_generation_server_is_named(plan: Plan, tmp_path: Path) -> None:
     path.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in slower))
     again = judge_again(report.plan, tmp_path)
     told = again.tasks[0].attribution
-    assert told is not None
     assert [(row.role, row.worker) for row in told.times if row.slow] == [("generation", BAD)]
     assert any(
         line.startswith(f"slow_worker: generation server {BAD} takes 1")
@@ -260,7 +256,6 @@ def test_a_retried_request_has_the_servers_of_its_last_attempt(plan: Plan, tmp_p
         ["decode-7:9"] * 12
     )
     told = report.tasks[0].attribution
-    assert told is not None
     assert (told.joined, {one.worker for one in told.figures if one.role == "generation"}) == (
         12,
         set(router.servers.values()),
@@ -292,7 +287,7 @@ def test_a_router_can_name_one_server_only(plan: Plan, tmp_path: Path) -> None:
 
 def test_what_is_known_is_not_noted_again(plan: Plan, tmp_path: Path) -> None:
     few = replace(plan, limit=6)
-    before: list[dict[str, Any]] = []
+    before = []
     report = run(
         Router(few),
         tmp_path,
@@ -302,13 +297,12 @@ def test_what_is_known_is_not_noted_again(plan: Plan, tmp_path: Path) -> None:
     after = lines(tmp_path)
     assert (after[:6], len(after), len(before)) == (before, 12, 6)
     told = report.tasks[0].attribution
-    assert told is not None
     assert (told.joined, told.planned) == (12, 12)
 
 
 def test_names_win_against_what_is_found_otherwise(plan: Plan, tmp_path: Path) -> None:
     """An orchestrator also lists each request once, with the id of its answer."""
-    numbers, listed_before = count(1), list[object]()
+    numbers, listed_before = count(1), []
 
     def names(server: str) -> Headers:
         return {} if server == "decode-2:9" else {"X-Generation-Server": server}
@@ -321,14 +315,13 @@ def test_names_win_against_what_is_found_otherwise(plan: Plan, tmp_path: Path) -
         listed_before.extend(told)
         return json_reply(told)
 
-    routes: dict[str, Responder] = {
+    routes = {
         "/cluster_info": json_reply({"is_ready": True}),
         "/perf_metrics": listed,
     }
     router = Router(replace(plan, limit=30), names=names, routes=routes)
     report = run(router, tmp_path)
     told = report.tasks[0].attribution
-    assert told is not None
     assert (told.how, told.joined) == (f"{HEADERS} and {IDS}", 30)
     found = {one["id"]: (one["generation"], one["how"]) for one in lines(tmp_path)}
     assert len(lines(tmp_path)) == 30
@@ -367,7 +360,7 @@ def test_a_run_that_was_killed_at_its_end_notes_its_servers_without_asking(
 def test_a_new_journal_is_read_only_for_names(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[object] = []
+    read = []
 
     def note(*given: object) -> list[object]:
         read.append(given)
@@ -399,7 +392,6 @@ def test_a_killed_run_that_goes_on_joins_its_earlier_answers(plan: Plan, tmp_pat
         router.stalls_at = sys.maxsize
         done = subprocess.run(command, env=environment(), capture_output=True, text=True)
     kept = re.search(r"(\d+) of 12 answers are already there", done.stderr)
-    assert kept is not None  # what no proof covered when the run was killed is asked again
     assert 1 <= int(kept[1]) <= 7
     assert {one["id"]: one["generation"] for one in lines(out)} == router.servers
     assert len(lines(out)) == 12

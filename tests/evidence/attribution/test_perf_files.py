@@ -323,7 +323,6 @@ def test_a_corrupt_server_of_a_running_orchestrator_is_named(
     # With as many servers of each kind, turns may form pairs, which no answers tell apart.
     report, there = run(asked, tmp_path, options, contexts=3, answers=answers, faults=faults)
     told = report.tasks[0].attribution
-    assert told is not None
     assert (told.how, told.joined) == (METRICS, N)
     [row] = [row for row in told.rows if row.accused]
     assert (row.worker, row.bad, row.others_bad) == (there.host("generation_1"), row.answers, 0)
@@ -379,7 +378,6 @@ def test_what_the_1_2_line_tells_at_its_route_counts_as_known(plan: Plan, tmp_pa
     pace = {f"generation_{i}": {"latency_s": 0.01 * (i + 1)} for i in (0, 1)}
     report, _ = run(one_by_one, tmp_path, {"perf_metrics": True}, flavour="v12", faults=pace)
     told = report.tasks[0].attribution
-    assert told is not None
     assert told.joined > 0
     assert not warned(report)
 
@@ -398,7 +396,6 @@ def test_lines_that_come_after_the_answers_are_waited_for(
         replace(plan, limit=5), tmp_path, {"perf_metrics_dir": str(tmp_path / "metrics")}
     )
     told = report.tasks[0].attribution
-    assert told is not None
     assert told.joined == 5
 
 
@@ -440,7 +437,7 @@ def test_only_plain_answers_of_this_session_can_be_unknown(
     kept = SimpleNamespace(
         id="1", response=result if answered else None, failure=None if answered else result
     )
-    journals: Any = {"t": SimpleNamespace(records=lambda part: [kept])}
+    journals = {"t": SimpleNamespace(records=lambda part: [kept])}
     nothing = trace_files._Found({}, [], {})
     told = trace_files._why_none(
         trace_files.Folders(None, None), nothing, journals, tmp_path, began=1.0

@@ -104,7 +104,7 @@ class Deployment:
         self.front = ScriptedServer(
             self._answer, routes={"/v1/models": json_reply({"data": [{"id": "m"}]})}
         )
-        self._asked: Counter[str] = Counter()
+        self._asked = Counter()
 
     @property
     def servers(self) -> dict[str, CountingServer]:
@@ -171,7 +171,7 @@ def run(
                 for name, one in deployed.servers.items()
             }
             options = {"base_url": front, "servers": behind} if named else {"base_url": front}
-            given: dict[str, Any] = {"no_reference": True, "repeats": 1, **more}
+            given = {"no_reference": True, "repeats": 1, **more}
             launcher = given.pop("launcher", Spec(name="external"))
             plan = Plan(
                 model="m",

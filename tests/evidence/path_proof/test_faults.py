@@ -44,10 +44,8 @@ def test_a_sound_deployment_proves_everything(tmp_path: Path) -> None:
     assert (_reasons(report), _warnings(report)) == ([], [])
     assert report.tasks[0].verdict.outcome is VerdictOutcome.NO_REFERENCE
     # The prompts that are asked again are not in the engines' counts.
-    assert report.engine is not None
     counts = {one.server: one.counts for one in report.engine.servers}
     generation = counts["generation_0"]
-    assert generation is not None
     assert generation.requests == N
 
 
@@ -78,7 +76,7 @@ _EVIDENCE: Mapping[PathFault, str] = {
 def test_without_counters_a_named_path_is_inconclusive_and_says_what_would_show_it(
     tmp_path: Path,
 ) -> None:
-    heard: list[str] = []
+    heard = []
     deployed = Deployment(readable=False)
     report = run(deployed, tmp_path / "run", expect=("kv_transfer",), notify=heard.append)
     [reason] = _reasons(report)
@@ -219,7 +217,7 @@ def _launch(deployed: Deployment, folder: Path, promised: str, **more: object) -
 
 
 def test_what_a_launcher_promises_must_happen(tmp_path: Path) -> None:
-    heard: list[str] = []
+    heard = []
     report = _launch(Deployment(PathFault.BYPASS), tmp_path, "kv_transfer", notify=heard.append)
     [finding] = report.path
     assert (finding.claim, finding.expected_by) == (PathClaim.KV_TRANSFER, "launcher")

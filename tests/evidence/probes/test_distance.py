@@ -60,7 +60,6 @@ def test_the_likeliest_token_of_the_reference_is_compared(
     flipped: bool,
 ) -> None:
     found = measure_distance("p", _reading(*a), _reading(*b))
-    assert found is not None
     assert found.nats == pytest.approx(nats)
     assert (found.token, found.at_least, found.flipped) == (token, at_least, flipped)
 
@@ -69,31 +68,26 @@ def test_second_tokens_are_aligned_where_the_first_is_left_out() -> None:
     a = _reading(RED, RED)
     short = _reading(NEAR, skipped=1, text=" red red")
     found = measure_distance("p", a, short)
-    assert found is not None
     assert (found.token, found.nats) == (1, pytest.approx(0.05))
     assert measure_distance("p", a, _reading(NEAR, skipped=1, text=" blue red")) is None
     back = measure_distance("p", short, a)
-    assert back is not None
     assert back.token == 1
 
 
 def test_an_answer_that_ended_at_once_is_as_far_as_can_be() -> None:
     found = measure_distance("p", _reading(RED, RED), ProbeReading(text=""))
-    assert found is not None
     assert (found.nats, found.flipped) == (GONE, True)
 
 
 @pytest.mark.parametrize(("text", "nats"), [(" red car", 0.0), (" blue", 0.3), (" car", 0.3)])
 def test_flips_count_without_log_probabilities(text: str, nats: float) -> None:
     found = measure_distance("p", _reading(RED, RED), ProbeReading(text=text))
-    assert found is not None
     assert found.nats == pytest.approx(nats)
 
 
 def test_flips_of_near_ties_do_not_count() -> None:
     tie = TokenReading(text=" red", logprob=-0.9, top={" red": -0.9, " blue": -1.0})
     found = measure_distance("p", _reading(tie), ProbeReading(text=" blue"))
-    assert found is not None
     assert (found.nats, found.flipped) == (0.0, True)
 
 
@@ -253,7 +247,6 @@ def test_an_outlier_of_the_sibling_hides_one_probe_and_not_all() -> None:
     sibling = _draw(2, SD)
     sibling[7], sibling[9] = 1.0, 1.2
     found = _judge(_draw(1, 0.25), sibling)
-    assert found.limits.floor is not None
     assert found.limits.floor > 0.05
     assert found.conclude() is Outcome.ANOTHER
     assert "times as far away as the sibling, and so is the median" in explain_outcome(found)
@@ -344,7 +337,6 @@ def test_hits_are_no_fault_where_siblings_have_them() -> None:
     assert found.conclude() is Outcome.OTHER_NUMERICS
     assert "5 are far away, and 6 of the siblings'" in explain_outcome(found)
     needed = count_needed(found)
-    assert needed is not None
     assert 200 < needed < 1000
 
 

@@ -25,7 +25,7 @@ class EmbeddedTokenizer:
     def __init__(self, folder: Path, *, bos: str | None = None) -> None:
         self._tokenizer, self._bos = Tokenizer(folder / "tokenizer.json"), bos
         content = json.loads((folder / "tokenizer.json").read_text())
-        self._ids: dict[str, int] = content["model"]["vocab"] | self._tokenizer.special
+        self._ids = content["model"]["vocab"] | self._tokenizer.special
         self._pieces = {number: piece for piece, number in self._ids.items()}
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:

@@ -77,7 +77,7 @@ def _answers(count: int = 3, *, strict: bool = False, ids: bool = False) -> Rout
             return answer("x", usage=(count, 1))
         if strict:
             return fail(400, "extra fields not permitted")
-        told: dict[str, Any] = {"prompt_token_ids": IDS} if ids else {}
+        told = {"prompt_token_ids": IDS} if ids else {}
         if request.chat:
             return answer("x", usage=(count, 1), body=told)
         return answer("x", usage=(count, 1), choice=told)
@@ -97,7 +97,7 @@ def _llama_cpp(request: HttpRequest) -> Reply:
         return json_reply({"tokens": []})
     assert request.body["add_special"]
     assert request.body["content"] in ("The sum", "[INST] The sum")
-    pieces: list[object] = ["<s>", "The", [0xC3]]
+    pieces = ["<s>", "The", [0xC3]]
     return json_reply(
         {"tokens": [{"id": one, "piece": piece} for one, piece in zip(IDS, pieces, strict=True)]}
     )
@@ -148,7 +148,7 @@ def test_trtllm_serve_tokenizes_texts_only() -> None:
 @pytest.mark.parametrize("prompt", [TEXT, CHAT])
 def test_the_render_routes_of_vllm_and_trtllm_serve_give_ids(prompt: Prompt) -> None:
     one = {"kind": "chat", "token_ids": IDS}
-    routes: Routes = {
+    routes = {
         "/v1/chat/completions/render": lambda _: json_reply(one),
         "/v1/completions/render": lambda _: json_reply([one]),
     }
@@ -162,7 +162,7 @@ def test_a_count_without_ids_comes_from_answers_or_from_count_tokens() -> None:
     assert (reading.ids, reading.count, reading.problem) == (None, 5, "")
     assert sum("completions" in one.path for one in server.requests) - 1 == MOST_ANSWERS
     counts = {"/v1/messages/count_tokens": lambda _: json_reply({"input_tokens": 6})}
-    silent: Routes = {"/v1/chat/completions": lambda _: answer("x")}
+    silent = {"/v1/chat/completions": lambda _: answer("x")}
     reading, _ = _read({**silent, **counts}, CHAT)
     assert (reading.ids, reading.count) == (None, 6)
     reading, server = _read(silent, CHAT)
@@ -199,7 +199,7 @@ def test_a_failed_request_is_the_problem_of_the_reading(prompt: Prompt) -> None:
     odd = {path: lambda _: raw(b"<html>") for path in ("/tokenize", *_answers())}
     reading, server = _read(odd, prompt)
     assert reading.problem.startswith("HTTP 200")
-    worst: Routes = {
+    worst = {
         **{path: lambda _: fail(500, "oops") for path in _answers()},
         "/tokenize": lambda _: json_reply({"tokens": []}),
         "/apply-template": lambda _: json_reply({"prompt": "x"}),
@@ -269,8 +269,6 @@ def test_texts_get_the_tokenizers_special_tokens_and_chats_the_templates(tmp_pat
     text, chat = (
         _read_local(local_side(folder, bos="<|end|>"), one) for one in ("Name", CHAT_LOCAL)
     )
-    assert text.ids is not None
-    assert chat.ids is not None
     assert (text.ids[0], text.bos) == (0, 0)
     assert chat.ids[0] != 0
 

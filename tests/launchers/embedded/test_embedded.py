@@ -79,7 +79,7 @@ def test_it_serves_two_models_and_leaves_nothing_behind(
         assert len(threads) == 1  # numpy uses one core
         return endpoint
 
-    endpoint: Endpoint = launch_and(context, story, weights=str(folder), also={"hurt": "int3"})
+    endpoint = launch_and(context, story, weights=str(folder), also={"hurt": "int3"})
     assert gone(endpoint.info.pid)
     assert (endpoint.info.launcher, endpoint.info.damage) == ("embedded", "none")
     assert [file.name for file in context.log_dir.iterdir()] == ["embedded.log"]
@@ -92,7 +92,7 @@ def test_it_serves_two_models_and_leaves_nothing_behind(
 def test_it_ends_when_the_run_fails_and_when_its_parent_is_killed(
     context: LaunchContext, folder: Path, tmp_path: Path
 ) -> None:
-    pids: list[int] = []
+    pids = []
 
     async def failing(endpoint: Endpoint) -> None:
         pids.append(endpoint.info.pid)
@@ -116,7 +116,6 @@ def test_it_ends_when_the_run_fails_and_when_its_parent_is_killed(
         text=True,
     ) as parent:
         try:
-            assert parent.stdout is not None
             pid = int(parent.stdout.readline())
             assert not gone(pid)
         finally:
@@ -194,7 +193,6 @@ def test_serve_holds_it_until_it_is_asked_to_end(folder: Path, tmp_path: Path) -
         stdout=subprocess.PIPE,
         text=True,
     ) as holder:
-        assert holder.stdout is not None
         base_url = holder.stdout.readline().split()[-1]
         assert holder.stdout.readline().split() == ["model:", "embedded"]
         answer = asyncio.run(ask(Endpoint(base_url=base_url), "embedded"))
@@ -259,7 +257,7 @@ def test_damage_leaves_so_many_evenly_spaced_values_per_row_or_group(
 
 def test_fewer_bits_do_more_damage(folder: Path) -> None:
     whole = read(folder)[LINEAR]
-    kinds: list[Damage] = ["none", "int8", "int4", "int3"]
+    kinds = ["none", "int8", "int4", "int3"]
     errors = [float(np.square(read(folder, kind)[LINEAR] - whole).mean()) for kind in kinds]
     assert errors[0] == 0
     assert errors == sorted(errors)

@@ -48,7 +48,7 @@ def _ids(seed: int, count: int) -> tuple[int, ...]:
 @cache
 def _greedy(ids: tuple[int, ...], count: int) -> tuple[int, ...]:
     """Return the likeliest tokens one by one, each from a plain pass over all tokens before it."""
-    found: tuple[int, ...] = ()
+    found = ()
     while len(found) < count:
         found += (int(tiny.logits(TENSORS, ids + found)[-1].argmax()),)
     return found

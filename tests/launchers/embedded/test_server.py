@@ -46,8 +46,7 @@ class Peer:
     async def choices(self, path: str = "/completions", **body: object) -> list[Any]:
         status, answer = await self.ask(path, **body)
         assert status == 200, answer
-        found: list[Any] = answer["choices"]
-        return found
+        return answer["choices"]
 
     async def events(self, path: str = "/completions", **body: object) -> list[Any]:
         default = {"prompt": PROMPT} if path == "/completions" else {"messages": TURNS}
@@ -103,7 +102,6 @@ def test_the_sdk_of_openai_completes_chats_and_streams(tell: Tell) -> None:
         )
         [choice] = whole.choices
         assert (choice.finish_reason, len(choice.text) > 0) == ("length", True)
-        assert whole.usage is not None
         assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (
             len(PROMPT.encode()),
             9,
@@ -245,7 +243,6 @@ def test_completions_tell_log_probabilities_in_openais_older_form(tell: Tell) ->
         sdk = await peer.sdk.completions.create(
             model="tiny", prompt=PROMPT, temperature=0, max_tokens=5, logprobs=2
         )
-        assert sdk.choices[0].logprobs is not None
         assert sdk.choices[0].logprobs.token_logprobs == told["token_logprobs"]
         events = await peer.events(logprobs=2, max_tokens=5)
         listed = [
@@ -263,7 +260,6 @@ def test_chat_tells_log_probabilities_with_bytes(tell: Tell) -> None:
             model="tiny", messages=TURNS, temperature=0, max_tokens=5, logprobs=True, top_logprobs=3
         )
         [choice] = chat.choices
-        assert choice.logprobs is not None
         assert choice.logprobs.content is not None
         said = b"".join(bytes(one.bytes or ()) for one in choice.logprobs.content)
         assert said.decode(errors="replace") == choice.message.content
@@ -579,8 +575,7 @@ def test_many_at_once_get_what_each_gets_alone(tell: Tell) -> None:
 
         async def ask(prompt: str) -> str:
             [choice] = await peer.choices(prompt=prompt, max_tokens=5 + len(prompt) % 7)
-            text: str = choice["text"]
-            return text
+            return choice["text"]
 
         together = await asyncio.gather(*map(ask, prompts))
         assert together == [await ask(prompt) for prompt in prompts]
@@ -592,7 +587,7 @@ def test_many_at_once_get_what_each_gets_alone(tell: Tell) -> None:
 def test_the_work_for_a_client_that_goes_away_is_given_up(
     tell: Tell, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submitted: list[Generation] = []
+    submitted = []
     submit = Engine.submit
 
     def recorded(self: Engine, wanted: Wanted, changed: asyncio.Event) -> Generation:

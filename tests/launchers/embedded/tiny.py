@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +79,7 @@ def tensors(seed: int) -> Tensors:
 
 def write_safetensors(path: Path, found: Tensors, dtype: str = "F32") -> None:
     """Write the format of the hub: the length of a header, the header, the values."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    header = {"__metadata__": {"format": "pt"}}
     raw = b""
     for name, tensor in found.items():
         part = (

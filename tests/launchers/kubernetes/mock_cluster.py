@@ -115,20 +115,20 @@ class MockCluster:
 
     def __init__(self) -> None:
         self.objects = kmock.KubernetesEmulator()
-        self.logs: dict[str, list[str]] = {}
-        self.previous: dict[str, str] = {}
-        self.tunnels: dict[str, int] = {}
-        self.answered: dict[str, int] = {}
+        self.logs = {}
+        self.previous = {}
+        self.tunnels = {}
+        self.answered = {}
         self.forbidden = ""
         self.away = False
         self.refuse_tunnels = False
         self.expired = 0
-        self.error_of: dict[str, str] = {}
+        self.error_of = {}
         self.url = ""
-        self._ports: dict[str, int] = {}
-        self._stops: dict[str, AsyncExitStack] = {}
-        self._sockets: set[web.WebSocketResponse] = set()
-        self._followed: list[web.BaseRequest] = []
+        self._ports = {}
+        self._stops = {}
+        self._sockets = set()
+        self._followed = []
 
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
@@ -210,7 +210,7 @@ class MockCluster:
     def serve_raw(self, name: str, serving: Serving) -> None:
         """Let a pod's server be a function of a connection."""
 
-        tasks: set[asyncio.Task[None]] = set()
+        tasks = set()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
@@ -276,8 +276,6 @@ class MockCluster:
 
         async def cut() -> None:
             for socket in list(self._sockets):
-                assert socket._req is not None
-                assert socket._req.transport is not None
                 socket._req.transport.abort()
 
         self._run(cut())
@@ -301,7 +299,6 @@ class MockCluster:
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         if self.away:  # only open tunnels go on
-            assert request.transport is not None
             request.transport.abort()
             return web.Response(status=503)
         if request.headers.get("Authorization") != f"Bearer {TOKEN}" or self.expired > 0:

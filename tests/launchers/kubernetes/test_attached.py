@@ -45,8 +45,7 @@ def run(
 def info_of(run_folder: Path) -> dict[str, Any]:
     """Return what the report has on the servers of the last session."""
     report = json.loads((run_folder / "report.json").read_text())
-    found: dict[str, Any] = report["endpoint"]["info"]
-    return found
+    return report["endpoint"]["info"]
 
 
 def test_the_report_of_a_run_has_digests_and_arguments(

@@ -49,7 +49,7 @@ def attach(
 
     `at_first` is called once, after the first line.
     """
-    said: list[str] = []
+    said = []
 
     def take(line: str) -> None:
         said.append(line)
@@ -253,7 +253,7 @@ def test_the_address_in_the_cluster_is_that_of_the_service(
     cluster.add(pod("llama-0"), any_model=True)
     port = cluster.port_of("llama-0")
     cluster.add(service(ports=[{"port": port, "targetPort": port}]))
-    found: list[Endpoint] = []
+    found = []
 
     async def grow(endpoint: Endpoint) -> None:
         found.append(endpoint)

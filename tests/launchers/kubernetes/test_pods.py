@@ -307,7 +307,7 @@ def talk(cluster: MockCluster, serving: Serving, story: Talk, count: int = 1) ->
     """Let a story talk with a pod's server, over `count` tunnels at once. Return what was said."""
     cluster.add(pod("llama-0"))
     cluster.serve_raw("llama-0", serving)
-    said: list[str] = []
+    said = []
 
     async def one(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -438,7 +438,7 @@ DAY = "2026-11-25T18:00:"
 
 def follow(cluster: MockCluster, folder: Path, seconds: float = 0.3) -> list[str]:
     """Follow the log of a pod for some seconds, and return what was said."""
-    said: list[str] = []
+    said = []
 
     async def story() -> None:
         async with (

@@ -131,7 +131,6 @@ def test_servers_and_front_door_start_and_hand_over(
             "generation_0",
             "generation_1",
         }
-        assert endpoint.info.kv_transfer is not None
         assert endpoint.info.kv_transfer.backend == "NixlConnector"
 
     _launched(context, story, generation_servers={"num_instances": 2})
@@ -139,7 +138,7 @@ def test_servers_and_front_door_start_and_hand_over(
 
 
 def test_each_server_has_its_own_port_for_nixl(context: LaunchContext) -> None:
-    ports: list[str] = []
+    ports = []
 
     async def story(endpoint: Endpoint) -> None:
         for words in endpoint.info.commands or ():

@@ -68,7 +68,7 @@ def test_a_connector_that_finds_the_cache_itself_gets_no_params() -> None:
 
 def test_the_prompt_of_a_chat_stays_the_same() -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
-    asked: dict[str, Any] = {
+    asked = {
         **CHAT,
         "tools": tools,
         "tool_choice": "required",
@@ -146,8 +146,8 @@ async def opened(
     context: list[Any], generation: list[Any], *, by_params: bool = True, routes: Any = None
 ) -> AsyncIterator[Door]:
     async with AsyncExitStack() as stack:
-        sides: list[list[ScriptedServer]] = []
-        named: list[list[VllmServer]] = []
+        sides = []
+        named = []
         for role, scripts in (("context", context), ("generation", generation)):
             sides.append([ScriptedServer(one, routes=routes) for one in scripts])
             urls = [await stack.enter_async_context(one.serve()) for one in sides[-1]]

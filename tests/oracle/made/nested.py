@@ -113,7 +113,7 @@ def qasper(d: Drawn) -> dict[str, Any]:
     """Return a paper with questions of every kind; the tasks keep those that they use."""
     said = d.phrase()
     d.right(f"{said} {d.word()}")
-    blobs: list[dict[str, Any]] = [
+    blobs = [
         {"unanswerable": False, "yes_no": True, "free_form_answer": "", "extractive_spans": []},
         {"unanswerable": False, "yes_no": False, "free_form_answer": "", "extractive_spans": []},
         {"unanswerable": False, "yes_no": None, "free_form_answer": said, "extractive_spans": []},

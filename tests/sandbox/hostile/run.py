@@ -161,7 +161,7 @@ def outside(uid: int) -> Iterator[Outside]:
         key, planted = f"key-{secret}".encode(), f"planted-{secrets.token_hex(8)}".encode()
         if _syscall(KEYCTL, JOIN, None) >= 0:
             _syscall(ADD_KEY, b"user", key, secret.encode(), len(secret), SESSION)
-        places: dict[str, object] = {
+        places = {
             "tcp": tcp.getsockname()[1],
             "abstract": abstract,
             "unix": str(folder / "socket"),
@@ -236,7 +236,7 @@ def run_all(
 
     They run in a separate thread, whose keyring may change.
     """
-    told: list[tuple[list[Result], list[str]]] = []
+    told = []
 
     async def all_of_them(found: Outside) -> list[Result]:
         here = Sandbox(sandbox.wrap, sandbox.interpreter, uid=sandbox.uid, at_once=AT_ONCE)

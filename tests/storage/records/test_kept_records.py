@@ -98,7 +98,7 @@ def test_examples_that_many_prompts_share_are_kept_once(chat: bool, tmp_path: Pa
         subject = number // 50
         system = "Answer the question with one letter. " * 11
         text = f"{system}{f'Example of subject {subject}. ' * 100}Question {number}?"
-        prompt: Prompt = (Message(role="user", content=text),) if chat else text
+        prompt = (Message(role="user", content=text),) if chat else text
         return _sample(str(number), prompt)
 
     samples = [make(number) for number in range(150)]

@@ -84,7 +84,7 @@ def _task(**more: Any) -> Task:
             parts={"length": float(len(response.text))},
         )
 
-    fields: dict[str, Any] = {
+    fields = {
         "name": "t",
         "version": 1,
         "reference_file": "t",
@@ -159,7 +159,6 @@ def test_old_journals_are_read_and_first_answers_are_written_as_before(tmp_path:
     response = {"text": "7", "finish_reason": "stop", "attempts": [attempt]}
     (tmp_path / "old").write_text(json.dumps({"id": "a", "response": response}) + "\n")
     (record,) = read(tmp_path / "old")
-    assert record.response is not None
     assert (record.response.attempts[0].connection, record.response.attempts[0].turn) == (0, 0)
     assert b"turn" not in msgspec.json.encode(record)
 
@@ -177,7 +176,7 @@ def test_a_tally_that_forgot_an_answer_is_as_one_that_never_had_it(
 ) -> None:
     gone = data.draw(st.sets(st.integers(0, len(texts) - 1)))
     again = data.draw(st.sets(st.sampled_from(sorted(gone)))) if gone else set()
-    written, expected_lines = list[bytes](), list[bytes]()
+    written, expected_lines = [], []
     accumulator = ScoreAccumulator(_task(), _samples(len(texts)), _Lines(written))
     never = ScoreAccumulator(_task(), _samples(len(texts)), _Lines(expected_lines))
     for i, text in enumerate(texts):
