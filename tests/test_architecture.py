@@ -6,7 +6,6 @@ Other modules use its readers and writers.
 from __future__ import annotations
 
 import ast
-import asyncio
 import re
 import subprocess
 import sys
@@ -222,15 +221,15 @@ def test_the_smoke_example_checks_an_endpoint(tmp_path: Path) -> None:
     assert "FAIL reachable" in done.stdout
 
 
-def test_one_server_is_not_compared_with_itself(tmp_path: Path) -> None:
+async def test_one_server_is_not_compared_with_itself(tmp_path: Path) -> None:
     launcher = serve_eval.Spec(name="external", options={"base_url": "http://127.0.0.1:9/v1"})
     plan = serve_eval.Plan(model="m", launcher=launcher, tasks=(serve_eval.Spec(name="aime"),))
     with pytest.raises(serve_eval.ServeEvalError, match="A and B are the same server"):
-        asyncio.run(serve_eval.compare(plan, plan, tmp_path / "compared"))
+        await serve_eval.compare(plan, plan, tmp_path / "compared")
     assert not list(tmp_path.iterdir())
 
 
-def test_the_text_of_a_report_is_one_line_with_its_folder(tmp_path: Path) -> None:
+async def test_the_text_of_a_report_is_one_line_with_its_folder(tmp_path: Path) -> None:
     plan = serve_eval.Plan(
         model="m",
         launcher=serve_eval.Spec(name="simulated", options={"accuracy": 1.0}),
@@ -238,7 +237,7 @@ def test_the_text_of_a_report_is_one_line_with_its_folder(tmp_path: Path) -> Non
         no_reference=True,
     )
     folder = tmp_path / "run"
-    report = asyncio.run(serve_eval.evaluate(plan, folder))
+    report = await serve_eval.evaluate(plan, folder)
     assert str(report).startswith("NO REFERENCE word_problems m: 100.0; 5 asked, 0 failed")
     assert str(report).endswith(f"; {folder}")
     assert "\n" not in str(report)

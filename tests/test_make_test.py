@@ -339,7 +339,7 @@ def test_known_tests_are_there_and_fit_into_a_part_or_are_excluded() -> None:
     for one in {*KNOWN, *EXCLUDED}:
         file, _, name = one.partition("::")
         assert re.search(
-            rf"^def {name.partition('[')[0]}\(",
+            rf"^(async )?def {name.partition('[')[0]}\(",
             (ROOT / file).read_text(encoding="utf-8"),
             re.M,
         ), one

@@ -349,10 +349,10 @@ async def _asked(
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("info", [{}, {"perf_metrics": {}}])
-def test_what_was_asked_for_is_kept_and_connections_are_used_again(
+async def test_what_was_asked_for_is_kept_and_connections_are_used_again(
     info: dict[str, object], stream: bool
 ) -> None:
-    answers, asked, connections = asyncio.run(_asked(info, stream=stream))
+    answers, asked, connections = await _asked(info, stream=stream)
     wanted = bool(info)
     assert asked == ["1" if wanted else None] * 3
     assert [one.attempts[-1].timing for one in answers] == [FOUND if wanted else None] * 3
@@ -361,16 +361,16 @@ def test_what_was_asked_for_is_kept_and_connections_are_used_again(
 
 
 @pytest.mark.parametrize("behind", [b"", b": bye\n\n", b"data: {}\n\n" * 20_000])
-def test_streams_of_others_end_as_before(behind: bytes) -> None:
-    answers, _, connections = asyncio.run(_asked({"perf_metrics": {}}, stream=True, behind=behind))
+async def test_streams_of_others_end_as_before(behind: bytes) -> None:
+    answers, _, connections = await _asked({"perf_metrics": {}}, stream=True, behind=behind)
     assert [one.attempts[-1].timing for one in answers] == [None] * 3
     assert [len(one.attempts) for one in answers] == [1, 1, 1]
     assert connections == 1
 
 
 @pytest.mark.slow
-def test_an_event_that_does_not_come_is_waited_for_a_second() -> None:
-    answers, _, connections = asyncio.run(_asked({"perf_metrics": {}}, stream=True, held_s=30.0))
+async def test_an_event_that_does_not_come_is_waited_for_a_second() -> None:
+    answers, _, connections = await _asked({"perf_metrics": {}}, stream=True, held_s=30.0)
     assert [one.attempts[-1].timing for one in answers] == [None] * 3
     assert all(1.0 <= one.attempts[-1].end_s - one.attempts[-1].start_s < 10.0 for one in answers)
     assert connections == 3

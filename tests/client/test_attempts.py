@@ -90,25 +90,22 @@ def test_the_pause_is_jittered_and_bounded(attempt: int, seed: int, header: str 
     assert 0.0 <= pause <= min(outcome.CAP_S, outcome.BASE_S * 2 ** (attempt - 1))
 
 
-def test_silence_counts_only_while_something_is_expected() -> None:
-    async def main() -> None:
-        patience = Patience(sample_s=60.0, stall_s=60.0)
-        waits = [patience.begin(time.monotonic()) for _ in range(2)]
-        assert patience.silent_s() == 0.0
-        for wait in waits:
-            patience.expect(
-                wait,
-                Reply(asyncio.get_running_loop().create_future(), limit=1, now=time.monotonic()),
-            )
-        await asyncio.sleep(0.02)
-        for wait in waits:
-            assert patience.silent_s() > 0.0
-            patience.expect_no_more(wait, time.monotonic())
-            patience.end(wait)
-        assert patience.silent_s() == 0.0
-        patience.close()
-
-    asyncio.run(main())
+async def test_silence_counts_only_while_something_is_expected() -> None:
+    patience = Patience(sample_s=60.0, stall_s=60.0)
+    waits = [patience.begin(time.monotonic()) for _ in range(2)]
+    assert patience.silent_s() == 0.0
+    for wait in waits:
+        patience.expect(
+            wait,
+            Reply(asyncio.get_running_loop().create_future(), limit=1, now=time.monotonic()),
+        )
+    await asyncio.sleep(0.02)
+    for wait in waits:
+        assert patience.silent_s() > 0.0
+        patience.expect_no_more(wait, time.monotonic())
+        patience.end(wait)
+    assert patience.silent_s() == 0.0
+    patience.close()
 
 
 @pytest.mark.parametrize(
@@ -122,35 +119,31 @@ def test_silence_counts_only_while_something_is_expected() -> None:
         (130.0, True, SAMPLE),
     ],
 )
-def test_a_wait_is_over_at_its_limits_and_the_limit_of_the_sample_comes_first(
+async def test_a_wait_is_over_at_its_limits_and_the_limit_of_the_sample_comes_first(
     monkeypatch: pytest.MonkeyPatch, now: float, held: bool, over: str | None
 ) -> None:
     """The sample has 30 s from second 100, and each piece of its answer 10 s."""
     clock = [100.0]
     monkeypatch.setattr(patience_module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    patience = Patience(sample_s=30.0, stall_s=10.0)
+    patience.held = held
 
-    async def main() -> tuple[str | None, bool]:
-        patience = Patience(sample_s=30.0, stall_s=10.0)
-        patience.held = held
+    async def wait_for_ever() -> None:
+        wait = patience.begin(clock[0])
+        begun.append(wait)
+        future = asyncio.get_running_loop().create_future()
+        patience.expect(wait, Reply(future, limit=1, now=clock[0]))
+        await future
 
-        async def wait_for_ever() -> None:
-            wait = patience.begin(clock[0])
-            begun.append(wait)
-            future = asyncio.get_running_loop().create_future()
-            patience.expect(wait, Reply(future, limit=1, now=clock[0]))
-            await future
-
-        begun = []
-        task = asyncio.create_task(wait_for_ever())
-        await asyncio.sleep(0)
-        clock[0] = now
-        patience._look()
-        patience.close()
-        cancelled = bool(task.cancelling())
-        task.cancel()
-        return begun[0].over, cancelled
-
-    assert asyncio.run(main()) == (over, over is not None)
+    begun = []
+    task = asyncio.create_task(wait_for_ever())
+    await asyncio.sleep(0)
+    clock[0] = now
+    patience._look()
+    patience.close()
+    cancelled = bool(task.cancelling())
+    task.cancel()
+    assert (begun[0].over, cancelled) == (over, over is not None)
 
 
 @pytest.mark.parametrize(("per_second", "starts", "callers"), [(200.0, 100, 50), (50.0, 20, 1)])
@@ -388,21 +381,18 @@ def test_a_server_that_refuses_everybody_is_not_asked_without_end() -> None:
     assert len(received) == 6
 
 
-def test_after_the_last_request_of_a_quota_nobody_starts_until_its_reset() -> None:
+async def test_after_the_last_request_of_a_quota_nobody_starts_until_its_reset() -> None:
     async def last(turn: Turn) -> None:
         named = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "400ms"}
         await turn.write(act.http(act.answer(turn.request), headers=named))
 
-    async def main() -> list[Received]:
-        async with (
-            FaultyServer([last, act.sound]) as server,
-            kept(Client(Endpoint(base_url=server.base_url), Limits())) as client,
-        ):
-            await client.send(_request(1))
-            await asyncio.gather(*(client.send(_request(number)) for number in range(2, 6)))
-            return server.received
-
-    received = asyncio.run(main())
+    async with (
+        FaultyServer([last, act.sound]) as server,
+        kept(Client(Endpoint(base_url=server.base_url), Limits())) as client,
+    ):
+        await client.send(_request(1))
+        await asyncio.gather(*(client.send(_request(number)) for number in range(2, 6)))
+        received = server.received
     assert min(request.at_s for request in received[1:]) - received[0].at_s > 0.38
 
 

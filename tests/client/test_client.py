@@ -245,17 +245,13 @@ def test_a_redirect_is_not_followed_with_the_key() -> None:
     assert (result.status, result.retryable) == (307, False)
 
 
-def test_a_port_where_nobody_listens_is_a_disconnect() -> None:
+async def test_a_port_where_nobody_listens_is_a_disconnect() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-
-    async def main() -> Response | Failure:
-        limits = Limits(max_attempts=1)
-        async with Client(Endpoint(base_url=f"http://127.0.0.1:{port}/v1"), limits) as client:
-            return await client.send(_request())
-
-    result = asyncio.run(main())
+    limits = Limits(max_attempts=1)
+    async with Client(Endpoint(base_url=f"http://127.0.0.1:{port}/v1"), limits) as client:
+        result = await client.send(_request())
     assert isinstance(result, Failure)
     assert (result.kind, result.retryable) == (FailureKind.DISCONNECTED, True)
     assert str(port) in result.message
@@ -429,20 +425,17 @@ def test_the_environment_gives_no_proxy(answers: Path, monkeypatch: pytest.Monke
     assert isinstance(result, Response)
 
 
-def test_a_configured_proxy_is_used() -> None:
+async def test_a_configured_proxy_is_used() -> None:
     seen = []
 
     async def proxy(request: web.Request) -> web.Response:
         seen.append(str(request.url))
         return web.json_response({"choices": [{"text": "via proxy", "finish_reason": "stop"}]})
 
-    async def main() -> Response | Failure:
-        async with serve(_answering(proxy)) as url:
-            endpoint = Endpoint(base_url="http://model.invalid/v1")
-            async with Client(endpoint, QUICK, proxy=url.removesuffix("/v1")) as client:
-                return await client.send(_request())
-
-    result = asyncio.run(main())
+    async with serve(_answering(proxy)) as url:
+        endpoint = Endpoint(base_url="http://model.invalid/v1")
+        async with Client(endpoint, QUICK, proxy=url.removesuffix("/v1")) as client:
+            result = await client.send(_request())
     assert isinstance(result, Response)
     assert seen == ["http://model.invalid/v1/completions"]
 
@@ -558,7 +551,7 @@ def test_a_server_that_refuses_a_field_comes_with_what_leaves_it_out(field: str,
     assert hint in caught.value.hint
 
 
-def test_what_an_endpoint_tells_of_itself_is_kept_without_the_key() -> None:
+async def test_what_an_endpoint_tells_of_itself_is_kept_without_the_key() -> None:
     async def tell(request: web.Request) -> web.Response:
         if request.path == "/version":
             return web.json_response({"version": f"1.2 {KEY}"})
@@ -568,12 +561,9 @@ def test_what_an_endpoint_tells_of_itself_is_kept_without_the_key() -> None:
         ]
         return web.json_response({"data": models})
 
-    async def main() -> dict[str, object]:
-        async with (
-            serve(_answering(tell)) as url,
-            Client(Endpoint(base_url=url), QUICK, api_key=KEY) as client,
-        ):
-            return await client.describe()
-
     told = {"models": ["model of ***", "other"], "server": "llama-server", "version": "1.2 ***"}
-    assert asyncio.run(main()) == told
+    async with (
+        serve(_answering(tell)) as url,
+        Client(Endpoint(base_url=url), QUICK, api_key=KEY) as client,
+    ):
+        assert await client.describe() == told

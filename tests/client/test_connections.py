@@ -276,7 +276,7 @@ def test_a_path_and_headers_arrive_as_they_were_meant() -> None:
 
 
 @pytest.mark.parametrize("name", ["Host", "host", "HOST", None])
-def test_a_request_has_one_host_and_it_is_the_given_one(name: str | None) -> None:
+async def test_a_request_has_one_host_and_it_is_the_given_one(name: str | None) -> None:
     """Servers refuse a request with two (RFC 9112, 3.2)."""
     heads = []
 
@@ -284,16 +284,12 @@ def test_a_request_has_one_host_and_it_is_the_given_one(name: str | None) -> Non
         heads.append(await reader.readuntil(b"\r\n\r\n"))
         writer.close()
 
-    async def main() -> str:
-        async with await asyncio.start_server(take, "127.0.0.1", 0) as server:
-            place = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            headers = {} if name is None else {name: "other.example"}
-            endpoint = Endpoint(base_url=f"http://{place}/v1")
-            async with Client(endpoint, Limits(max_attempts=1), headers=headers) as client:
-                await client.send(REQUEST)
-        return place
-
-    place = asyncio.run(main())
+    async with await asyncio.start_server(take, "127.0.0.1", 0) as server:
+        place = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        headers = {} if name is None else {name: "other.example"}
+        endpoint = Endpoint(base_url=f"http://{place}/v1")
+        async with Client(endpoint, Limits(max_attempts=1), headers=headers) as client:
+            await client.send(REQUEST)
     lines = heads[0].decode().split("\r\n")
     hosts = [line.partition(": ")[2] for line in lines if line.lower().startswith("host:")]
     assert hosts == [place if name is None else "other.example"]
@@ -318,14 +314,9 @@ def test_a_name_with_several_addresses_is_reached_at_the_one_that_answers(
         assert isinstance(_run(body), Response)
 
 
-def test_a_host_name_that_cannot_exist_is_not_tried_twice() -> None:
-    async def main() -> Response | Failure:
-        async with kept(
-            Client(Endpoint(base_url=f"http://{'x' * 70}.example/v1"), Limits())
-        ) as client:
-            return await client.send(REQUEST)
-
-    result = asyncio.run(main())
+async def test_a_host_name_that_cannot_exist_is_not_tried_twice() -> None:
+    async with kept(Client(Endpoint(base_url=f"http://{'x' * 70}.example/v1"), Limits())) as client:
+        result = await client.send(REQUEST)
     assert isinstance(result, Failure)
     assert (result.kind, result.retryable, len(result.attempts)) == (
         FailureKind.DISCONNECTED,
@@ -352,7 +343,7 @@ def test_what_is_no_address_of_a_host_is_refused(url: str) -> None:
         Client(Endpoint(base_url=url), LIMITS)
 
 
-def test_a_proxy_that_echoes_the_request_tells_no_secret() -> None:
+async def test_a_proxy_that_echoes_the_request_tells_no_secret() -> None:
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         writer.write(
@@ -361,14 +352,11 @@ def test_a_proxy_that_echoes_the_request_tells_no_secret() -> None:
         )
         writer.close()
 
-    async def main() -> Response | Failure:
-        async with _serving(echo) as server:
-            way = f"http://me:pa55word@127.0.0.1:{server}"
-            endpoint = Endpoint(base_url="http://model.invalid/v1")
-            async with kept(Client(endpoint, LIMITS, proxy=way, api_key="sk-0123456789")) as client:
-                return await client.send(REQUEST)
-
-    result = asyncio.run(main())
+    async with _serving(echo) as server:
+        way = f"http://me:pa55word@127.0.0.1:{server}"
+        endpoint = Endpoint(base_url="http://model.invalid/v1")
+        async with kept(Client(endpoint, LIMITS, proxy=way, api_key="sk-0123456789")) as client:
+            result = await client.send(REQUEST)
     assert isinstance(result, Failure)
     assert (result.status, "Proxy-Authorization: Basic ***" in result.message) == (407, True)
     for secret in ("pa55word", b64encode(b"me:pa55word").decode(), "sk-0123456789"):
@@ -407,49 +395,43 @@ def test_a_key_is_masked_however_it_is_written_and_wherever_a_message_is_cut(str
         assert "xxx" not in cut.message
 
 
-def test_one_look_up_serves_all_who_wait_and_its_error_is_told_to_all(
+async def test_one_look_up_serves_all_who_wait_and_its_error_is_told_to_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = []
 
-    async def main() -> list[Response | Failure]:
-        async def resolve(host: str, *_: object, **__: object) -> object:
-            asked.append(host)
-            await asyncio.sleep(0.2)
-            raise socket.gaierror(-3, "Temporary failure in name resolution")
+    async def resolve(host: str, *_: object, **__: object) -> object:
+        asked.append(host)
+        await asyncio.sleep(0.2)
+        raise socket.gaierror(-3, "Temporary failure in name resolution")
 
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve, raising=False)
-        limits = replace(LIMITS, connect_timeout_s=1.0)
-        async with kept(Client(Endpoint(base_url="http://model.invalid/v1"), limits)) as client:
-            return await asyncio.gather(*(client.send(REQUEST) for _ in range(20)))
-
-    results = asyncio.run(main())
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve, raising=False)
+    limits = replace(LIMITS, connect_timeout_s=1.0)
+    async with kept(Client(Endpoint(base_url="http://model.invalid/v1"), limits)) as client:
+        results = await asyncio.gather(*(client.send(REQUEST) for _ in range(20)))
     assert {result.message for result in results if isinstance(result, Failure)} == {
         "cannot connect to model.invalid:80: Temporary failure in name resolution"
     }
     assert (len(results), len(asked)) == (20, 1)
 
 
-def test_connections_take_the_addresses_of_a_name_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> list[int]:
-        async with FaultyServer([act.sound]) as one, FaultyServer([act.sound]) as other:
-            ports = [
-                int(server.base_url.rpartition(":")[2].removesuffix("/v1"))
-                for server in (one, other)
+async def test_connections_take_the_addresses_of_a_name_in_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with FaultyServer([act.sound]) as one, FaultyServer([act.sound]) as other:
+        ports = [
+            int(server.base_url.rpartition(":")[2].removesuffix("/v1")) for server in (one, other)
+        ]
+
+        async def resolve(*_: object, **__: object) -> object:
+            return [
+                (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports
             ]
 
-            async def resolve(*_: object, **__: object) -> object:
-                return [
-                    (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))
-                    for port in ports
-                ]
-
-            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve, raising=False)
-            async with kept(Client(Endpoint(base_url="http://model.invalid/v1"), LIMITS)) as client:
-                await asyncio.gather(*(client.send(REQUEST) for _ in range(10)))
-            return [one.connections, other.connections]
-
-    assert asyncio.run(main()) == [5, 5]
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve, raising=False)
+        async with kept(Client(Endpoint(base_url="http://model.invalid/v1"), LIMITS)) as client:
+            await asyncio.gather(*(client.send(REQUEST) for _ in range(10)))
+        assert [one.connections, other.connections] == [5, 5]
 
 
 @pytest.mark.parametrize("loop", LOOPS)
@@ -487,20 +469,17 @@ def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(
     assert said == []
 
 
-def test_a_handshake_that_stalls_ends_with_the_time_to_connect() -> None:
+async def test_a_handshake_that_stalls_ends_with_the_time_to_connect() -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
 
-    async def main() -> Response | Failure:
-        async with _serving(mute) as server:
-            limits = replace(LIMITS, connect_timeout_s=0.3)
-            async with kept(
-                Client(Endpoint(base_url=f"https://localhost:{server}/v1"), limits)
-            ) as client:
-                return await client.send(REQUEST)
-
-    result = asyncio.run(main())
+    async with _serving(mute) as server:
+        limits = replace(LIMITS, connect_timeout_s=0.3)
+        async with kept(
+            Client(Endpoint(base_url=f"https://localhost:{server}/v1"), limits)
+        ) as client:
+            result = await client.send(REQUEST)
     assert isinstance(result, Failure)
     assert (result.kind, result.message) == (FailureKind.TIMEOUT, "no connection within 0.3 s")
 

@@ -319,24 +319,21 @@ def test_a_switch_to_another_protocol_is_no_answer() -> None:
     assert {attempt.failure for attempt in result.attempts} <= {GONE, INVALID, TIMEOUT}
 
 
-def test_a_server_that_comes_back_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> tuple[Response | Failure, FaultyServer]:
-        server = FaultyServer([act.sound], listening=False)
-        listening = []
+async def test_a_server_that_comes_back_is_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = FaultyServer([act.sound], listening=False)
+    listening = []
 
-        def pause(attempt: int, *_: Any) -> float:
-            if attempt == 2:
-                listening.append(asyncio.create_task(server.listen()))
-            return 0.05
+    def pause(attempt: int, *_: Any) -> float:
+        if attempt == 2:
+            listening.append(asyncio.create_task(server.listen()))
+        return 0.05
 
-        monkeypatch.setattr(outcome, "pause_s", pause)
-        async with (
-            server,
-            kept(Client(Endpoint(base_url=server.base_url), _limits(False))) as client,
-        ):
-            return await client.send(_request()), server
-
-    result, server = asyncio.run(main())
+    monkeypatch.setattr(outcome, "pause_s", pause)
+    async with (
+        server,
+        kept(Client(Endpoint(base_url=server.base_url), _limits(False))) as client,
+    ):
+        result = await client.send(_request())
     assert isinstance(result, Response)
     assert _seen(result) == [(GONE, None), (GONE, None), (None, 200)]
     assert [request.request_id for request in server.received] == [result.attempts[-1].request_id]
@@ -362,16 +359,13 @@ def test_a_server_that_speaks_first_gets_no_more_connections_than_attempts(
     assert 1 <= server.connections <= len(result.attempts) == 3
 
 
-def test_a_server_that_refuses_connections_sees_nothing() -> None:
-    async def main() -> tuple[Response | Failure, FaultyServer]:
-        server = FaultyServer([act.sound], listening=False)
-        async with (
-            server,
-            kept(Client(Endpoint(base_url=server.base_url), _limits(False))) as client,
-        ):
-            return await client.send(_request()), server
-
-    result, server = asyncio.run(main())
+async def test_a_server_that_refuses_connections_sees_nothing() -> None:
+    server = FaultyServer([act.sound], listening=False)
+    async with (
+        server,
+        kept(Client(Endpoint(base_url=server.base_url), _limits(False))) as client,
+    ):
+        result = await client.send(_request())
     assert isinstance(result, Failure)
     assert (result.kind, result.status, result.retryable) == (GONE, None, True)
     assert (_seen(result), server.connections) == ([(GONE, None)] * 3, 0)
@@ -380,7 +374,7 @@ def test_a_server_that_refuses_connections_sees_nothing() -> None:
 # Time limits
 
 
-def test_retry_after_is_kept_to_in_seconds_and_as_a_date() -> None:
+async def test_retry_after_is_kept_to_in_seconds_and_as_a_date() -> None:
     async def gap(headers: Callable[[], dict[str, str]]) -> float:
         def script(request: Received) -> Act:
             return (
@@ -400,16 +394,13 @@ def test_retry_after_is_kept_to_in_seconds_and_as_a_date() -> None:
             "retry_after": format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)
         }
 
-    async def main() -> tuple[float, float, float, float]:
-        past = "Wed, 21 Oct 2015 07:28:00 GMT"
-        return await asyncio.gather(
-            gap(lambda: {"retry_after": "1"}),
-            gap(date),
-            gap(dict),
-            gap(lambda: {"retry_after": past}),
-        )
-
-    in_seconds, as_date, without, in_the_past = asyncio.run(main())
+    past = "Wed, 21 Oct 2015 07:28:00 GMT"
+    in_seconds, as_date, without, in_the_past = await asyncio.gather(
+        gap(lambda: {"retry_after": "1"}),
+        gap(date),
+        gap(dict),
+        gap(lambda: {"retry_after": past}),
+    )
     assert 1.0 <= in_seconds < 5.0
     assert 0.9 <= as_date < 5.0
     assert max(without, in_the_past) < 0.9
@@ -709,20 +700,15 @@ def test_a_server_that_hangs_up_before_it_read_the_request_is_noticed(loop: str)
     )
 
 
-def test_a_client_that_is_closed_leaves_nobody_waiting() -> None:
-    async def main() -> list[Response | Failure]:
-        async with FaultyServer([act.silent]) as server:
-            async with kept(Client(Endpoint(base_url=server.base_url), _limits(False))) as client:
-                sends = [asyncio.create_task(client.send(_request(number))) for number in range(3)]
-                await asyncio.sleep(0.5)
-                assert len(server.received) == 3
-            results = await asyncio.wait_for(asyncio.gather(*sends), 5.0)
-            assert server.connections == 3
-            return results
-
-    assert [result.kind for result in asyncio.run(main()) if isinstance(result, Failure)] == [
-        GONE
-    ] * 3
+async def test_a_client_that_is_closed_leaves_nobody_waiting() -> None:
+    async with FaultyServer([act.silent]) as server:
+        async with kept(Client(Endpoint(base_url=server.base_url), _limits(False))) as client:
+            sends = [asyncio.create_task(client.send(_request(number))) for number in range(3)]
+            await asyncio.sleep(0.5)
+            assert len(server.received) == 3
+        results = await asyncio.wait_for(asyncio.gather(*sends), 5.0)
+        assert server.connections == 3
+        assert [result.kind for result in results if isinstance(result, Failure)] == [GONE] * 3
 
 
 def test_an_answer_that_a_stream_lost_is_no_retry_and_is_asked_for_however_few_are_left() -> None:
@@ -746,21 +732,18 @@ def test_nothing_is_kept_of_connections_that_are_gone() -> None:
     assert _with([act.without_length], _limits(False), body) <= 2
 
 
-def test_a_proxy_that_refuses_a_tunnel_is_an_http_error_of_its_own() -> None:
+async def test_a_proxy_that_refuses_a_tunnel_is_an_http_error_of_its_own() -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
         writer.close()
 
-    async def main() -> Response | Failure:
-        async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
-            proxy = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            async with Client(
-                Endpoint(base_url="https://model.invalid/v1"), _limits(False), proxy=proxy
-            ) as client:
-                return await client.send(_request())
-
-    result = asyncio.run(main())
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        proxy = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with Client(
+            Endpoint(base_url="https://model.invalid/v1"), _limits(False), proxy=proxy
+        ) as client:
+            result = await client.send(_request())
     assert isinstance(result, Failure)
     assert (result.kind, result.status, result.retryable, len(result.attempts)) == (
         HTTP,

@@ -315,21 +315,16 @@ def test_a_request_on_a_connection_that_is_gone_is_not_sent() -> None:
 
 @pytest.mark.parametrize("end", ["", "Connection: close\r\n"])
 @pytest.mark.parametrize("more", [b"garbage", HEAD + b"Content-Length: 0\r\n\r\n"])
-def test_bytes_behind_a_whole_answer_tell_that_a_connection_is_out_of_step(
+async def test_bytes_behind_a_whole_answer_tell_that_a_connection_is_out_of_step(
     end: str, more: bytes
 ) -> None:
     strays = []
-
-    async def main() -> tuple[Http1Connection, Reply]:
-        line, wire = Http1Connection(set(), {}, 1, lambda line, why: strays.append(line)), Wire()
-        wire.line = line
-        line.connection_made(cast("asyncio.Transport", wire))
-        reply = Reply(asyncio.get_running_loop().create_future(), limit=10_000, now=0.0)
-        line.send(b"GET / HTTP/1.1\r\n\r\n", reply)
-        line.data_received(HEAD + end.encode() + _sized(BODY) + more)
-        return line, reply
-
-    line, reply = asyncio.run(main())
+    line, wire = Http1Connection(set(), {}, 1, lambda line, why: strays.append(line)), Wire()
+    wire.line = line
+    line.connection_made(cast("asyncio.Transport", wire))
+    reply = Reply(asyncio.get_running_loop().create_future(), limit=10_000, now=0.0)
+    line.send(b"GET / HTTP/1.1\r\n\r\n", reply)
+    line.data_received(HEAD + end.encode() + _sized(BODY) + more)
     assert (reply.error, reply.whole, line.usable) == (None, True, False)
     assert strays[:1] == [line]
 

@@ -86,69 +86,54 @@ def test_an_address_that_refuses_for_the_time_of_an_outage_is_gone(
     assert len(told) == (timeout_s > 0)
 
 
-def test_whoever_comes_while_nobody_listens_waits_until_somebody_does(port: int) -> None:
+async def test_whoever_comes_while_nobody_listens_waits_until_somebody_does(port: int) -> None:
     told = []
-
-    async def main() -> None:
-        guard = LivenessGuard(LONG_S, told.append)
-        async with _watched(guard) as watching:
-            first = [asyncio.create_task(guard.outage("127.0.0.1", port)) for _ in range(50)]
-            await until(lambda: guard.closed)
-            assert told == [f"no server listens at 127.0.0.1:{port}: requests wait up to 600 s"]
-            later = [asyncio.create_task(guard.outage("127.0.0.1", port)) for _ in range(50)]
-            first[0].cancel()
-            async with await asyncio.start_server(
-                lambda reader, writer: writer.close(), "127.0.0.1", port
-            ):
-                assert await asyncio.gather(*first[1:], *later) == [True] * 99
-            assert not guard.closed
-            assert not watching.done()
-            assert 0 < guard.spent_s < LONG_S
-
-    asyncio.run(main())
+    guard = LivenessGuard(LONG_S, told.append)
+    async with _watched(guard) as watching:
+        first = [asyncio.create_task(guard.outage("127.0.0.1", port)) for _ in range(50)]
+        await until(lambda: guard.closed)
+        assert told == [f"no server listens at 127.0.0.1:{port}: requests wait up to 600 s"]
+        later = [asyncio.create_task(guard.outage("127.0.0.1", port)) for _ in range(50)]
+        first[0].cancel()
+        async with await asyncio.start_server(
+            lambda reader, writer: writer.close(), "127.0.0.1", port
+        ):
+            assert await asyncio.gather(*first[1:], *later) == [True] * 99
+        assert not guard.closed
+        assert not watching.done()
+        assert 0 < guard.spent_s < LONG_S
     assert len(told) == 2
     assert told[1].startswith(f"a server listens at 127.0.0.1:{port} again after ")
 
 
-def test_outages_without_an_answer_in_between_share_their_time(port: int) -> None:
-    async def main() -> None:
-        guard = LivenessGuard(LONG_S)
-        async with _watched(guard) as watching:
-            guard.spent_s = LONG_S
-            with pytest.raises(EndpointError):
-                await guard.outage("127.0.0.1", port)
-            assert watching.done()
-
-    asyncio.run(main())
+async def test_outages_without_an_answer_in_between_share_their_time(port: int) -> None:
+    guard = LivenessGuard(LONG_S)
+    async with _watched(guard) as watching:
+        guard.spent_s = LONG_S
+        with pytest.raises(EndpointError):
+            await guard.outage("127.0.0.1", port)
+        assert watching.done()
 
 
 @pytest.mark.parametrize("host", ["model.invalid", "127.0.0.1"])
-def test_where_somebody_listens_or_nobody_can_tell_there_is_no_outage(host: str) -> None:
-    async def main() -> None:
-        async with (
-            await asyncio.start_server(
-                lambda reader, writer: writer.close(), "127.0.0.1", 0
-            ) as server,
-            _watched(guard := LivenessGuard(0.0)),
-        ):
-            assert not await guard.outage(host, server.sockets[0].getsockname()[1])
-            assert not guard.closed
-
-    asyncio.run(main())
-
-
-def test_a_guard_that_nobody_watches_keeps_nobody(port: int) -> None:
-    async def main() -> None:
-        guard = LivenessGuard(LONG_S)
-        assert not await guard.outage("127.0.0.1", port)
-        async with _watched(guard):
-            waiting = asyncio.create_task(guard.outage("127.0.0.1", port))
-            await until(lambda: guard.closed)
-        assert not await waiting
+async def test_where_somebody_listens_or_nobody_can_tell_there_is_no_outage(host: str) -> None:
+    async with (
+        await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0) as server,
+        _watched(guard := LivenessGuard(0.0)),
+    ):
+        assert not await guard.outage(host, server.sockets[0].getsockname()[1])
         assert not guard.closed
-        assert not await asyncio.wait_for(guard.outage("127.0.0.1", port), 10)
 
-    asyncio.run(main())
+
+async def test_a_guard_that_nobody_watches_keeps_nobody(port: int) -> None:
+    guard = LivenessGuard(LONG_S)
+    assert not await guard.outage("127.0.0.1", port)
+    async with _watched(guard):
+        waiting = asyncio.create_task(guard.outage("127.0.0.1", port))
+        await until(lambda: guard.closed)
+    assert not await waiting
+    assert not guard.closed
+    assert not await asyncio.wait_for(guard.outage("127.0.0.1", port), 10)
 
 
 # Waiting requests
@@ -271,26 +256,22 @@ def test_a_connection_that_is_lost_while_somebody_listens_is_an_attempt() -> Non
     assert (len(result.attempts), retries) == (3, 2)
 
 
-def test_the_guard_asks_at_the_address_of_the_endpoint() -> None:
+async def test_the_guard_asks_at_the_address_of_the_endpoint() -> None:
     """The same port on another address of this machine shows nothing about the endpoint."""
-
-    async def main() -> list[str]:
-        async with await asyncio.start_server(
-            lambda reader, writer: writer.close(), "127.0.0.1", 0
-        ) as other:
-            port, told = other.sockets[0].getsockname()[1], []
-            limits = Limits(max_attempts=1, outage_timeout_s=LONG_S)
-            async with Client(Endpoint(base_url=f"http://127.0.0.2:{port}/v1"), limits) as client:
-                client.liveness.notify = told.append
-                async with _watched(client.liveness):
-                    asked = asyncio.create_task(client.send(ASKED))
-                    await until(lambda: bool(told) or asked.done())
-                    asked.cancel()
-                    return told
-
-    assert [line.partition(":")[0] for line in asyncio.run(main())] == [
-        "no server listens at 127.0.0.2"
-    ]
+    async with await asyncio.start_server(
+        lambda reader, writer: writer.close(), "127.0.0.1", 0
+    ) as other:
+        port, told = other.sockets[0].getsockname()[1], []
+        limits = Limits(max_attempts=1, outage_timeout_s=LONG_S)
+        async with Client(Endpoint(base_url=f"http://127.0.0.2:{port}/v1"), limits) as client:
+            client.liveness.notify = told.append
+            async with _watched(client.liveness):
+                asked = asyncio.create_task(client.send(ASKED))
+                await until(lambda: bool(told) or asked.done())
+                asked.cancel()
+                assert [line.partition(":")[0] for line in told] == [
+                    "no server listens at 127.0.0.2"
+                ]
 
 
 def test_refusals_for_whatever_outages_are_no_attempts() -> None:

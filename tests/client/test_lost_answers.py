@@ -258,32 +258,25 @@ def _status(line: str) -> LostAnswer:
     return find_lost(asyncio.run(main()))
 
 
-def test_a_server_that_closes_busy_connections_soon_loses_answers_visibly() -> None:
+async def test_a_server_that_closes_busy_connections_soon_loses_answers_visibly() -> None:
     """After three such ends each request has a connection of its own, whose end is a loss."""
 
     def script(request: Received) -> act.Act:
         return act.hangs_up if request.number % 2 == 0 else act.sound
 
-    async def main() -> list[LostAnswer]:
-        server = FaultyServer(script)
-        async with server, kept(Client(Endpoint(base_url=server.base_url), Limits())) as client:
-            return [find_lost((await client.send(_request(i))).attempts) for i in range(20)]
-
-    lost = asyncio.run(main())
+    server = FaultyServer(script)
+    async with server, kept(Client(Endpoint(base_url=server.base_url), Limits())) as client:
+        lost = [find_lost((await client.send(_request(i))).attempts) for i in range(20)]
     assert lost[:2] == [NOTHING, NOTHING]
     assert ANSWER in lost[-8:]
 
 
-def test_an_answer_lost_in_any_attempt_marks_the_sample() -> None:
-    async def main() -> Response:
-        script = [act.refuses("500 Oh", "no"), act.refuses("429 Busy", "no"), act.sound]
-        server = FaultyServer(script)
-        async with server, Client(Endpoint(base_url=server.base_url), Limits()) as client:
-            result = await client.send(_request(0))
-            assert isinstance(result, Response)
-            return result
-
-    result = asyncio.run(main())
+async def test_an_answer_lost_in_any_attempt_marks_the_sample() -> None:
+    script = [act.refuses("500 Oh", "no"), act.refuses("429 Busy", "no"), act.sound]
+    server = FaultyServer(script)
+    async with server, Client(Endpoint(base_url=server.base_url), Limits()) as client:
+        result = await client.send(_request(0))
+        assert isinstance(result, Response)
     assert [one.lost_answer for one in result.attempts] == [ANSWER, NOTHING, NOTHING]
     assert find_lost(result.attempts) is ANSWER
 

@@ -386,16 +386,12 @@ def test_every_command_says_which_certificate_is_missing(
         assert "loading its model" not in told
 
 
-def test_the_wait_for_a_server_ends_where_it_demands_a_certificate(
+async def test_the_wait_for_a_server_ends_where_it_demands_a_certificate(
     url: str, tmp_path: Path
 ) -> None:
     """It answers; the client, which has the certificate, shows it."""
-
-    async def wait() -> Endpoint:
-        options = external.ExternalOptions(base_url=url, ready_timeout_s=20)
-        async with external.launch(
-            LaunchContext(model="simulated", log_dir=tmp_path), options
-        ) as endpoint:
-            return endpoint
-
-    assert asyncio.run(wait()).base_url == url
+    options = external.ExternalOptions(base_url=url, ready_timeout_s=20)
+    async with external.launch(
+        LaunchContext(model="simulated", log_dir=tmp_path), options
+    ) as endpoint:
+        assert endpoint.base_url == url

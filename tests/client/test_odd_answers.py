@@ -546,7 +546,7 @@ def test_a_client_scores_neither_errors_nor_lost_texts() -> None:
 @pytest.mark.parametrize(
     "coding", ["gzip", "gzip, chunked", "foo", "chunked, foo", "Chunked;q=1", "br"]
 )
-def test_an_odd_transfer_encoding_is_no_answer_and_takes_no_time_limit(coding: str) -> None:
+async def test_an_odd_transfer_encoding_is_no_answer_and_takes_no_time_limit(coding: str) -> None:
     """The server keeps the connection open, so that waiting for an end would last for ever."""
     head = (
         f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: {coding}\r\n\r\n"
@@ -563,14 +563,11 @@ def test_an_odd_transfer_encoding_is_no_answer_and_takes_no_time_limit(coding: s
         finally:
             writer.transport.abort()
 
-    async def main() -> Response | Failure:
-        async with await asyncio.start_server(odd, "127.0.0.1", 0) as server:
-            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-            limits = Limits(max_attempts=1, stall_timeout_s=60.0, sample_timeout_s=60.0)
-            async with asyncio.timeout(30), Client(Endpoint(base_url=url), limits) as client:
-                sampling = SamplingParams(max_tokens=2)
-                return await client.send(Request(sample_id="1", prompt="p", sampling=sampling))
-
-    result = asyncio.run(main())
+    async with await asyncio.start_server(odd, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        limits = Limits(max_attempts=1, stall_timeout_s=60.0, sample_timeout_s=60.0)
+        async with asyncio.timeout(30), Client(Endpoint(base_url=url), limits) as client:
+            sampling = SamplingParams(max_tokens=2)
+            result = await client.send(Request(sample_id="1", prompt="p", sampling=sampling))
     assert isinstance(result, Failure)
     assert result.kind is FailureKind.INVALID_RESPONSE, result.message

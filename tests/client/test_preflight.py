@@ -190,14 +190,14 @@ def test_a_port_that_closes_every_connection_speaks_neither() -> None:
         ("http://h:1/v1", False, True, ""),
     ],
 )
-def test_which_scheme_is_right(
+async def test_which_scheme_is_right(
     monkeypatch: pytest.MonkeyPatch, url: str, tls: bool, plain: bool, said: str
 ) -> None:
     async def speaks(host: str, port: int, context: ssl.SSLContext | None) -> bytes | None:
         return (b"" if tls else None) if context is not None else b"HTTP/" if plain else None
 
     monkeypatch.setattr(scheme, "_read_first_bytes", speaks)
-    told = asyncio.run(scheme.other_scheme(url))
+    told = await scheme.other_scheme(url)
     assert told.endswith(said)
     assert bool(told) is bool(said)
 
@@ -323,7 +323,7 @@ def test_a_list_of_models_that_breaks_off_is_said() -> None:
     assert hint
 
 
-def test_a_server_that_is_silent_when_asked_for_its_scheme_is_not_waited_for(
+async def test_a_server_that_is_silent_when_asked_for_its_scheme_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scheme, "PROBE_S", 0.1)
@@ -332,9 +332,6 @@ def test_a_server_that_is_silent_when_asked_for_its_scheme_is_not_waited_for(
         await reader.read()
         writer.close()
 
-    async def main() -> str:
-        async with await asyncio.start_server(mute, "127.0.0.1", 0) as server:
-            port = server.sockets[0].getsockname()[1]
-            return await asyncio.wait_for(scheme.other_scheme(f"https://127.0.0.1:{port}/v1"), 10)
-
-    assert asyncio.run(main()) == ""
+    async with await asyncio.start_server(mute, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        assert await asyncio.wait_for(scheme.other_scheme(f"https://127.0.0.1:{port}/v1"), 10) == ""

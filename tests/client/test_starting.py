@@ -218,19 +218,15 @@ def test_a_server_that_ends_while_it_starts_is_not_waited_for() -> None:
     assert _with(server, body)
 
 
-def test_whoever_waits_is_let_go_when_the_client_closes() -> None:
+async def test_whoever_waits_is_let_go_when_the_client_closes() -> None:
     server = _Server()
-
-    async def main() -> None:
-        async with serve_app(server.app()) as url:
-            async with Client(
-                Endpoint(base_url=url, model="m"), Limits(outage_timeout_s=LONG_S)
-            ) as client:
-                asked = asyncio.create_task(client.send(ASKED))
-                await until(lambda: client.start.met == 1)
-                asked.cancel()
-                await asyncio.gather(asked, return_exceptions=True)
-            assert asked.cancelled()
-            assert client.start._looking.cancelled()
-
-    asyncio.run(main())
+    async with serve_app(server.app()) as url:
+        async with Client(
+            Endpoint(base_url=url, model="m"), Limits(outage_timeout_s=LONG_S)
+        ) as client:
+            asked = asyncio.create_task(client.send(ASKED))
+            await until(lambda: client.start.met == 1)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+        assert asked.cancelled()
+        assert client.start._looking.cancelled()

@@ -135,84 +135,69 @@ def test_an_announced_end_after_a_proof_costs_no_token_and_is_told_as_unproven(
     assert [found.session.proofs.doubt_earlier(one) for one in unproven] == [None] * len(unproven)
 
 
-def test_idle_ends_after_a_proof_cost_nothing_and_connections_go_on_being_kept() -> None:
+async def test_idle_ends_after_a_proof_cost_nothing_and_connections_go_on_being_kept() -> None:
     """As uvicorn, which ends a connection that is idle for some seconds."""
     heard = Heard()
-
-    async def main() -> None:
-        async with (
-            FaultyServer([act.sound]) as server,
-            kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
-        ):
-            for number in range(MOST_ENDS + 1):
-                await asyncio.gather(*(client.send(_request(i)) for i in range(2)))
-                await _answer(client, 3)
-                await client.settle()
-                server.shut_idle_connections()
-                await until(lambda: not client.list_open())
-                assert not client.alone, number
-            assert client.transport.ledger.ends == 0
-
-    asyncio.run(main())
+    async with (
+        FaultyServer([act.sound]) as server,
+        kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+    ):
+        for number in range(MOST_ENDS + 1):
+            await asyncio.gather(*(client.send(_request(i)) for i in range(2)))
+            await _answer(client, 3)
+            await client.settle()
+            server.shut_idle_connections()
+            await until(lambda: not client.list_open())
+            assert not client.alone, number
+        assert client.transport.ledger.ends == 0
     assert (heard.ended, heard.out) == ({}, {})
     assert heard.in_step
 
 
-def test_a_server_that_ends_idle_connections_before_a_check_is_checked_earlier() -> None:
+async def test_a_server_that_ends_idle_connections_before_a_check_is_checked_earlier() -> None:
     heard = Heard()
-
-    async def main() -> float:
-        async with (
-            FaultyServer([act.sound]) as server,
-            kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
-        ):
-            await _answer(client, 3)
-            assert isinstance(client.transport, Http1Transport)
-            for connection in client.transport.connections:
-                connection.used_at -= 0.8  # idle for so long
-            server.shut_idle_connections()
-            await until(lambda: bool(heard.ended))
-            return client.transport._idle_s
-
-    assert asyncio.run(main()) == pytest.approx(0.2, abs=0.05)
+    async with (
+        FaultyServer([act.sound]) as server,
+        kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+    ):
+        await _answer(client, 3)
+        assert isinstance(client.transport, Http1Transport)
+        for connection in client.transport.connections:
+            connection.used_at -= 0.8  # idle for so long
+        server.shut_idle_connections()
+        await until(lambda: bool(heard.ended))
+        assert client.transport._idle_s == pytest.approx(0.2, abs=0.05)
     assert heard.ended == {1: False}
 
 
-def test_what_a_failed_attempt_leaves_unproven_is_lost_but_is_no_silent_end() -> None:
+async def test_what_a_failed_attempt_leaves_unproven_is_lost_but_is_no_silent_end() -> None:
     heard = Heard()
 
     def script(request: Received) -> Act:
         return act.silent if request.number == 4 else act.sound
 
-    async def main() -> None:
-        limits = Limits(stall_timeout_s=0.3, max_attempts=1)
-        async with (
-            FaultyServer(script) as server,
-            kept(Client(Endpoint(base_url=server.base_url), limits), heard) as client,
-        ):
-            await _answer(client, 3)
-            await client.send(_request(3))
-
-    asyncio.run(main())
+    limits = Limits(stall_timeout_s=0.3, max_attempts=1)
+    async with (
+        FaultyServer(script) as server,
+        kept(Client(Endpoint(base_url=server.base_url), limits), heard) as client,
+    ):
+        await _answer(client, 3)
+        await client.send(_request(3))
     assert heard.ended == {1: False}
 
 
-def test_busy_connections_are_also_checked_by_time_and_one_after_another(
+async def test_busy_connections_are_also_checked_by_time_and_one_after_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(transport, "TIMED_S", 0.1)
     monkeypatch.setattr(transport, "TIMED_GAP_S", 0.25)
     heard = Heard()
-
-    async def main() -> int:
-        async with (
-            DoublingServer(Doubling(every=10**9, slow_s=0.05)) as server,
-            kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
-        ):
-            await asyncio.gather(*(_answer(client, 7) for _ in range(4)))
-            return server.checks
-
-    assert asyncio.run(main()) in (1, 2)
+    async with (
+        DoublingServer(Doubling(every=10**9, slow_s=0.05)) as server,
+        kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+    ):
+        await asyncio.gather(*(_answer(client, 7) for _ in range(4)))
+        assert server.checks in (1, 2)
     assert heard.in_step
 
 
@@ -274,17 +259,15 @@ AT_ONCE = [
 """Ways to break an answer whose result does not depend on when a copy arrives."""
 
 
-def test_no_broken_answer_becomes_that_to_another_request(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_broken_answer_becomes_that_to_another_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(act, "echo", lambda request: said(case_of(request) or 0))
-
-    async def main() -> dict[str, list[str]]:
-        swapped = await asyncio.gather(*(_swapped(BREAKING[name]) for name in AT_ONCE))
-        return {name: texts for name, texts in zip(AT_ONCE, swapped, strict=True) if texts}
-
-    assert asyncio.run(main()) == {}
+    swapped = await asyncio.gather(*(_swapped(BREAKING[name]) for name in AT_ONCE))
+    assert {name: texts for name, texts in zip(AT_ONCE, swapped, strict=True) if texts} == {}
 
 
-def test_times_of_a_stream_are_those_of_its_tokens() -> None:
+async def test_times_of_a_stream_are_those_of_its_tokens() -> None:
     async def timed(turn: Turn) -> None:
         await turn.write(act.STREAM_HEAD)
         await asyncio.sleep(0.2)
@@ -297,16 +280,12 @@ def test_times_of_a_stream_are_those_of_its_tokens() -> None:
         await asyncio.sleep(0.2)
         await turn.write(act.chunked(act.DONE) + act.LAST_CHUNK)
 
-    async def main() -> Response:
-        limits = replace(LIMITS, stall_timeout_s=20.0, sample_timeout_s=20.0)
-        async with (
-            FaultyServer([timed]) as server,
-            Client(Endpoint(base_url=server.base_url), limits) as client,
-        ):
-            result = await client.send(_request_transports(1))
-            assert isinstance(result, Response)
-            return result
-
-    result = asyncio.run(main())
+    limits = replace(LIMITS, stall_timeout_s=20.0, sample_timeout_s=20.0)
+    async with (
+        FaultyServer([timed]) as server,
+        Client(Endpoint(base_url=server.base_url), limits) as client,
+    ):
+        result = await client.send(_request_transports(1))
+        assert isinstance(result, Response)
     assert 0.19 < result.ttft_s < 0.39
     assert result.latency_s > 0.59

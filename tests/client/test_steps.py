@@ -316,27 +316,23 @@ def _request(number: int) -> Request:
         "closed by the server",
     ],
 )
-def test_a_check_tells_in_step_from_out_of_step_and_from_neither(
+async def test_a_check_tells_in_step_from_out_of_step_and_from_neither(
     how: Doubling, turns: dict[int, int], out: int
 ) -> None:
     heard = Heard()
-
-    async def main() -> None:
-        server = DoublingServer(how)
-        async with (
-            server,
-            kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
-        ):
-            for number in range(3):
-                assert isinstance(await client.send(_request(number)), Response)
-            await asyncio.sleep(0.02)
-            await client.settle()
-
-    asyncio.run(main())
+    server = DoublingServer(how)
+    async with (
+        server,
+        kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+    ):
+        for number in range(3):
+            assert isinstance(await client.send(_request(number)), Response)
+        await asyncio.sleep(0.02)
+        await client.settle()
     assert (heard.in_step if how.ids != "request" else {1: 3}, len(heard.out)) == (turns, out)
 
 
-def test_an_answer_that_names_another_request_is_none_even_on_a_fresh_connection() -> None:
+async def test_an_answer_that_names_another_request_is_none_even_on_a_fresh_connection() -> None:
     heard = Heard()
 
     def script(request: Received) -> Act:
@@ -348,14 +344,10 @@ def test_an_answer_that_names_another_request_is_none_even_on_a_fresh_connection
         return act.replies(json.dumps(said).encode())
 
     server_ids = []
-
-    async def main() -> list[Response | Failure]:
-        async with FaultyServer(script) as server:
-            limits = Limits(max_attempts=1)
-            async with kept(Client(Endpoint(base_url=server.base_url), limits), heard) as client:
-                return [await client.send(_request(number)) for number in range(2)]
-
-    first, second = asyncio.run(main())
+    async with FaultyServer(script) as server:
+        limits = Limits(max_attempts=1)
+        async with kept(Client(Endpoint(base_url=server.base_url), limits), heard) as client:
+            first, second = [await client.send(_request(number)) for number in range(2)]
     assert isinstance(first, Response)
     assert isinstance(second, Failure)
     assert "the answer to another request" in second.message
@@ -365,7 +357,7 @@ def test_an_answer_that_names_another_request_is_none_even_on_a_fresh_connection
     }
 
 
-def test_a_header_that_echoes_another_request_is_a_proof_too() -> None:
+async def test_a_header_that_echoes_another_request_is_a_proof_too() -> None:
     sent = []
 
     def script(request: Received) -> Act:
@@ -375,19 +367,16 @@ def test_a_header_that_echoes_another_request_is_a_proof_too() -> None:
             **{"X-Request-ID": sent[0] if len(sent) == 2 else request.request_id},
         )
 
-    async def main() -> list[tuple[FailureKind | None, int]]:
-        server = FaultyServer(script)
-        async with server, kept(Client(Endpoint(base_url=server.base_url), Limits())) as client:
-            results = [await client.send(_request(number)) for number in range(2)]
-            return [
-                (attempt.failure, attempt.turn) for result in results for attempt in result.attempts
-            ]
-
-    assert asyncio.run(main()) == [(None, 0), (FailureKind.INVALID_RESPONSE, 0), (None, 0)]
+    server = FaultyServer(script)
+    async with server, kept(Client(Endpoint(base_url=server.base_url), Limits())) as client:
+        results = [await client.send(_request(number)) for number in range(2)]
+        assert [
+            (attempt.failure, attempt.turn) for result in results for attempt in result.attempts
+        ] == [(None, 0), (FailureKind.INVALID_RESPONSE, 0), (None, 0)]
 
 
 @pytest.mark.parametrize(("first", "proven"), [(1, {}), (3, {1: 2}), (4, {1: 3})])
-def test_an_answer_that_names_its_request_proves_itself_and_what_came_before_without_a_check(
+async def test_an_answer_that_names_its_request_proves_itself_and_what_came_before_without_a_check(
     first: int, proven: dict[int, int]
 ) -> None:
     heard, sent = Heard(), []
@@ -397,21 +386,19 @@ def test_an_answer_that_names_its_request_proves_itself_and_what_came_before_wit
         names = {"X-Request-ID": request.request_id} if len(sent) >= first else {}
         return act.replies(act.answer(request), **names)
 
-    async def main() -> FaultyServer:
-        async with FaultyServer(script) as server:
-            async with kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client:
-                for number in range(4):
-                    await client.send(_request(number))
-                await client.settle()
-            return server
-
-    server = asyncio.run(main())
+    async with (
+        FaultyServer(script) as server,
+        kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+    ):
+        for number in range(4):
+            await client.send(_request(number))
+        await client.settle()
     assert [request.connection for request in server.received] == [1, 1, 1, 1]
     assert server.checks == []
     assert (heard.in_step, heard.out) == (proven, {})
 
 
-def test_a_connection_that_named_another_request_is_given_up_and_proves_nothing() -> None:
+async def test_a_connection_that_named_another_request_is_given_up_and_proves_nothing() -> None:
     heard, sent = Heard(), []
 
     def script(request: Received) -> Act:
@@ -420,15 +407,13 @@ def test_a_connection_that_named_another_request_is_given_up_and_proves_nothing(
             act.answer(request), **({"X-Request-ID": sent[0]} if len(sent) == 3 else {})
         )
 
-    async def main() -> FaultyServer:
-        async with FaultyServer(script) as server:
-            async with kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client:
-                for number in range(3):
-                    await client.send(_request(number))
-                await client.settle()
-            return server
-
-    server = asyncio.run(main())
+    async with (
+        FaultyServer(script) as server,
+        kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+    ):
+        for number in range(3):
+            await client.send(_request(number))
+        await client.settle()
     assert [request.connection for request in server.received] == [1, 1, 1, 2]
     assert server.checks == []
     assert (heard.in_step, heard.out) == ({}, {1: "an answer named another of our requests"})
@@ -481,25 +466,20 @@ class _Alarm(_Looking):
         pass
 
 
-def test_an_early_stop_and_an_alarm_look_again_from_the_beginning(tmp_path: Path) -> None:
+async def test_an_early_stop_and_an_alarm_look_again_from_the_beginning(tmp_path: Path) -> None:
     early, alarm = _Looking(), _Alarm()
-
-    async def main() -> LoadSession:
-        how = ATTACKS["behind the next request, each thirtieth"]
-        limits = Limits(concurrency=IN_FLIGHT)
-        async with (
-            DoublingServer(how) as server,
-            Client(Endpoint(base_url=server.base_url), limits) as client,
-        ):
-            with Journal(tmp_path / "named.jsonl") as journal:
-                accumulator = ScoreAccumulator(task(), samples(300))
-                session = LoadSession(client, order_seed=0)
-                lane = Lane("named", accumulator, journal, range(300), early, alarm=alarm)
-                await asyncio.wait_for(ask(session, [lane]), 60)
-                assert accumulator.result().value == 100.0
-                return session
-
-    session = asyncio.run(main())
+    how = ATTACKS["behind the next request, each thirtieth"]
+    limits = Limits(concurrency=IN_FLIGHT)
+    async with (
+        DoublingServer(how) as server,
+        Client(Endpoint(base_url=server.base_url), limits) as client,
+    ):
+        with Journal(tmp_path / "named.jsonl") as journal:
+            accumulator = ScoreAccumulator(task(), samples(300))
+            session = LoadSession(client, order_seed=0)
+            lane = Lane("named", accumulator, journal, range(300), early, alarm=alarm)
+            await asyncio.wait_for(ask(session, [lane]), 60)
+            assert accumulator.result().value == 100.0
     assert session.withdrawn > 0
     assert early.restarts == alarm.restarts > 0
 
@@ -539,40 +519,35 @@ def test_errors_in_a_row_prove_no_shifted_connection(tmp_path: Path) -> None:
     assert found.session.withdrawn > 0
 
 
-def test_a_goodbye_behind_a_check_is_no_sign() -> None:
+async def test_a_goodbye_behind_a_check_is_no_sign() -> None:
     heard = Heard()
-
-    async def main() -> None:
-        server = DoublingServer(Doubling(every=10**9, goodbye_s=0.1))
-        async with (
-            server,
-            kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
-        ):
-            for number in range(3):
-                assert isinstance(await client.send(_request(number)), Response)
-            await client.settle()
-            await asyncio.sleep(0.2)
-            assert server.connections == 1
-
-    asyncio.run(main())
+    server = DoublingServer(Doubling(every=10**9, goodbye_s=0.1))
+    async with (
+        server,
+        kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+    ):
+        for number in range(3):
+            assert isinstance(await client.send(_request(number)), Response)
+        await client.settle()
+        await asyncio.sleep(0.2)
+        assert server.connections == 1
     assert (heard.in_step, heard.out) == ({1: 3}, {})
 
 
-def test_an_id_that_a_server_shortens_names_nothing() -> None:
+async def test_an_id_that_a_server_shortens_names_nothing() -> None:
     def script(request: Received) -> Act:
         return act.replies(act.answer(request), **{"X-Request-ID": request.request_id[:32]})
 
     heard = Heard()
-
-    async def main() -> list[Response | Failure]:
-        server = FaultyServer(script)
-        async with (
-            server,
-            kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
-        ):
-            return [await client.send(_request(number)) for number in range(2)]
-
-    assert all(isinstance(result, Response) for result in asyncio.run(main()))
+    server = FaultyServer(script)
+    async with (
+        server,
+        kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+    ):
+        assert all(
+            isinstance(result, Response)
+            for result in [await client.send(_request(number)) for number in range(2)]
+        )
     assert heard.out == {}
 
 
@@ -599,37 +574,31 @@ def test_a_row_of_rounds_ends_though_connections_end_without_a_proof(tmp_path: P
         (404, "application/json", b'{"choices": [{"text": "7"}]}', None),
     ],
 )
-def test_what_a_reply_to_a_request_for_the_models_tells(
+async def test_what_a_reply_to_a_request_for_the_models_tells(
     status: int, kind: str, body: bytes, told: bool | None
 ) -> None:
-    async def main() -> bool | None:
-        reply = Reply(asyncio.get_running_loop().create_future(), limit=1000, now=0.0, raw=True)
-        reply.begin(status, {b"content-type": kind})
-        reply.take(body)
-        reply.finish()
-        ids = RequestIds()
-        return connection.StepChecker(StepLedger(), b"", ids, 1000)._describe(reply, ids.new())
-
-    assert asyncio.run(main()) is told
+    reply = Reply(asyncio.get_running_loop().create_future(), limit=1000, now=0.0, raw=True)
+    reply.begin(status, {b"content-type": kind})
+    reply.take(body)
+    reply.finish()
+    ids = RequestIds()
+    assert connection.StepChecker(StepLedger(), b"", ids, 1000)._describe(reply, ids.new()) is told
 
 
-def test_behind_a_run_each_request_has_a_connection_of_its_own_again() -> None:
-    async def main() -> int:
-        server = DoublingServer(Doubling(every=10**9))
-        async with server, Client(Endpoint(base_url=server.base_url), Limits()) as client:
-            async with client.keep_connections(Heard()):
-                assert isinstance(await client.send(_request(0)), Response)
-                assert isinstance(await client.send(_request(1)), Response)
-                await client.settle()
-            assert server.connections == 1
-            for number in range(2, 5):
-                assert isinstance(await client.send(_request(number)), Response)
-            return server.connections
-
-    assert asyncio.run(main()) == 4
+async def test_behind_a_run_each_request_has_a_connection_of_its_own_again() -> None:
+    server = DoublingServer(Doubling(every=10**9))
+    async with server, Client(Endpoint(base_url=server.base_url), Limits()) as client:
+        async with client.keep_connections(Heard()):
+            assert isinstance(await client.send(_request(0)), Response)
+            assert isinstance(await client.send(_request(1)), Response)
+            await client.settle()
+        assert server.connections == 1
+        for number in range(2, 5):
+            assert isinstance(await client.send(_request(number)), Response)
+        assert server.connections == 4
 
 
-def test_an_answer_with_another_one_behind_it_is_asked_again_at_once() -> None:
+async def test_an_answer_with_another_one_behind_it_is_asked_again_at_once() -> None:
     """It is also withdrawn later, since it may answer an earlier request."""
 
     def script(request: Received) -> Act:
@@ -638,41 +607,34 @@ def test_an_answer_with_another_one_behind_it_is_asked_again_at_once() -> None:
 
         return answered
 
-    async def main() -> Response | Failure:
-        server = FaultyServer(script)
-        async with server, kept(Client(Endpoint(base_url=server.base_url), Limits())) as client:
-            await client.send(_request(0))
-            return await client.send(_request(1))
-
-    result = asyncio.run(main())
+    server = FaultyServer(script)
+    async with server, kept(Client(Endpoint(base_url=server.base_url), Limits())) as client:
+        await client.send(_request(0))
+        result = await client.send(_request(1))
     assert isinstance(result, Response)
     assert [attempt.failure for attempt in result.attempts] == [FailureKind.INVALID_RESPONSE, None]
 
 
-def test_a_connection_whose_last_answer_nobody_wants_is_still_checked() -> None:
+async def test_a_connection_whose_last_answer_nobody_wants_is_still_checked() -> None:
     """As when an early stop ends a task and requests in flight are cancelled."""
     heard = Heard()
-
-    async def main() -> None:
-        server = DoublingServer(Doubling(every=10**9, slow_s=0.05))
-        async with (
-            server,
-            kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
-        ):
-            for number in range(3):
-                assert isinstance(await client.send(_request(number)), Response)
-            unwanted = asyncio.create_task(client.send(_request(3)))
-            await until(lambda: client.patience.silent_s() > 0)
-            unwanted.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await unwanted
-            await client.settle()
-
-    asyncio.run(main())
+    server = DoublingServer(Doubling(every=10**9, slow_s=0.05))
+    async with (
+        server,
+        kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+    ):
+        for number in range(3):
+            assert isinstance(await client.send(_request(number)), Response)
+        unwanted = asyncio.create_task(client.send(_request(3)))
+        await until(lambda: client.patience.silent_s() > 0)
+        unwanted.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await unwanted
+        await client.settle()
     assert (heard.in_step, heard.out) == ({1: 3}, {})
 
 
-def test_an_idle_connection_is_checked_before_its_server_closes_it(
+async def test_an_idle_connection_is_checked_before_its_server_closes_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The check of another connection must not delay this one."""
@@ -693,7 +655,7 @@ def test_an_idle_connection_is_checked_before_its_server_closes_it(
             _checker(client)._checks.discard(endless)  # type: ignore[arg-type]
             endless.cancel()
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    await asyncio.wait_for(main(), 20)
 
 
 def test_what_is_found_is_withdrawn_while_the_run_goes_on_and_what_was_asked_meets_nobody_again(

@@ -440,22 +440,18 @@ def test_white_space_without_end_is_recognised_and_the_option_named_for_its_serv
     ]
 
 
-def test_a_run_warns_of_white_space_before_it_asks(tmp_path: Path, data_root: Path) -> None:
+async def test_a_run_warns_of_white_space_before_it_asks(tmp_path: Path, data_root: Path) -> None:
     said = []
-
-    async def main() -> Report:
-        async with serve(_by_form(BLANKS, BLANKS, "vllm")) as url:
-            plan = Plan(
-                model="simulated",
-                launcher=Spec(name="external", options={"base_url": url}),
-                tasks=(Spec(name="json_mode_eval"),),
-                dataset_roots=(str(data_root),),
-                limit=2,
-                no_reference=True,
-            )
-            return await evaluate(plan, tmp_path / "out", notify=said.append)
-
-    report = asyncio.run(main())
+    async with serve(_by_form(BLANKS, BLANKS, "vllm")) as url:
+        plan = Plan(
+            model="simulated",
+            launcher=Spec(name="external", options={"base_url": url}),
+            tasks=(Spec(name="json_mode_eval"),),
+            dataset_roots=(str(data_root),),
+            limit=2,
+            no_reference=True,
+        )
+        report = await evaluate(plan, tmp_path / "out", notify=said.append)
     [warning] = [line for line in said if "guided decoding" in line]
     assert warning.startswith("warning: guided decoding: the model wrote white space")
     assert "disable_any_whitespace" in warning

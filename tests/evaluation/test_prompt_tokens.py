@@ -307,19 +307,15 @@ def test_what_the_plan_has_is_not_counted(tmp_path: Path) -> None:
     assert not lines
 
 
-def test_a_resumed_run_keeps_its_prompts(tmp_path: Path) -> None:
+async def test_a_resumed_run_keeps_its_prompts(tmp_path: Path) -> None:
     """Even if the endpoint then counts otherwise."""
     out = tmp_path / "out"
-
-    async def run() -> tuple[Plan, Plan]:
-        async with serve(SimulatorConfig(any_model=True)) as url:
-            plan = plan_of(url)
-            report = await evaluate(plan, out, environ={})
-            assert (report.tasks[0].result.scored, report.tasks[0].result.failed) == (8, 0)
-        saved = run_folder.read_plan(out)
-        return saved, await settle(replace(plan, launcher=saved.launcher), out, {})
-
-    saved, again = asyncio.run(run())
+    async with serve(SimulatorConfig(any_model=True)) as url:
+        plan = plan_of(url)
+        report = await evaluate(plan, out, environ={})
+        assert (report.tasks[0].result.scored, report.tasks[0].result.failed) == (8, 0)
+    saved = run_folder.read_plan(out)
+    again = await settle(replace(plan, launcher=saved.launcher), out, {})
     assert "sizes" in saved.tasks[0].options
     assert again.tasks == saved.tasks
 

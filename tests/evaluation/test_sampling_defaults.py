@@ -90,8 +90,10 @@ def _obedience(found: SamplingDefaults) -> dict[str, str]:
     ],
 )
 @pytest.mark.parametrize("chat", [False, True])
-def test_fields_that_a_model_gets_unseen_are_named(defaults: dict[str, float], chat: bool) -> None:
-    found = asyncio.run(_probe(_embedded(**defaults), chat=chat))
+async def test_fields_that_a_model_gets_unseen_are_named(
+    defaults: dict[str, float], chat: bool
+) -> None:
+    found = await _probe(_embedded(**defaults), chat=chat)
     assert _added(found) == set(defaults)
     told = {one.name: one.adds for one in found.fields if one.name not in defaults}
     assert told.pop("top_k") is None  # no neutral value is known to be safe there
@@ -99,8 +101,8 @@ def test_fields_that_a_model_gets_unseen_are_named(defaults: dict[str, float], c
     assert set(_obedience(found).values()) == {"heeded"}
 
 
-def test_a_server_that_adds_nothing_costs_fourteen_short_answers() -> None:
-    found = asyncio.run(_probe(_embedded(), chat=False))
+async def test_a_server_that_adds_nothing_costs_fourteen_short_answers() -> None:
+    found = await _probe(_embedded(), chat=False)
     assert (found.requests, found.unknown) == (14, "")
     assert found.tokens < 1200
 
@@ -109,10 +111,10 @@ def test_a_server_that_adds_nothing_costs_fourteen_short_answers() -> None:
 @pytest.mark.parametrize(
     "defaults", [{}, {"repetition_penalty": 1.05}, {"top_k": 20, "temperature": 0.7}]
 )
-def test_the_stand_in_adds_what_its_generation_config_says(
+async def test_the_stand_in_adds_what_its_generation_config_says(
     flavour: Flavour, defaults: dict[str, float]
 ) -> None:
-    found = asyncio.run(_probe(aggregated(MadeUpModel(defaults=defaults), flavour=flavour)))
+    found = await _probe(aggregated(MadeUpModel(defaults=defaults), flavour=flavour))
     assert _added(found) == set(defaults)
     assert all(one.adds is not None for one in found.fields)  # it is known as trtllm-serve
     assert found.find("top_k").neutral == 0  # type: ignore[union-attr]
@@ -157,8 +159,8 @@ def _scripted(
     return ScriptedServer(reply, routes={"/v1/models": lambda request: listed}, probed=True)
 
 
-def test_a_server_that_ignores_every_field_may_add_them() -> None:
-    found = asyncio.run(_probe(_scripted(takes=()).serve()))
+async def test_a_server_that_ignores_every_field_may_add_them() -> None:
+    found = await _probe(_scripted(takes=()).serve())
     assert _obedience(found) == dict.fromkeys(PENALTIES, "ignored") | {
         "temperature": "ignored",
         "top_p": "unknown",
@@ -172,11 +174,11 @@ def test_a_server_that_ignores_every_field_may_add_them() -> None:
 
 @pytest.mark.parametrize("status", [400, 422])
 @pytest.mark.parametrize("adds", [{}, {"presence_penalty": 0.5}])
-def test_a_server_that_refuses_unknown_fields_gets_those_of_openai(
+async def test_a_server_that_refuses_unknown_fields_gets_those_of_openai(
     status: int, adds: dict[str, float]
 ) -> None:
     server = _scripted(takes=OPENAI, refuses=status, adds=adds)
-    found = asyncio.run(_probe(server.serve()))
+    found = await _probe(server.serve())
     told = _obedience(found)
     assert {name for name, how in told.items() if how == "heeded"} == set(OPENAI)
     assert {name for name, how in told.items() if how == "refused"} == set(NAMES) - set(OPENAI)
@@ -188,47 +190,47 @@ def test_a_server_that_refuses_unknown_fields_gets_those_of_openai(
     ("owner", "sent"),
     [("vllm", {-1, 1}), ("tensorrt_llm", {0, 1}), ("llamacpp", {0, 1}), ("someone", {1})],
 )
-def test_each_server_gets_only_a_top_k_that_it_takes(owner: str, sent: set[int]) -> None:
+async def test_each_server_gets_only_a_top_k_that_it_takes(owner: str, sent: set[int]) -> None:
     """Check it on the wire: -1 has crashed trtllm-serve."""
     server = _scripted(owner=owner, renamed="repeat_penalty")
-    asyncio.run(_probe(server.serve()))
+    await _probe(server.serve())
     told = {body["top_k"] for body in server.bodies if "top_k" in body}
     assert told == sent
     assert all(isinstance(one, int) for one in told)
 
 
 @pytest.mark.parametrize("owner", ["llamacpp", "me"])
-def test_llama_cpp_is_asked_for_its_own_name_of_the_penalty(owner: str) -> None:
+async def test_llama_cpp_is_asked_for_its_own_name_of_the_penalty(owner: str) -> None:
     server = _scripted(
         takes=tuple(one for one in NAMES if one != "repetition_penalty"),
         owner=owner,
         renamed="repeat_penalty",
         adds={"repetition_penalty": 1.1},
     )
-    found = asyncio.run(_probe(server.serve()))
+    found = await _probe(server.serve())
     assert not any("repetition_penalty" in body for body in server.bodies)
     assert [one.sent_as for one in found.added] == ["repeat_penalty"]
 
 
-def test_without_repeatable_seeds_greedy_answers_still_show_a_penalty() -> None:
+async def test_without_repeatable_seeds_greedy_answers_still_show_a_penalty() -> None:
     server = _scripted(steady=False, adds={"frequency_penalty": 0.3, "top_p": 0.9})
-    found = asyncio.run(_probe(server.serve()))
+    found = await _probe(server.serve())
     assert _added(found) == {"frequency_penalty"}
     assert {one.name for one in found.possible} == {"temperature", "top_p", "top_k", "min_p"}
     assert found.unknown == "a seed does not give one answer twice"
 
 
-def test_answers_that_differ_by_themselves_accuse_nobody() -> None:
+async def test_answers_that_differ_by_themselves_accuse_nobody() -> None:
     drawn = itertools.count()
     server = ScriptedServer(lambda request: answer(f"number {next(drawn)}"), probed=True)
-    found = asyncio.run(_probe(server.serve()))
+    found = await _probe(server.serve())
     assert not found.added
     assert found.unknown == "greedy answers to one prompt differ"
 
 
 @pytest.mark.parametrize("script", [answer(""), fail(500, "broken"), fail(429, "later")])
-def test_a_server_without_texts_leaves_everything_unknown(script: Reply) -> None:
-    found = asyncio.run(_probe(ScriptedServer(lambda request: script, probed=True).serve()))
+async def test_a_server_without_texts_leaves_everything_unknown(script: Reply) -> None:
+    found = await _probe(ScriptedServer(lambda request: script, probed=True).serve())
     assert len(found.possible) == 7
     assert set(_obedience(found).values()) == {"unknown"}
 
@@ -257,13 +259,13 @@ OLDER_LOG = (
         ("nothing", {}),
     ],
 )
-def test_the_log_of_vllm_names_what_is_added(
+async def test_the_log_of_vllm_names_what_is_added(
     text: str, found: dict[str, float], tmp_path: Path
 ) -> None:
     log = tmp_path / "vllm.log"
     log.write_text(f"INFO before\n{text}\nINFO after\n")
     assert read_logged([log, tmp_path / "missing"]) == found
-    known = put_logged(asyncio.run(_probe(_scripted().serve())), found)
+    known = put_logged(await _probe(_scripted().serve()), found)
     assert {one.name: one.value for one in known.added} == found
 
 

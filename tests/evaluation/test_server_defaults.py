@@ -113,18 +113,14 @@ def test_values_of_the_plan_win_and_keep_sends_none(tmp_path: Path) -> None:
     assert not any(NEUTRAL.keys() & body.keys() for body in kept)
 
 
-def test_a_field_is_sent_only_if_both_routes_heed_it(tmp_path: Path) -> None:
+async def test_a_field_is_sent_only_if_both_routes_heed_it(tmp_path: Path) -> None:
     """Chats of this server ignore a penalty, so that no value of a request replaces it there."""
     server = _recording(ignored_in_chats="repetition_penalty")
     chats = {"kinds": ["json_object"], "num_samples": 2}
-
-    async def main() -> Report:
-        async with serve(server) as url:
-            plan = _plan(url, limit=2)
-            tasks = (*plan.tasks, Spec(name="tool_calls", options=chats))
-            return await evaluate(replace(plan, tasks=tasks), tmp_path, environ={})
-
-    report = asyncio.run(main())
+    async with serve(server) as url:
+        plan = _plan(url, limit=2)
+        tasks = (*plan.tasks, Spec(name="tool_calls", options=chats))
+        report = await evaluate(replace(plan, tasks=tasks), tmp_path, environ={})
     found = report.sampling_defaults
     assert found.sent.keys() == {"min_p", "frequency_penalty", "presence_penalty"}
     asked = [one for one in server.asked if PROMPT in json.dumps(one.body)]
@@ -132,17 +128,13 @@ def test_a_field_is_sent_only_if_both_routes_heed_it(tmp_path: Path) -> None:
     assert len(asked) == found.requests
 
 
-def test_an_endpoint_is_probed_once_also_if_the_run_resumes(tmp_path: Path) -> None:
+async def test_an_endpoint_is_probed_once_also_if_the_run_resumes(tmp_path: Path) -> None:
     server = _recording()
-
-    async def main() -> Report:
-        async with serve(server) as url:
-            plan = _plan(url, limit=3)
-            await evaluate(plan, tmp_path, environ={})
-            (tmp_path / "samples/word_problems.jsonl").unlink()
-            return await evaluate(plan, tmp_path, environ={})
-
-    report = asyncio.run(main())
+    async with serve(server) as url:
+        plan = _plan(url, limit=3)
+        await evaluate(plan, tmp_path, environ={})
+        (tmp_path / "samples/word_problems.jsonl").unlink()
+        report = await evaluate(plan, tmp_path, environ={})
     probed = [body for body in server.bodies if PROMPT in json.dumps(body)]
     assert len(probed) == report.sampling_defaults.requests
     samples = [body for body in server.bodies if body["max_tokens"] > 32]
@@ -248,19 +240,16 @@ def test_fields_that_both_sides_add_are_no_cause_of_damage(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("adds", [{}, {"repetition_penalty": 1.05}])
-def test_verify_calls_no_server_identical_that_adds_a_penalty(
+async def test_verify_calls_no_server_identical_that_adds_a_penalty(
     adds: dict[str, float], tmp_path: Path
 ) -> None:
-    async def main() -> Any:
-        async with _served({}, adds) as urls:
-            named = [
-                NamedPlan(name=name, plan=_plan(url)) for name, url in zip("ab", urls, strict=True)
-            ]
-            return await verify(
-                named[0], [named[1]], [], VerifyRules(probes=80), tmp_path, environ={}
-            )
-
-    found, known = asyncio.run(main())
+    async with _served({}, adds) as urls:
+        named = [
+            NamedPlan(name=name, plan=_plan(url)) for name, url in zip("ab", urls, strict=True)
+        ]
+        found, known = await verify(
+            named[0], [named[1]], [], VerifyRules(probes=80), tmp_path, environ={}
+        )
     [side] = found.sides
     expected = VerificationOutcome.OTHER_DEFAULTS if adds else VerificationOutcome.IDENTICAL
     assert (side.outcome, found.exit_code) == (expected, 1 if adds else 0)
@@ -269,20 +258,16 @@ def test_verify_calls_no_server_identical_that_adds_a_penalty(
     assert any("adds top_k to requests" in line for line in found.warnings) == (not adds)
 
 
-def test_a_temperature_that_the_plan_leaves_out_is_named_with_the_way_to_set_it(
+async def test_a_temperature_that_the_plan_leaves_out_is_named_with_the_way_to_set_it(
     tmp_path: Path,
 ) -> None:
     """Neutral values were in force: they leave the temperature to the task, which sets null."""
-
-    async def main() -> Comparison:
-        async with _served({}, {"repetition_penalty": 1.3, "temperature": 0.6}) as urls:
-            plans = [_plan(url, limit=12) for url in urls]
-            task = Spec(name="word_problems", options={"temperature": None})
-            a, b = (CompareSide(plan=replace(plan, tasks=(task,))) for plan in plans)
-            rules = CompareRules(rule=Spec(name="paired"), again=0)
-            return await compare(a, b, rules, tmp_path, environ={})
-
-    found = asyncio.run(main())
+    async with _served({}, {"repetition_penalty": 1.3, "temperature": 0.6}) as urls:
+        plans = [_plan(url, limit=12) for url in urls]
+        task = Spec(name="word_problems", options={"temperature": None})
+        a, b = (CompareSide(plan=replace(plan, tasks=(task,))) for plan in plans)
+        rules = CompareRules(rule=Spec(name="paired"), again=0)
+        found = await compare(a, b, rules, tmp_path, environ={})
     [differ] = [line for line in found.warnings if DIFFER in line]
     assert "the answers below do not differ by repetition_penalty" in differ
     [left] = [line for line in found.warnings if line.startswith("the plan leaves temperature")]

@@ -154,25 +154,21 @@ def task() -> Task:
 """
 
 
-def test_a_run_looks_each_sample_up_a_few_times(tmp_path: Path) -> None:
+async def test_a_run_looks_each_sample_up_a_few_times(tmp_path: Path) -> None:
     log, folder = tmp_path / "log", tmp_path / "mine" / "tasks"
     folder.mkdir(parents=True)
     (folder / "made.py").write_text(TASK.format(log=str(log)))
-
-    async def main() -> None:
-        async with ScriptedServer([answer("A")]).serve() as url:
-            plan = Plan(
-                model="m",
-                tasks=(Spec(name="made"),),
-                launcher=Spec(name="external", options={"base_url": url}),
-                include_path=(str(tmp_path / "mine"),),
-                no_reference=True,
-                limits=Limits(concurrency=4),
-            )
-            report = await evaluate(plan, tmp_path / "run", environ={})
-            assert report.tasks[0].result.scored == 40
-
-    asyncio.run(main())
+    async with ScriptedServer([answer("A")]).serve() as url:
+        plan = Plan(
+            model="m",
+            tasks=(Spec(name="made"),),
+            launcher=Spec(name="external", options={"base_url": url}),
+            include_path=(str(tmp_path / "mine"),),
+            no_reference=True,
+            limits=Limits(concurrency=4),
+        )
+        report = await evaluate(plan, tmp_path / "run", environ={})
+        assert report.tasks[0].result.scored == 40
     assert 1 <= len(log.read_text()) <= 10
 
 
@@ -210,7 +206,9 @@ async def _run(url: str, folder: Path, data_root: Path) -> tuple[int | None, Ope
     return process.returncode, Counter((name, reads) for name, reads in opened)
 
 
-def test_a_run_and_its_continuation_open_each_file_once(data_root: Path, tmp_path: Path) -> None:
+async def test_a_run_and_its_continuation_open_each_file_once(
+    data_root: Path, tmp_path: Path
+) -> None:
     folder, refused = tmp_path / "run", [True]
 
     def reply(request: HttpRequest) -> Reply:
@@ -218,13 +216,10 @@ def test_a_run_and_its_continuation_open_each_file_once(data_root: Path, tmp_pat
             return fail(400)
         return answer("#### 42", usage=(9, min(request.max_tokens, 9)))
 
-    async def go() -> list[tuple[int | None, Opened]]:
-        async with ScriptedServer(reply).serve() as url:
-            first = await _run(url, folder, data_root)
-            refused[0] = False
-            return [first, await _run(url, folder, data_root)]
-
-    (code, first), (code_again, second) = asyncio.run(go())
+    async with ScriptedServer(reply).serve() as url:
+        first = await _run(url, folder, data_root)
+        refused[0] = False
+        (code, first), (code_again, second) = [first, await _run(url, folder, data_root)]
     assert (code, code_again) == (3, 3), (first, second)
     asked, read = ("steps.jsonl", False), ("environment.json", True)
     assert second[asked] == 1, "the second run asked what the first one had not received"

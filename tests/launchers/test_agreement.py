@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -192,14 +191,14 @@ def test_servers_of_a_running_endpoint_are_named_by_their_roles() -> None:
 
 
 @pytest.mark.slow
-def test_a_pair_of_unequal_sizes_that_is_only_asked_for_letters(
+async def test_a_pair_of_unequal_sizes_that_is_only_asked_for_letters(
     plan_of: Callable[..., Plan], standin: Callable[..., None], tmp_path: Path
 ) -> None:
     standin("v12")
     options = {"gpus": [0, 1, 2], "context_servers": {"tp": 2}, "discovery": True}
     plan = replace(plan_of("trtllm_disaggregated", options, limit=4), tasks=(Spec(name="mmlu"),))
     lines = []
-    report = asyncio.run(evaluate(plan, tmp_path / "out", notify=lines.append))
+    report = await evaluate(plan, tmp_path / "out", notify=lines.append)
     known = report.endpoint.info.deployment
     assert [(one.name, one.role, one.parallelism) for one in known.workers] == [
         ("context_0", "context", {"tp": 2}),
@@ -221,13 +220,13 @@ def test_a_pair_of_unequal_sizes_that_is_only_asked_for_letters(
 
 
 @pytest.mark.slow
-def test_texts_are_placed_around_the_chunks_that_a_config_asks_for(
+async def test_texts_are_placed_around_the_chunks_that_a_config_asks_for(
     plan_of: Callable[..., Plan], standin: Callable[..., None], tmp_path: Path
 ) -> None:
     standin("v12", STANDIN_SKILLS="1")
     config = {"max_num_tokens": 1024, "enable_chunked_prefill": True}
     plan = plan_of("trtllm", {"gpus": [0], "config": config}, limit=12, concurrency=8)
-    found = asyncio.run(check(plan, tmp_path / "out", chunk_tokens=(2048,)))
+    found = await check(plan, tmp_path / "out", chunk_tokens=(2048,))
     rows = {one.arm: one for one in found.results}
     assert {"chunked_1024", "chunked_2048"} < set(rows)
     assert not any(one.broken for one in found.results)

@@ -75,37 +75,28 @@ async def _until_closed(url: str, start: bytes, *, dripping: bool = False) -> by
     [b"", b"POST /v1/comp", HEAD[:-2], HEAD, HEAD + b"{", CHUNKED],
     ids=lambda start: str(len(start)),
 )
-def test_a_request_that_never_arrives_is_answered_408_and_closed(
+async def test_a_request_that_never_arrives_is_answered_408_and_closed(
     make: Make, start: bytes, dripping: bool, tmp_path: Path
 ) -> None:
-    async def story() -> bytes:
-        async with asyncio.timeout(60), serve_app(make(tmp_path)) as url:
-            return await _until_closed(url, start, dripping=dripping)
-
-    said = asyncio.run(story())
+    async with asyncio.timeout(60), serve_app(make(tmp_path)) as url:
+        said = await _until_closed(url, start, dripping=dripping)
     # What drips there is no HTTP and may be answered as such.
     bad = dripping and start in (b"", CHUNKED)
     assert said.startswith(b"HTTP/1.1 408 ") or (bad and (said.startswith(b"HTTP/1") or not said))
     assert b"\r\nConnection: close\r\n" in said or bad
 
 
-def test_a_later_request_of_a_connection_has_the_limit_too(tmp_path: Path) -> None:
-    async def story() -> bytes:
-        async with asyncio.timeout(60), serve_app(_simulated(tmp_path)) as url:
-            return await _until_closed(url, b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n" + HEAD)
-
-    said = asyncio.run(story())
+async def test_a_later_request_of_a_connection_has_the_limit_too(tmp_path: Path) -> None:
+    async with asyncio.timeout(60), serve_app(_simulated(tmp_path)) as url:
+        said = await _until_closed(url, b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n" + HEAD)
     assert said.startswith(b"HTTP/1.1 200 ")
     assert b"HTTP/1.1 408 " in said
 
 
-def test_a_slow_answer_is_no_slow_request() -> None:
+async def test_a_slow_answer_is_no_slow_request() -> None:
     server = ScriptedServer(routes={"/slow": after(SHORT_S * 4, raw(b"done"))})
-
-    async def story() -> bytes:
-        async with asyncio.timeout(60), server.serve() as url:
-            return await _until_closed(
-                url, b"GET /slow HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
-            )
-
-    assert asyncio.run(story()).endswith(b"done")
+    async with asyncio.timeout(60), server.serve() as url:
+        answer = await _until_closed(
+            url, b"GET /slow HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
+        )
+    assert answer.endswith(b"done")

@@ -208,25 +208,21 @@ def test_a_server_that_writes_on_after_a_traceback_goes_on(
 
 
 @slow
-def test_a_log_ends_nothing_once_its_server_is_ready(
+async def test_a_log_ends_nothing_once_its_server_is_ready(
     context: LaunchContext, standin: Standin, soon: None
 ) -> None:
     standin()
-
-    async def body() -> None:
-        async with (
-            trtllm.launch(context, trtllm.TrtllmOptions()) as endpoint,
-            httpx.AsyncClient(trust_env=False) as client,
-        ):
-            with (context.log_dir / "trtllm.log").open("a") as log:
-                log.write(f"{MEMORY.words}\n")
-            await asyncio.sleep(1.0)
-            answer = await client.post(
-                f"{endpoint.base_url}/completions", json={"model": "x", "prompt": "Hello"}
-            )
-            assert answer.status_code == 200
-
-    asyncio.run(body())
+    async with (
+        trtllm.launch(context, trtllm.TrtllmOptions()) as endpoint,
+        httpx.AsyncClient(trust_env=False) as client,
+    ):
+        with (context.log_dir / "trtllm.log").open("a") as log:
+            log.write(f"{MEMORY.words}\n")
+        await asyncio.sleep(1.0)
+        answer = await client.post(
+            f"{endpoint.base_url}/completions", json={"model": "x", "prompt": "Hello"}
+        )
+        assert answer.status_code == 200
 
 
 # Refusals and SIGKILL

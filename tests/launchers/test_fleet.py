@@ -65,21 +65,21 @@ async def _launched(folder: Path, told: list[str], *, kill_supervisor: bool) -> 
 
 
 @pytest.mark.parametrize("kill_supervisor", [False, True])
-def test_a_process_that_left_the_group_of_its_server_is_killed(
+async def test_a_process_that_left_the_group_of_its_server_is_killed(
     tmp_path: Path, kill_supervisor: bool
 ) -> None:
     told = []
-    away = asyncio.run(_launched(tmp_path, told, kill_supervisor=kill_supervisor))
+    away = await _launched(tmp_path, told, kill_supervisor=kill_supervisor)
     assert gone(away)
     assert not [line for line in told if "warning" in line]
 
 
-def test_what_stays_all_the_same_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_stays_all_the_same_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = int(Path("/proc/sys/kernel/pid_max").read_text()) + 1  # a number that no process has
     monkeypatch.setattr(fleet, "_find_marked", lambda mark: [nobody])
     monkeypatch.setattr(fleet, "LEFT_S", 0.0)
     told = []
-    asyncio.run(fleet._check_gone("a mark", told.append))
+    await fleet._check_gone("a mark", told.append)
     assert told == [f"warning: processes of the servers still run: {nobody}"]
 
 
@@ -88,7 +88,7 @@ def test_processes_are_known_by_the_whole_mark() -> None:
     assert os.getpid() not in fleet._find_marked("")
 
 
-def test_servers_that_find_a_port_themselves_lock_none(
+async def test_servers_that_find_a_port_themselves_lock_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two launches may wait for their ports at the same time."""
@@ -96,15 +96,11 @@ def test_servers_that_find_a_port_themselves_lock_none(
     monkeypatch.setattr(fleet.local_gpus, "memory_used", lambda: None)
     sleeping = ("sleep", "60")
     one = Server(name="one", argv=sleeping, probe=sleeping, place=Place(host="127.0.0.1", port=0))
-
-    async def both() -> int:
-        async with (
-            fleet.fleet([one], log_dir=tmp_path / "a", notify=str, stop_timeout_s=2.0) as first,
-            fleet.fleet([one], log_dir=tmp_path / "b", notify=str, stop_timeout_s=2.0) as second,
-        ):
-            return len(first) + len(second)
-
-    assert asyncio.run(both()) == 2
+    async with (
+        fleet.fleet([one], log_dir=tmp_path / "a", notify=str, stop_timeout_s=2.0) as first,
+        fleet.fleet([one], log_dir=tmp_path / "b", notify=str, stop_timeout_s=2.0) as second,
+    ):
+        assert (len(first) + len(second)) == 2
 
 
 def test_processes_that_hide_the_mark_end_with_those_that_have_it() -> None:

@@ -35,7 +35,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evidence.attribution.matching import METRICS, TIMES, TRACES
 from serve_eval.launchers._machine import lock_files
 from serve_eval.launchers._standin.options import Flavour
-from serve_eval.schema import Attributed, Endpoint, Plan, Report, Spec
+from serve_eval.schema import Endpoint, Plan, Report, Spec
 from serve_eval.workflows.attribute import attribute
 from tests.launchers.test_server_processes import LEFT_S, MARK, ROOT, check_nothing_left, marked
 from tests.launchers.test_with_standin import read_processes
@@ -286,7 +286,7 @@ SOUND = {"latency_s": 0.04, "when": {"gpus": "4"}}
 
 
 @pytest.mark.parametrize("corrupt", [True, False])
-def test_a_corrupt_generation_server_of_four_is_named_and_sound_ones_are_not(
+async def test_a_corrupt_generation_server_of_four_is_named_and_sound_ones_are_not(
     standin: Callable[..., None], plan_of: Callable[..., Plan], tmp_path: Path, corrupt: bool
 ) -> None:
     plan = plan_of("trtllm_disaggregated", OPTIONS_ATTRIBUTION, limit=200, concurrency=8)
@@ -294,23 +294,13 @@ def test_a_corrupt_generation_server_of_four_is_named_and_sound_ones_are_not(
     _write_answers(tmp_path / "answers.jsonl", prepare(plan), lambda task, sample: 0.9)
     faults = [*TAKES, CORRUPT if corrupt else SOUND]
     standin("v12", faults, STANDIN_ANSWERS=str(tmp_path / "answers.jsonl"))
-
-    async def story() -> tuple[Report, Attributed, str]:
-        out = tmp_path / "run"
-        async with launch(plan, prepare(plan), tmp_path) as endpoint:
-            report = await evaluate(
-                plan, out, environ={}, launching=lambda *_: nullcontext(endpoint)
-            )
-            asking = await attribute.prepare_asking(out, plan, samples=20, environ={})
-            servers = endpoint.info.servers
-            assert isinstance(servers, dict)
-            return (
-                report,
-                await attribute.attribute(out, asking, environ={}),
-                servers["generation_2"],
-            )
-
-    report, done, url = asyncio.run(story())
+    out = tmp_path / "run"
+    async with launch(plan, prepare(plan), tmp_path) as endpoint:
+        report = await evaluate(plan, out, environ={}, launching=lambda *_: nullcontext(endpoint))
+        asking = await attribute.prepare_asking(out, plan, samples=20, environ={})
+        servers = endpoint.info.servers
+        assert isinstance(servers, dict)
+        done, url = await attribute.attribute(out, asking, environ={}), servers["generation_2"]
     told = report.tasks[0].attribution
     assert told.joined > 50
     assert done.in_pairs is not None

@@ -121,25 +121,21 @@ def test_a_container_publishes_its_port_at_an_address_in_brackets() -> None:
 
 @needs_ipv6
 @pytest.mark.slow
-def test_a_server_on_ipv6_is_launched_and_asked(
+async def test_a_server_on_ipv6_is_launched_and_asked(
     context: LaunchContext, standin: Callable[..., None]
 ) -> None:
     standin("main", STANDIN_LOAD_S="0.5")
-
-    async def story() -> tuple[Endpoint, int, list[str] | Failure]:
-        options = {"host": "::1", "gpus": [0], "ready_timeout_s": 30.0}
-        async with (
-            trtllm.launch(
-                context,
-                trtllm.TrtllmOptions(**registry.check_options(trtllm.launch, options, "launcher")),
-            ) as endpoint,
-            httpx.AsyncClient(trust_env=False) as plain,
-            Client(endpoint, Limits()) as client,
-        ):
-            answer = await plain.get(endpoint.base_url.removesuffix("/v1") + "/health")
-            return endpoint, answer.status_code, await client.models()
-
-    endpoint, status, listed = asyncio.run(story())
+    options = {"host": "::1", "gpus": [0], "ready_timeout_s": 30.0}
+    async with (
+        trtllm.launch(
+            context,
+            trtllm.TrtllmOptions(**registry.check_options(trtllm.launch, options, "launcher")),
+        ) as endpoint,
+        httpx.AsyncClient(trust_env=False) as plain,
+        Client(endpoint, Limits()) as client,
+    ):
+        answer = await plain.get(endpoint.base_url.removesuffix("/v1") + "/health")
+        status, listed = answer.status_code, await client.models()
     assert endpoint.base_url.startswith("http://[::1]:")
     assert (status, listed) == (200, ["org/model"])
 
@@ -166,14 +162,10 @@ def test_a_client_names_the_host_in_brackets() -> None:
 
 
 @needs_ipv6
-def test_an_address_that_refuses_is_told_in_brackets() -> None:
+async def test_an_address_that_refuses_is_told_in_brackets() -> None:
     [port] = fleet.free_ports("::1", None)
-
-    async def story() -> list[str] | Failure:
-        async with Client(Endpoint(base_url=f"http://[::1]:{port}/v1"), Limits()) as client:
-            return await client.models()
-
-    told = asyncio.run(story())
+    async with Client(Endpoint(base_url=f"http://[::1]:{port}/v1"), Limits()) as client:
+        told = await client.models()
     assert isinstance(told, Failure)
     assert told.message.startswith(f"cannot connect to [::1]:{port}: ")
 

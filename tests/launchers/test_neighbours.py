@@ -273,25 +273,21 @@ def test_no_gpu_is_named_where_there_is_none(
 # Auto
 
 
-def test_auto_takes_free_gpus(context: LaunchContext, smi: Smi, said: list[str]) -> None:
+async def test_auto_takes_free_gpus(context: LaunchContext, smi: Smi, said: list[str]) -> None:
     smi.tells("0, GPU-a, 70000", "1, GPU-b, 3", "2, GPU-c, 1024", "3, GPU-d, 3", "4, GPU-e, 3")
-
-    async def story() -> None:
-        with lock_files.lock_names(["GPU-b"]):
-            async with launched(context, "auto", 2):
-                with pytest.raises(NoRoomError) as caught:
-                    async with launched(context, "auto", 2):
-                        pass
-        assert str(caught.value).splitlines() == [
-            "launcher.gpus: auto: 2 GPUs are needed, and 1 of 5 free",
-            f"GPU 0 has 70000 MiB in use: {neighbours.NOBODY_TOLD}",
-            *(
-                f"GPU {n} is used by another launch of serve-eval (process {os.getpid()})"
-                for n in (1, 2, 3)
-            ),
-        ]
-
-    asyncio.run(story())
+    with lock_files.lock_names(["GPU-b"]):
+        async with launched(context, "auto", 2):
+            with pytest.raises(NoRoomError) as caught:
+                async with launched(context, "auto", 2):
+                    pass
+    assert str(caught.value).splitlines() == [
+        "launcher.gpus: auto: 2 GPUs are needed, and 1 of 5 free",
+        f"GPU 0 has 70000 MiB in use: {neighbours.NOBODY_TOLD}",
+        *(
+            f"GPU {n} is used by another launch of serve-eval (process {os.getpid()})"
+            for n in (1, 2, 3)
+        ),
+    ]
     assert said[0].startswith("one: started on GPU 2,3, log ")
     with lock_files.lock_names(["GPU-c", "GPU-d", "GPU-e"]):
         pass
@@ -299,32 +295,28 @@ def test_auto_takes_free_gpus(context: LaunchContext, smi: Smi, said: list[str])
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["trtllm", "trtllm_disaggregated", "llama_cpp"])
-def test_every_launcher_takes_free_ones(
+async def test_every_launcher_takes_free_ones(
     how: str, context: LaunchContext, standin: Callable[..., None], smi: Smi, said: list[str]
 ) -> None:
     standin()
     smi.tells("0, GPU-a, 70000", "1, GPU-b, 3", "2, GPU-c, 70000", "3, GPU-d, 3")
     options = {"gpus": "auto", "ready_timeout_s": 20.0}
-
-    async def story() -> None:
-        if how == "llama_cpp":
-            async with llama_cpp.launch(
-                context,
-                llama_cpp.LlamaCppOptions(
-                    command=[sys.executable, str(FAKE)], model="m.gguf", **options
-                ),
-            ):
-                pass
-        elif how == "trtllm":
-            async with trtllm.launch(context, trtllm.TrtllmOptions(**options)):
-                pass
-        else:
-            async with trtllm_disaggregated.launch(
-                context, trtllm_disaggregated.DisaggregatedOptions(**options)
-            ):
-                pass
-
-    asyncio.run(story())
+    if how == "llama_cpp":
+        async with llama_cpp.launch(
+            context,
+            llama_cpp.LlamaCppOptions(
+                command=[sys.executable, str(FAKE)], model="m.gguf", **options
+            ),
+        ):
+            pass
+    elif how == "trtllm":
+        async with trtllm.launch(context, trtllm.TrtllmOptions(**options)):
+            pass
+    else:
+        async with trtllm_disaggregated.launch(
+            context, trtllm_disaggregated.DisaggregatedOptions(**options)
+        ):
+            pass
     places = [
         line.partition("started on GPU ")[2].partition(",")[0]
         for line in said
@@ -350,7 +342,7 @@ def test_auto_needs_to_know(context: LaunchContext, smi: Smi) -> None:
     assert "nvidia-smi reports no GPU on this machine" in refused(context, gpus="auto")
 
 
-def test_auto_holds_what_it_took_until_the_end(
+async def test_auto_holds_what_it_took_until_the_end(
     context: LaunchContext, smi: Smi, said: list[str]
 ) -> None:
     """Two launches at the same time get different GPUs and leave none locked."""
@@ -362,10 +354,7 @@ def test_auto_holds_what_it_took_until_the_end(
         ):
             pass
 
-    async def both() -> None:
-        await asyncio.gather(one("a"), one("b"))
-
-    asyncio.run(both())
+    await asyncio.gather(one("a"), one("b"))
     started = sorted(line.partition(",")[0] for line in said if "started" in line)
     assert started == ["one: started on GPU 0", "one: started on GPU 1"]
     with lock_files.lock_names(["GPU-a", "GPU-b"]):

@@ -221,44 +221,38 @@ def test_nothing_is_started() -> None:
     assert external.commands(CONTEXT_EXTERNAL, external.ExternalOptions(base_url="host:8000")) == []
 
 
-def test_the_address_is_yielded_as_given_without_a_look_at_it() -> None:
-    endpoint = asyncio.run(launched("host.invalid:8000"))
+async def test_the_address_is_yielded_as_given_without_a_look_at_it() -> None:
+    endpoint = await launched("host.invalid:8000")
     assert (endpoint.base_url, endpoint.model) == ("host.invalid:8000", "a/b")
     assert endpoint.info == ServerInfo(launcher="external")
 
 
-def test_any_http_answer_means_ready() -> None:
-    async def story() -> Endpoint:
-        async with serve(SimulatorConfig()) as base_url:
-            address = base_url.removeprefix("http://")  # GET of it is a 404
-            return await launched(address, ready_timeout_s=5)
-
-    assert asyncio.run(story()).base_url.startswith("127.0.0.1:")
+async def test_any_http_answer_means_ready() -> None:
+    async with serve(SimulatorConfig()) as base_url:
+        address = base_url.removeprefix("http://")  # GET of it is a 404
+        assert (await launched(address, ready_timeout_s=5)).base_url.startswith("127.0.0.1:")
 
 
-def test_a_server_that_comes_later_is_waited_for() -> None:
-    async def story() -> None:
-        port = free_port()
-        waiting = asyncio.create_task(launched(f"http://127.0.0.1:{port}/v1", ready_timeout_s=10))
-        await asyncio.sleep(0.2)
-        assert not waiting.done()
-        async with serve(SimulatorConfig(), port=port):
-            await waiting
-
-    asyncio.run(story())
+async def test_a_server_that_comes_later_is_waited_for() -> None:
+    port = free_port()
+    waiting = asyncio.create_task(launched(f"http://127.0.0.1:{port}/v1", ready_timeout_s=10))
+    await asyncio.sleep(0.2)
+    assert not waiting.done()
+    async with serve(SimulatorConfig(), port=port):
+        await waiting
 
 
-def test_a_port_where_nobody_listens_is_an_error_in_time() -> None:
+async def test_a_port_where_nobody_listens_is_an_error_in_time() -> None:
     began = time.monotonic()
     with pytest.raises(LaunchError, match=r"does not answer within 0\.3 s"):
-        asyncio.run(launched(f"http://127.0.0.1:{free_port()}/v1", ready_timeout_s=0.3))
+        await launched(f"http://127.0.0.1:{free_port()}/v1", ready_timeout_s=0.3)
     assert time.monotonic() - began < 3
 
 
 @pytest.mark.parametrize("address", ["ftp://127.0.0.1/v1", "http://127.0.0.1:port/v1"])
-def test_what_is_no_address_is_an_error_at_once(address: str) -> None:
+async def test_what_is_no_address_is_an_error_at_once(address: str) -> None:
     with pytest.raises(LaunchError, match="is not an address"):
-        asyncio.run(launched(address, ready_timeout_s=60))
+        await launched(address, ready_timeout_s=60)
 
 
 IDS = [str(i) for i in range(2000)]

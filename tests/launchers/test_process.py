@@ -129,7 +129,7 @@ def server(
 
 @pytest.mark.parametrize("supervised_s", [None, 3.0])
 @pytest.mark.parametrize("heeds", [signal.SIGTERM, signal.SIGKILL])
-def test_a_server_is_asked_to_end_and_then_killed(
+async def test_a_server_is_asked_to_end_and_then_killed(
     monkeypatch: pytest.MonkeyPatch, heeds: signal.Signals, supervised_s: float | None
 ) -> None:
     """A server with a supervisor gets the time that its supervisor needs.
@@ -137,7 +137,7 @@ def test_a_server_is_asked_to_end_and_then_killed(
     The supervisor is asked twice before it is killed.
     """
     clock, process = Clock(monkeypatch), Process((heeds,))
-    asyncio.run(server(monkeypatch, process, supervised_s).stop())
+    await server(monkeypatch, process, supervised_s).stop()
     ended_by, last = process.sent[:-1], process.sent[-1]
     assert last == signal.SIGKILL, "what is left of its group"
     patience = STOP_S if supervised_s is None else supervised_s + 2 * KILL_S
@@ -152,22 +152,22 @@ def test_a_server_is_asked_to_end_and_then_killed(
         assert clock.now - 100.0 == pytest.approx(patience + 2 * KILL_S, abs=0.05)
 
 
-def test_one_that_nothing_ends_is_left_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_nothing_ends_is_left_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, process = Clock(monkeypatch), Process()
-    asyncio.run(server(monkeypatch, process).stop())
+    await server(monkeypatch, process).stop()
     assert process.sent == [signal.SIGTERM, signal.SIGKILL, signal.SIGKILL]
     assert clock.now - 100.0 == pytest.approx(STOP_S + 4 * KILL_S, abs=0.1)
     assert set(clock.pauses) == {0.02}
 
 
-def test_one_that_has_ended_is_signalled_once_for_its_group_and_never_again(
+async def test_one_that_has_ended_is_signalled_once_for_its_group_and_never_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     Clock(monkeypatch)
     process = Process(polls=1)
     one = server(monkeypatch, process)
     assert one.exit_code() == 0
-    asyncio.run(one.stop())
+    await one.stop()
     assert (one.exit_code(), process.sent) == (0, [signal.SIGKILL])
 
 
@@ -188,10 +188,10 @@ def test_the_probe_is_made_often_at_first_and_then_after_each_longest_pause(
     assert clock.pauses[12:] == pytest.approx([min(0.02 * 1.5**i, 0.5) for i in range(8)])
 
 
-def test_a_server_has_as_long_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_has_as_long_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     with pytest.raises(LaunchError, match="not ready after 7 s"):
-        asyncio.run(server(monkeypatch, Process()).until(never, timeout_s=7.0))
+        await server(monkeypatch, Process()).until(never, timeout_s=7.0)
     assert 7.0 < clock.now - 100.0 <= 7.5
 
 
@@ -204,20 +204,14 @@ def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
         asyncio.run(run())
 
 
-def test_the_log_is_that_of_this_start_and_its_end_alone(tmp_path: Path) -> None:
+async def test_the_log_is_that_of_this_start_and_its_end_alone(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"of before\n")
-
-    async def run() -> tuple[str, str, str]:
-        async with server_process(
-            [*PYTHON, "print('a' * 30 + 'end', end='')"], log_file=log
-        ) as one:
-            await until_ended(one)
-            whole, end = one.log(), one.log(5)
-            log.unlink()
-            return whole, end, one.log()
-
-    assert asyncio.run(run()) == ("a" * 30 + "end", "aaend", "")
+    async with server_process([*PYTHON, "print('a' * 30 + 'end', end='')"], log_file=log) as one:
+        await until_ended(one)
+        whole, end = one.log(), one.log(5)
+        log.unlink()
+        assert (whole, end, one.log()) == ("a" * 30 + "end", "aaend", "")
 
 
 def test_the_end_of_a_log_is_sixteen_kibibytes(
@@ -238,16 +232,12 @@ def test_a_server_in_a_hurry_gets_less_time_and_never_more(
         assert one.stop_s == left
 
 
-def test_a_server_runs_in_its_folder_and_its_log_may_lie_in_a_new_one(tmp_path: Path) -> None:
+async def test_a_server_runs_in_its_folder_and_its_log_may_lie_in_a_new_one(tmp_path: Path) -> None:
     log, folder = tmp_path / "new" / "logs" / "log", tmp_path / "here"
     folder.mkdir()
-
-    async def run() -> None:
-        script = [*PYTHON, "import os; print(os.getcwd())"]
-        async with server_process(script, log_file=log, folder=str(folder)) as one:
-            await until_ended(one)
-
-    asyncio.run(run())
+    script = [*PYTHON, "import os; print(os.getcwd())"]
+    async with server_process(script, log_file=log, folder=str(folder)) as one:
+        await until_ended(one)
     assert log.read_text() == f"{folder}\n"
     assert log.stat().st_mode & 0o777 == 0o600
     assert log.parent.stat().st_mode & 0o777 == 0o700
@@ -300,24 +290,22 @@ def test_another_error_is_explained_only_by_a_server_that_has_ended_already() ->
     assert failing(Life(0), own) is own
 
 
-def test_a_server_gets_the_environment_the_pipe_and_a_session_of_its_own(tmp_path: Path) -> None:
+async def test_a_server_gets_the_environment_the_pipe_and_a_session_of_its_own(
+    tmp_path: Path,
+) -> None:
     script = (
         "import os, sys\n"
         "print(os.environ.get('ONE'), os.getsid(0) == os.getpid(), flush=True)\n"
         "print('stdin ended' if not sys.stdin.read() else 'stdin spoke', flush=True)\n"
     )
-
-    async def run() -> int:
-        async with server_process(
-            [*PYTHON, script], log_file=tmp_path / "log", env={"ONE": "1"}
-        ) as one:
-            while "True" not in one.log():  # noqa: ASYNC110 - the log of another process
-                await asyncio.sleep(0.01)
-            one._process.stdin.close()
-            await until_ended(one)
-            return one.pid
-
-    assert gone(asyncio.run(run()))
+    async with server_process(
+        [*PYTHON, script], log_file=tmp_path / "log", env={"ONE": "1"}
+    ) as one:
+        while "True" not in one.log():  # noqa: ASYNC110 - the log of another process
+            await asyncio.sleep(0.01)
+        one._process.stdin.close()
+        await until_ended(one)
+        assert gone(one.pid)
     assert (tmp_path / "log").read_text() == "1 True\nstdin ended\n"
 
 
@@ -329,24 +317,20 @@ def test_the_line_of_a_supervisor() -> None:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_the_last_command_runs_once_also_when_the_supervisor_was_killed(
+async def test_the_last_command_runs_once_also_when_the_supervisor_was_killed(
     tmp_path: Path, killed: bool
 ) -> None:
     note = tmp_path / "note"
     at_end = [*PYTHON, f"import os; open({str(note)!r}, 'a').write(os.environ['ONE'] + '.')"]
-
-    async def run() -> int:
-        environment = {**os.environ, "ONE": "1"}
-        started = server_process(
-            SLEEPS, log_file=tmp_path / "log", env=environment, grace_s=1.0, at_end=at_end
-        )
-        async with started as one:
-            await asyncio.sleep(0.3)
-            if killed:
-                os.kill(one.pid, signal.SIGKILL)
-        return one.pid
-
-    assert gone(asyncio.run(run()))
+    environment = {**os.environ, "ONE": "1"}
+    started = server_process(
+        SLEEPS, log_file=tmp_path / "log", env=environment, grace_s=1.0, at_end=at_end
+    )
+    async with started as one:
+        await asyncio.sleep(0.3)
+        if killed:
+            os.kill(one.pid, signal.SIGKILL)
+    assert gone(one.pid)
     assert note.read_text() == "1."
 
 

@@ -25,7 +25,7 @@ from serve_eval.launchers import container, simulated, trtllm, trtllm_disaggrega
 from serve_eval.launchers._machine import local_gpus, lock_files
 from serve_eval.launchers._process import environment
 from serve_eval.launchers._process.supervisor import descendants
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import LaunchContext
 from tests.launchers.conftest import Engine
 from tests.launchers.machine import process_number
 from tests.launchers.test_container import checked
@@ -86,19 +86,15 @@ def _check(env: Mapping[str, str]) -> None:
     assert not set(SECRETS.values()) & set(env.values())
 
 
-def test_a_server_gets_what_it_needs_and_what_is_named(
+async def test_a_server_gets_what_it_needs_and_what_is_named(
     context: LaunchContext, standin: Callable[..., None], around: Callable[[], None]
 ) -> None:
     standin()
     around()
-
-    async def story() -> tuple[dict[str, str], dict[int, Mapping[str, str]]]:
-        async with trtllm.launch(
-            context, trtllm.TrtllmOptions(ready_timeout_s=20.0, pass_env=["TEAM_KEY"])
-        ):
-            return _environment_of(process_number(context)), _below_us()
-
-    server, all_of_them = asyncio.run(story())
+    async with trtllm.launch(
+        context, trtllm.TrtllmOptions(ready_timeout_s=20.0, pass_env=["TEAM_KEY"])
+    ):
+        server, all_of_them = _environment_of(process_number(context)), _below_us()
     assert {name: server.get(name) for name in NEEDED} == NEEDED
     assert server["TEAM_KEY"] == "team"
     assert server["STANDIN_FLAVOUR"] == "v12", "named by SERVE_EVAL_PASS_ENV"
@@ -107,21 +103,17 @@ def test_a_server_gets_what_it_needs_and_what_is_named(
         _check(env)
 
 
-def test_a_container_and_its_client_get_no_more(
+async def test_a_container_and_its_client_get_no_more(
     engine: Engine, context: LaunchContext, around: Callable[[], None]
 ) -> None:
     around()
-
-    async def story() -> tuple[dict[str, str], dict[int, Mapping[str, str]]]:
-        async with container.launch(
-            context,
-            container.ContainerOptions(
-                **checked(ready_timeout_s=30.0, trtllm={"pass_env": ["TEAM_KEY"]})
-            ),
-        ):
-            return _environment_of(process_number(context)), _below_us()
-
-    inside, all_of_them = asyncio.run(story())
+    async with container.launch(
+        context,
+        container.ContainerOptions(
+            **checked(ready_timeout_s=30.0, trtllm={"pass_env": ["TEAM_KEY"]})
+        ),
+    ):
+        inside, all_of_them = _environment_of(process_number(context)), _below_us()
     assert (inside["TEAM_KEY"], inside["HF_TOKEN"]) == ("team", "hf-1")
     assert all_of_them
     for env in (inside, *all_of_them.values()):
@@ -130,7 +122,7 @@ def test_a_container_and_its_client_get_no_more(
     assert "=team" not in str(engine.asked())
 
 
-def test_a_server_of_ours_gets_what_any_program_needs(
+async def test_a_server_of_ours_gets_what_any_program_needs(
     tmp_path: Path, around: Callable[[], None]
 ) -> None:
     around()
@@ -139,15 +131,10 @@ def test_a_server_of_ours_gets_what_any_program_needs(
         log_dir=tmp_path,
         write_answer_file=lambda path, chance: path.write_text("") and None,
     )
-
-    async def story() -> Endpoint:
-        async with simulated.launch(context, simulated.SimulatedOptions()) as endpoint:
-            _check(env := _environment_of(str(endpoint.info.pid)))
-            assert "HF_TOKEN" not in env
-            assert env["PATH"] == os.environ["PATH"]
-        return endpoint
-
-    asyncio.run(story())
+    async with simulated.launch(context, simulated.SimulatedOptions()) as endpoint:
+        _check(env := _environment_of(str(endpoint.info.pid)))
+        assert "HF_TOKEN" not in env
+        assert env["PATH"] == os.environ["PATH"]
 
 
 def test_a_command_that_tells_of_the_machine_gets_no_secret(

@@ -302,7 +302,7 @@ async def quick_end(script: str, log_file: Path) -> int:
     return server.pid
 
 
-def test_a_server_that_ignores_sigterm_is_killed(
+async def test_a_server_that_ignores_sigterm_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_module, "STOP_S", 0.2)
@@ -310,10 +310,10 @@ def test_a_server_that_ignores_sigterm_is_killed(
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up',"
         " flush=True); time.sleep(60)"
     )
-    assert gone(asyncio.run(quick_end(deaf, tmp_path / "log")))
+    assert gone(await quick_end(deaf, tmp_path / "log"))
 
 
-def test_what_a_server_started_ends_with_it(tmp_path: Path) -> None:
+async def test_what_a_server_started_ends_with_it(tmp_path: Path) -> None:
     parent = (
         "import subprocess, sys, time\ndeaf = 'import signal as s, time; s.signal(s.SIGTERM,"
         " s.SIG_IGN); print(0, flush=True); time.sleep(60)'\nchild ="
@@ -321,28 +321,25 @@ def test_what_a_server_started_ends_with_it(tmp_path: Path) -> None:
         " stdout=subprocess.PIPE)\nchild.stdout.readline(); print(child.pid, flush=True);"
         " time.sleep(60)"
     )
-    asyncio.run(quick_end(parent, tmp_path / "log"))
+    await quick_end(parent, tmp_path / "log")
     wait_until_gone(int((tmp_path / "log").read_text()))
 
 
-def test_a_server_that_never_gets_ready_is_an_error_in_time(tmp_path: Path) -> None:
+async def test_a_server_that_never_gets_ready_is_an_error_in_time(tmp_path: Path) -> None:
     async def never() -> None:
         return None
 
-    async def story() -> int:
-        command = [
-            sys.executable,
-            "-c",
-            "import time; print('loading', flush=True); time.sleep(60)",
-        ]
-        async with server_process(command, log_file=tmp_path / "log") as server:
-            while not server.log():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            with pytest.raises(LaunchError, match=r"not ready after 0\.1 s\n  loading"):
-                await server.until(never, timeout_s=0.1)
-        return server.pid
-
-    assert gone(asyncio.run(story()))
+    command = [
+        sys.executable,
+        "-c",
+        "import time; print('loading', flush=True); time.sleep(60)",
+    ]
+    async with server_process(command, log_file=tmp_path / "log") as server:
+        while not server.log():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        with pytest.raises(LaunchError, match=r"not ready after 0\.1 s\n  loading"):
+            await server.until(never, timeout_s=0.1)
+    assert gone(server.pid)
 
 
 def test_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
@@ -354,26 +351,23 @@ def test_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
         asyncio.run(story())
 
 
-def test_sigterm_ends_the_simulator_cleanly(tmp_path: Path) -> None:
-    async def story() -> int | None:
-        ready = tmp_path / "url"
+async def test_sigterm_ends_the_simulator_cleanly(tmp_path: Path) -> None:
+    ready = tmp_path / "url"
 
-        async def up() -> bool | None:
-            return ready.exists() or None
+    async def up() -> bool | None:
+        return ready.exists() or None
 
-        command = [
-            sys.executable,
-            "-m",
-            "serve_eval.launchers._simulated",
-            "--ready-file",
-            str(ready),
-        ]
-        env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        async with server_process(command, log_file=tmp_path / "log", env=env) as server:
-            await server.until(up, timeout_s=10)
-            os.kill(server.pid, signal.SIGTERM)
-            while server.exit_code() is None:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-        return server.exit_code()
-
-    assert asyncio.run(story()) == 0
+    command = [
+        sys.executable,
+        "-m",
+        "serve_eval.launchers._simulated",
+        "--ready-file",
+        str(ready),
+    ]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    async with server_process(command, log_file=tmp_path / "log", env=env) as server:
+        await server.until(up, timeout_s=10)
+        os.kill(server.pid, signal.SIGTERM)
+        while server.exit_code() is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    assert server.exit_code() == 0

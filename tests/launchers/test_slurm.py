@@ -36,7 +36,7 @@ from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.launchers._trtllm.containers import TIED
 from serve_eval.launchers._trtllm.servers import Part
 from serve_eval.plugins import registry
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import LaunchContext
 from tests.launchers.conftest import Engine
 
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("/out/logs"))
@@ -376,7 +376,7 @@ def test_outside_of_an_allocation_a_script_is_shown(context: LaunchContext) -> N
     assert "sbatch" in str(caught.value.hint)
 
 
-def test_a_launch_runs_its_steps_and_looks_for_what_is_left(
+async def test_a_launch_runs_its_steps_and_looks_for_what_is_left(
     context: LaunchContext,
     said: list[str],
     standin: Callable[..., None],
@@ -389,21 +389,16 @@ def test_a_launch_runs_its_steps_and_looks_for_what_is_left(
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_PROCID", "3")
     monkeypatch.setenv("OPENAI_API_KEY", "not-to-be-seen")
-
-    async def story() -> Endpoint:
-        options = checked(wrapper="", mpi="none")
-        async with slurm.launch(context, slurm.SlurmOptions(**options)) as endpoint:
-            step = (commands_of_slurm / "pid").read_text().strip()
-            assert "not-to-be-seen" not in Path(f"/proc/{step}/environ").read_text()
-            async with httpx.AsyncClient(trust_env=False) as client:
-                assert (
-                    await client.get(endpoint.base_url.removesuffix("/v1") + "/health")
-                ).status_code == 200
-            with (commands_of_slurm / "steps").open("a") as steps:
-                steps.write(f"7.1 left{said[0].rpartition('*')[2]}\n7.2 another\n")
-        return endpoint
-
-    endpoint = asyncio.run(story())
+    options = checked(wrapper="", mpi="none")
+    async with slurm.launch(context, slurm.SlurmOptions(**options)) as endpoint:
+        step = (commands_of_slurm / "pid").read_text().strip()
+        assert "not-to-be-seen" not in Path(f"/proc/{step}/environ").read_text()
+        async with httpx.AsyncClient(trust_env=False) as client:
+            assert (
+                await client.get(endpoint.base_url.removesuffix("/v1") + "/health")
+            ).status_code == 200
+        with (commands_of_slurm / "steps").open("a") as steps:
+            steps.write(f"7.1 left{said[0].rpartition('*')[2]}\n7.2 another\n")
     assert endpoint.info.launcher == "slurm"
     assert said[0].startswith("job 7, steps named *-")
     assert said[1].startswith("127.0.0.1: trtllm GPU 0 port ")
@@ -411,20 +406,16 @@ def test_a_launch_runs_its_steps_and_looks_for_what_is_left(
     assert not any("warning" in line for line in said)
 
 
-def test_a_container_within_a_step_serves_and_is_gone_afterwards(
+async def test_a_container_within_a_step_serves_and_is_gone_afterwards(
     context: LaunchContext, engine: Engine, commands_of_slurm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{commands_of_slurm}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("STANDIN_HOSTS", "127.0.0.1")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-
-    async def story() -> list[str]:
-        async with slurm.launch(
-            context, slurm.SlurmOptions(**checked(container={"image": "i", "engine": "docker"}))
-        ):
-            return engine.names()
-
-    (name,) = asyncio.run(story())
+    async with slurm.launch(
+        context, slurm.SlurmOptions(**checked(container={"image": "i", "engine": "docker"}))
+    ):
+        (name,) = engine.names()
     assert engine.names() == []
     asked = [words for words in engine.asked() if words[0] != "ps"]
     assert [words[0] for words in asked] == ["run", "run", "rm"]

@@ -236,7 +236,7 @@ def test_a_dry_run_shows_the_command_and_the_file(tmp_path: Path, data_root: Pat
 # Lifecycle
 
 
-def test_a_run_starts_asks_and_stops(
+async def test_a_run_starts_asks_and_stops(
     context: LaunchContext,
     standin: Standin,
     plan_of: Callable[..., Plan],
@@ -245,7 +245,7 @@ def test_a_run_starts_asks_and_stops(
 ) -> None:
     standin(faults={"rank": True, "refuse_first": 1}, STANDIN_LOAD_S="0.3")
     plan = plan_of("trtllm", {"env": {"NCCL_DEBUG": "INFO"}}, limit=5)
-    report = asyncio.run(evaluate(plan, tmp_path, notify=said.append))
+    report = await evaluate(plan, tmp_path, notify=said.append)
     assert report.tasks[0].result.scored == 5
     assert report.endpoint.info.launcher == "trtllm"
     assert gone(process_number(context))
@@ -255,7 +255,9 @@ def test_a_run_starts_asks_and_stops(
     assert report.endpoint.base_url.startswith("http://127.0.0.1:")
 
 
-def test_a_plan_that_cannot_be_launched_leaves_no_folder(tmp_path: Path, data_root: Path) -> None:
+async def test_a_plan_that_cannot_be_launched_leaves_no_folder(
+    tmp_path: Path, data_root: Path
+) -> None:
     options = {"name": "trtllm", "tp": 2, "gpus": [0]}
     plan = resolve(
         {
@@ -268,7 +270,7 @@ def test_a_plan_that_cannot_be_launched_leaves_no_folder(tmp_path: Path, data_ro
         {},
     ).plan
     with pytest.raises(PlanError, match="2 GPUs are needed"):
-        asyncio.run(evaluate(plan, tmp_path / "run"))
+        await evaluate(plan, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -357,7 +359,7 @@ def test_cancelling_stops_it(context: LaunchContext, standin: Standin) -> None:
     assert gone(process_number(context, what="rank"))
 
 
-def test_cancelling_while_it_loads_stops_it(context: LaunchContext, standin: Standin) -> None:
+async def test_cancelling_while_it_loads_stops_it(context: LaunchContext, standin: Standin) -> None:
     standin(faults={"rank": True}, STANDIN_LOAD_S="60")
 
     async def story() -> None:
@@ -369,7 +371,7 @@ def test_cancelling_while_it_loads_stops_it(context: LaunchContext, standin: Sta
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(asyncio.wait_for(story(), 20))
+    await asyncio.wait_for(story(), 20)
     assert gone(process_number(context, what="rank"))
 
 

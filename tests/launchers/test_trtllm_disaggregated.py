@@ -408,9 +408,9 @@ def test_telemetry_is_off_where_it_can_be(context: LaunchContext, standin: Stand
     assert start(context, flags, **options).count("--no-telemetry") == 3
 
 
-def test_a_command_whose_help_fails_is_an_error(context: LaunchContext) -> None:
+async def test_a_command_whose_help_fails_is_an_error(context: LaunchContext) -> None:
     with pytest.raises(LaunchError, match=r"(serve|disaggregated) --help ended with exit code 2"):
-        asyncio.run(_launch_with(context, [sys.executable, "/nowhere.py"]))
+        await _launch_with(context, [sys.executable, "/nowhere.py"])
 
 
 async def _launch_with(context: LaunchContext, command: list[str]) -> None:

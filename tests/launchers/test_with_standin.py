@@ -43,7 +43,6 @@ from serve_eval.schema import (
     LaunchContext,
     Limits,
     Plan,
-    Report,
     Spec,
     VerdictOutcome,
 )
@@ -88,19 +87,15 @@ def _server(left: float) -> ScriptedServer:
 
 
 @pytest.mark.parametrize("left", [0, 2])
-def test_an_endpoint_that_runs_already_is_waited_for(
+async def test_an_endpoint_that_runs_already_is_waited_for(
     left: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(external, "POLL_S", 0.01)
-
-    async def story() -> None:
-        async with (
-            _server(left).serve() as url,
-            external.launch(CONTEXT, external.ExternalOptions(base_url=url, ready_timeout_s=20.0)),
-        ):
-            pass
-
-    asyncio.run(story())
+    async with (
+        _server(left).serve() as url,
+        external.launch(CONTEXT, external.ExternalOptions(base_url=url, ready_timeout_s=20.0)),
+    ):
+        pass
 
 
 def test_an_endpoint_that_goes_on_starting_is_no_endpoint() -> None:
@@ -118,7 +113,7 @@ def test_an_endpoint_that_goes_on_starting_is_no_endpoint() -> None:
 
 
 @pytest.mark.slow
-def test_a_launched_server_says_that_it_is_starting(
+async def test_a_launched_server_says_that_it_is_starting(
     context: LaunchContext,
     said: list[str],
     standin: Callable[..., None],
@@ -126,15 +121,11 @@ def test_a_launched_server_says_that_it_is_starting(
 ) -> None:
     monkeypatch.setattr(readiness, "TELL_S", 0.2)
     standin("main", STANDIN_LOAD_S="1.5", STANDIN_STARTING="1")
-
-    async def story() -> None:
-        options = registry.check_options(
-            trtllm.launch, {"gpus": [0], "ready_timeout_s": 30.0}, "launcher"
-        )
-        async with trtllm.launch(context, trtllm.TrtllmOptions(**options)):
-            pass
-
-    asyncio.run(story())
+    options = registry.check_options(
+        trtllm.launch, {"gpus": [0], "ready_timeout_s": 30.0}, "launcher"
+    )
+    async with trtllm.launch(context, trtllm.TrtllmOptions(**options)):
+        pass
     assert any(", it reports that it is starting; its log: " in line for line in said)
 
 
@@ -193,7 +184,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("flavour", "launcher", "options"), CASES)
-def test_an_evaluation_of_servers_that_were_started_for_it(
+async def test_an_evaluation_of_servers_that_were_started_for_it(
     data_root: Path,
     tmp_path: Path,
     standin: Callable[..., None],
@@ -220,7 +211,7 @@ def test_an_evaluation_of_servers_that_were_started_for_it(
     )
     answers = write_answers(plan, tmp_path / "answers.jsonl")
     standin(flavour, STANDIN_ANSWERS=str(answers))
-    report = asyncio.run(evaluate(plan, tmp_path / "out"))
+    report = await evaluate(plan, tmp_path / "out")
     (task,) = report.tasks
     assert (task.result.scored, task.result.value, task.verdict.outcome) == (
         80,
@@ -245,7 +236,7 @@ CASES_COMPARED = [
 @pytest.mark.parametrize(
     ("name", "faults", "outcome"), CASES_COMPARED, ids=[name for name, _, _ in CASES_COMPARED]
 )
-def test_a_deployment_beside_the_one_that_it_replaces(
+async def test_a_deployment_beside_the_one_that_it_replaces(
     data_root: Path,
     tmp_path: Path,
     standin: Callable[..., None],
@@ -265,9 +256,7 @@ def test_a_deployment_beside_the_one_that_it_replaces(
     workers = {"gpus": [0, 1, 2], "generation_servers": {"num_instances": 2}}
     split = replace(plan, launcher=Spec(name="trtllm_disaggregated", options=workers))
     rules = CompareRules(rule=Spec(name="paired"), again=80)
-    found = asyncio.run(
-        compare(CompareSide(plan=plan), CompareSide(plan=split), rules, tmp_path / "out")
-    )
+    found = await compare(CompareSide(plan=plan), CompareSide(plan=split), rules, tmp_path / "out")
     [task] = found.tasks
     assert task.verdict.outcome == outcome
     assert task.a.value == 75.0
@@ -386,7 +375,7 @@ def test_two_front_ends_are_missed_in_few_cases() -> None:
 
 
 @pytest.mark.slow
-def test_requests_prove_the_path_behind_an_orchestrator_of_several_processes(
+async def test_requests_prove_the_path_behind_an_orchestrator_of_several_processes(
     standin: Standin, plan_of: Callable[..., Plan], tmp_path: Path
 ) -> None:
     standin("main")
@@ -397,14 +386,10 @@ def test_requests_prove_the_path_behind_an_orchestrator_of_several_processes(
         for side in ("context_servers", "generation_servers")
     }
     plan = plan_of("trtllm_disaggregated", options, limit=20)
-
-    async def story() -> Report:
-        async with launch(plan, prepare(plan), tmp_path) as endpoint:
-            return await evaluate(
-                plan, tmp_path / "run", environ={}, launching=lambda *_: nullcontext(endpoint)
-            )
-
-    report = asyncio.run(story())
+    async with launch(plan, prepare(plan), tmp_path) as endpoint:
+        report = await evaluate(
+            plan, tmp_path / "run", environ={}, launching=lambda *_: nullcontext(endpoint)
+        )
     attribution = report.tasks[0].attribution
     assert attribution.joined == 20
     assert not [line for line in report.warnings if "other clients" in line]

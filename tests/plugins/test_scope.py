@@ -78,18 +78,16 @@ def test_two_runs_one_after_the_other_have_each_the_task_of_its_own_folder(tmp_p
         asyncio.run(evaluate(_plan(one, two), tmp_path / "both"))
 
 
-def test_two_runs_that_take_turns_have_each_the_task_of_its_own_folder(tmp_path: Path) -> None:
+async def test_two_runs_that_take_turns_have_each_the_task_of_its_own_folder(
+    tmp_path: Path,
+) -> None:
     folders = [write_task(tmp_path / name) for name in ("one", "two")]
-
-    async def both() -> list[Report]:
-        async with asyncio.TaskGroup() as group:
-            runs = [
-                group.create_task(evaluate(_plan(folder), tmp_path / f"out_{folder.name}"))
-                for folder in folders
-            ]
-        return [run.result() for run in runs]
-
-    assert [_origin(report) for report in asyncio.run(both())] == [
+    async with asyncio.TaskGroup() as group:
+        runs = [
+            group.create_task(evaluate(_plan(folder), tmp_path / f"out_{folder.name}"))
+            for folder in folders
+        ]
+    assert [_origin(report) for report in [run.result() for run in runs]] == [
         str(one / "tasks/towns.py") for one in folders
     ]
 
@@ -137,14 +135,12 @@ def test_what_is_kept_is_made_once_in_a_scope_and_not_known_beside_it() -> None:
         assert make("a") == 5
 
 
-def test_a_run_that_fails_leaves_nothing_of_its_folder(tmp_path: Path) -> None:
+async def test_a_run_that_fails_leaves_nothing_of_its_folder(tmp_path: Path) -> None:
     folder = write_task(tmp_path / "one")
     with pytest.raises(PlanError, match="unknown launcher 'nowhere'"):
-        asyncio.run(
-            evaluate(
-                Plan(**{**_as_dict(_plan(folder)), "launcher": Spec(name="nowhere")}),
-                tmp_path / "out",
-            )
+        await evaluate(
+            Plan(**{**_as_dict(_plan(folder)), "launcher": Spec(name="nowhere")}),
+            tmp_path / "out",
         )
     assert "towns" not in registry.names(TASKS)
 
@@ -153,14 +149,14 @@ def _as_dict(plan: Plan) -> dict[str, object]:
     return {name: getattr(plan, name) for name in plan.__dataclass_fields__}
 
 
-def test_a_run_has_the_folders_of_the_command_around_it_and_what_that_loaded(
+async def test_a_run_has_the_folders_of_the_command_around_it_and_what_that_loaded(
     tmp_path: Path,
 ) -> None:
     one, two = write_task(tmp_path / "one"), write_task(tmp_path / "two", name="cities")
     with scope():
         extensions.include([str(two)])
         registry.load(TASKS, "cities")
-        report = asyncio.run(evaluate(_plan(one), tmp_path / "out"))
+        report = await evaluate(_plan(one), tmp_path / "out")
         assert set(report.environment["extensions"]) == {"tasks.cities", "tasks.towns"}  # type: ignore[call-overload]
         assert (extensions.list_included(), list(extensions.list_loaded())) == (
             (str(two),),
@@ -184,7 +180,9 @@ def test_a_scorer_that_two_folders_have_is_that_of_the_folder_that_is_included(
     assert [one.version for one in told] == [1, 2, 1]
 
 
-def test_plans_and_commands_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_plans_and_commands_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folders = [write_task(tmp_path / name) for name in ("one", "two")]
     for folder in folders:
         told = serve_eval("data", "list", "tasks", "--include-path", folder)
@@ -205,14 +203,11 @@ def test_plans_and_commands_leave_nothing(tmp_path: Path, monkeypatch: pytest.Mo
             )
         return registry.names(TASKS)
 
-    async def in_a_thread() -> list[str]:
-        from contextvars import Context
+    from contextvars import Context
 
-        return await asyncio.get_running_loop().run_in_executor(
-            None, lambda: Context().run(outside)
-        )
-
-    assert "towns" not in asyncio.run(in_a_thread()), "a fresh context must not have a scope"
+    assert "towns" not in (
+        await asyncio.get_running_loop().run_in_executor(None, lambda: Context().run(outside))
+    ), "a fresh context must not have a scope"
 
 
 def test_a_scoped_function_is_called_as_it_was(tmp_path: Path) -> None:

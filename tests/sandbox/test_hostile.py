@@ -102,12 +102,12 @@ def test_the_keyring_is_a_fresh_one_also_where_nothing_filters(
     _stopped(unfiltered, isolation, [ring])
 
 
-def test_names_of_keys_cannot_be_read(isolated: tuple[Sandbox, Isolation]) -> None:
+async def test_names_of_keys_cannot_be_read(isolated: tuple[Sandbox, Isolation]) -> None:
     code = """for place in "/proc/keys", "/proc/key-users":
     try: assert not open(place).read(), place
     except OSError: pass
 """
-    assert asyncio.run(isolated[0].run(Program(code=code))).ended is ExitReason.PASSED
+    assert (await isolated[0].run(Program(code=code))).ended is ExitReason.PASSED
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def _zombies() -> set[int]:
     return found
 
 
-def test_a_cancelled_program_is_over_at_once_and_leaves_no_zombie(
+async def test_a_cancelled_program_is_over_at_once_and_leaves_no_zombie(
     isolated: tuple[Sandbox, Isolation], mark: str
 ) -> None:
     sandbox, isolation = isolated
@@ -297,21 +297,17 @@ def test_a_cancelled_program_is_over_at_once_and_leaves_no_zombie(
         f"import os\nif os.fork() == 0: os.execv('/bin/sleep', ['{mark}', '10'])\nimport time;"
         " time.sleep(10)"
     )
-
-    async def start_and_stop() -> None:
-        task = asyncio.create_task(sandbox.run(Program(code=code)))
-        for _ in range(500):
-            await asyncio.sleep(0.01)
-            if marked(mark):
-                break
-        else:
-            pytest.fail("the program did not start")
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert marked(mark) == []
-
-    asyncio.run(start_and_stop())
+    task = asyncio.create_task(sandbox.run(Program(code=code)))
+    for _ in range(500):
+        await asyncio.sleep(0.01)
+        if marked(mark):
+            break
+    else:
+        pytest.fail("the program did not start")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert marked(mark) == []
     if isolation.uid != os.getuid():
         _wait(
             lambda: isolation.uid not in _zombies()

@@ -183,9 +183,9 @@ def _missing(command: Sequence[str], readable: Sequence[str], scratch: int) -> l
     return ["/no/such/isolation", *command]
 
 
-def test_what_does_not_isolate_is_refused_with_what_the_probe_saw() -> None:
+async def test_what_does_not_isolate_is_refused_with_what_the_probe_saw() -> None:
     with pytest.raises(SandboxError) as told:
-        asyncio.run(strongest(isolations={"none": _as_it_is}))
+        await strongest(isolations={"none": _as_it_is})
     assert "none with" in str(told.value)
     assert "it sees other processes" in str(told.value)
     assert "it sees /etc/passwd" in str(told.value)
@@ -213,9 +213,9 @@ def test_a_gap_in_an_isolation_is_seen_by_the_probe(gap: list[str], seen: str) -
         asyncio.run(strongest(isolations={"gap": with_gap}))
 
 
-def test_no_isolation_is_refused_with_what_to_install() -> None:
+async def test_no_isolation_is_refused_with_what_to_install() -> None:
     with pytest.raises(SandboxError) as told:
-        asyncio.run(strongest(isolations={"missing": _missing}))
+        await strongest(isolations={"missing": _missing})
     assert "apt-get install bubblewrap" in told.value.hint
     assert Path("/no/such/isolation").exists() is False
 

@@ -327,9 +327,9 @@ def _stamp(fields: Any, name: str) -> str:
     return str(found)
 
 
-def test_the_file_has_a_line_a_request_that_the_answers_fields_name(tmp_path: Path) -> None:
+async def test_the_file_has_a_line_a_request_that_the_answers_fields_name(tmp_path: Path) -> None:
     asked = [{"body": {}, "headers": ASKED}, {"body": {"stream": True}, "headers": ASKED}]
-    there, (whole, stream) = asyncio.run(_told(tmp_path, asked))
+    there, (whole, stream) = await _told(tmp_path, asked)
     _, _, behind = stream.content.partition(DONE)
     name, data = behind.decode().splitlines()[:2]
     assert name == f"event: {EVENT}"
@@ -356,44 +356,40 @@ def test_the_file_has_a_line_a_request_that_the_answers_fields_name(tmp_path: Pa
 @pytest.mark.parametrize(
     ("headers", "front"), [({}, {}), ({RETURN: "0"}, {}), (ASKED, {"return_perf_metrics": False})]
 )
-def test_nobody_gets_fields_that_were_not_asked_for_on_both_sides(
+async def test_nobody_gets_fields_that_were_not_asked_for_on_both_sides(
     tmp_path: Path, headers: dict[str, str], front: dict[str, Any]
 ) -> None:
     asked = [{"body": {"stream": stream}, "headers": headers} for stream in (False, True)]
-    _, (whole, stream) = asyncio.run(_told(tmp_path, asked, front=front))
+    _, (whole, stream) = await _told(tmp_path, asked, front=front)
     assert TIMING not in whole.headers
     assert stream.content.endswith(DONE)
     assert len(_lines(tmp_path / "metrics", "perf_metrics-disagg-*.jsonl")) == 2
 
 
-def test_perf_metrics_is_gone_and_an_answer_of_one_token_has_a_generation_server(
+async def test_perf_metrics_is_gone_and_an_answer_of_one_token_has_a_generation_server(
     tmp_path: Path,
 ) -> None:
-    async def story() -> tuple[int, int]:
-        async with (
-            deployed(1, 1, flavour="main", metrics_dir=tmp_path, greeted=False) as there,
-            httpx.AsyncClient(trust_env=False, timeout=20.0) as http,
-        ):
-            body = {"model": "m", "prompt": "question", "max_tokens": 1}
-            assert (await http.post(f"{there.url}/completions", json=body)).status_code == 200
-            doors = (there.url, there.workers["context_0"])
-            first, second = [
-                (await http.get(f"{url.removesuffix('/v1')}/perf_metrics")).status_code
-                for url in doors
-            ]
-            return first, second
-
-    assert asyncio.run(story()) == (404, 404)
+    async with (
+        deployed(1, 1, flavour="main", metrics_dir=tmp_path, greeted=False) as there,
+        httpx.AsyncClient(trust_env=False, timeout=20.0) as http,
+    ):
+        body = {"model": "m", "prompt": "question", "max_tokens": 1}
+        assert (await http.post(f"{there.url}/completions", json=body)).status_code == 200
+        doors = (there.url, there.workers["context_0"])
+        first, second = [
+            (await http.get(f"{url.removesuffix('/v1')}/perf_metrics")).status_code for url in doors
+        ]
+        assert (first, second) == (404, 404)
     [one] = _lines(tmp_path, "*.jsonl")
     assert (bool(one["ctx_server"]), bool(one["gen_server"])) == (True, True)
 
 
-def test_traces_name_requests_by_their_header(
+async def test_traces_name_requests_by_their_header(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TRACE_VARIABLE, str(tmp_path / "traces"))
     asked = [{"body": {}}, {"body": {"stream": True}}, {"body": {"prompt": 7.5}}]
-    asyncio.run(_told(tmp_path, asked))
+    await _told(tmp_path, asked)
     requests = {one["trace_id"]: one for one in _lines(tmp_path / "traces", "requests-*.jsonl")}
     responses = {one["trace_id"]: one for one in _lines(tmp_path / "traces", "responses-*.jsonl")}
     assert Counter(one["status"] for one in responses.values()) == {
@@ -437,8 +433,8 @@ async def _story(*, perf_metrics: bool, requests: int = 6, **more: Any) -> Any:
         return there, told
 
 
-def test_the_orchestrator_tells_once_which_servers_had_each_request() -> None:
-    there, (told, again) = asyncio.run(_story(perf_metrics=True))
+async def test_the_orchestrator_tells_once_which_servers_had_each_request() -> None:
+    there, (told, again) = await _story(perf_metrics=True)
     assert again == []
     assert Counter(one["ctx_server"] for one in told) == {
         there.host(f"context_{i}"): 3 for i in (0, 1)
@@ -461,10 +457,10 @@ def test_the_orchestrator_tells_once_which_servers_had_each_request() -> None:
         )
 
 
-def test_without_the_configs_nothing_is_told() -> None:
-    assert asyncio.run(_story(perf_metrics=False))[1] == [[], []]
+async def test_without_the_configs_nothing_is_told() -> None:
+    assert (await _story(perf_metrics=False))[1] == [[], []]
 
 
-def test_no_more_is_kept_than_was_asked_for() -> None:
-    _, (told, _) = asyncio.run(_story(perf_metrics=True, front={"perf_metrics_max_requests": 2}))
+async def test_no_more_is_kept_than_was_asked_for() -> None:
+    _, (told, _) = await _story(perf_metrics=True, front={"perf_metrics_max_requests": 2})
     assert len(told) == 2

@@ -17,7 +17,7 @@ from serve_eval.client.client import Client
 from serve_eval.client.preflight import discover_model
 from serve_eval.errors import EndpointError
 from serve_eval.launchers._standin.options import ALL, Flavour
-from serve_eval.schema import Endpoint, Failure, Limits, Message, Request, Response, SamplingParams
+from serve_eval.schema import Endpoint, Failure, Limits, Message, Request, SamplingParams
 from tests.standin import conformance
 from tests.standin.deployments import (
     HTTP,
@@ -162,20 +162,15 @@ def test_an_orchestrator_of_main_without_a_context_worker_lists_nothing_yet() ->
 
 @pytest.mark.parametrize("role", ["context_0", "generation_0"])
 @pytest.mark.parametrize(("flavour", "status"), [("v12", 500), ("main", 400)])
-def test_a_refusal_of_a_worker_is_no_attempt_to_repeat(
+async def test_a_refusal_of_a_worker_is_no_attempt_to_repeat(
     flavour: Flavour, status: int, role: str
 ) -> None:
-    async def main() -> tuple[int, Any, Response | Failure]:
-        faults = {role: {"error_after": 0}}
-        front = {"max_retries": 0}
-        async with deployed(
-            1, 1, flavour=flavour, greeted=False, faults=faults, front=front
-        ) as found:
-            code, body = await _post(found.url, TEXT)
-            async with Client(Endpoint(base_url=found.url, model="m"), Limits()) as client:
-                return code, body, await client.send(ASKED)
-
-    code, body, result = asyncio.run(main())
+    faults = {role: {"error_after": 0}}
+    front = {"max_retries": 0}
+    async with deployed(1, 1, flavour=flavour, greeted=False, faults=faults, front=front) as found:
+        code, body = await _post(found.url, TEXT)
+        async with Client(Endpoint(base_url=found.url, model="m"), Limits()) as client:
+            result = await client.send(ASKED)
     assert code == status
     assert list(body) == ["detail"]
     assert (body["detail"] == "Generation failed, as told") == (status == 400)
@@ -184,31 +179,25 @@ def test_a_refusal_of_a_worker_is_no_attempt_to_repeat(
     assert (result.retryable, len(result.attempts), result.status) == (False, 1, status)
 
 
-def test_a_failure_of_a_worker_stays_a_500_on_main() -> None:
-    async def main() -> tuple[int, Any]:
-        faults = {"context_0": {"error_after": 0, "error_status": 500}}
-        async with deployed(
-            1, 1, flavour="main", greeted=False, faults=faults, front={"max_retries": 0}
-        ) as found:
-            return await _post(found.url, TEXT)
-
-    code, body = asyncio.run(main())
+async def test_a_failure_of_a_worker_stays_a_500_on_main() -> None:
+    faults = {"context_0": {"error_after": 0, "error_status": 500}}
+    async with deployed(
+        1, 1, flavour="main", greeted=False, faults=faults, front={"max_retries": 0}
+    ) as found:
+        code, body = await _post(found.url, TEXT)
     assert code == 500
     assert body["detail"].startswith("Internal server error 500, message=")
 
 
-def test_main_gives_up_what_its_client_no_longer_waits_for(
+async def test_main_gives_up_what_its_client_no_longer_waits_for(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    async def main() -> None:
-        async with deployed(
-            1, 1, flavour="main", greeted=False, faults={"context_0": {"hang_after": 0}}
-        ) as found:
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(_post(found.url, TEXT), 0.3)
-            await asyncio.sleep(0.1)
-
-    asyncio.run(main())
+    async with deployed(
+        1, 1, flavour="main", greeted=False, faults={"context_0": {"hang_after": 0}}
+    ) as found:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(_post(found.url, TEXT), 0.3)
+        await asyncio.sleep(0.1)
     assert '"POST /v1/completions HTTP/1.1" 499' in capfd.readouterr().err
 
 
@@ -223,21 +212,18 @@ def _router(**args: Any) -> dict[str, Any]:
     ("flavour", "tokens", "statuses"),
     [("v12", True, (500, 500)), ("v12", False, (200, 200)), ("main", True, (200, 200))],
 )
-def test_a_load_that_is_counted_in_tokens(
+async def test_a_load_that_is_counted_in_tokens(
     flavour: Flavour, tokens: bool, statuses: tuple[int, int]
 ) -> None:
-    async def main() -> tuple[int, int]:
-        async with deployed(1, 1, flavour=flavour, greeted=False) as plain:
-            sections = {
-                f"{one}_servers": {**_router(use_tokens=tokens), "urls": [plain.host(f"{one}_0")]}
-                for one in ROLES
-            }
-            async with deployed(1, 1, flavour=flavour, greeted=False, front=sections) as found:
-                return (await _post(found.url, TEXT))[0], (
-                    await _post(found.url, CHAT, "chat/completions")
-                )[0]
-
-    assert asyncio.run(main()) == statuses
+    async with deployed(1, 1, flavour=flavour, greeted=False) as plain:
+        sections = {
+            f"{one}_servers": {**_router(use_tokens=tokens), "urls": [plain.host(f"{one}_0")]}
+            for one in ROLES
+        }
+        async with deployed(1, 1, flavour=flavour, greeted=False, front=sections) as found:
+            assert (await _post(found.url, TEXT))[0], (
+                await _post(found.url, CHAT, "chat/completions")
+            )[0] == statuses
 
 
 ROLES = ("context", "generation")
@@ -285,9 +271,9 @@ def test_fields_are_checked_where_the_real_one_checks_them(flavour: Flavour) -> 
 @pytest.mark.skipif(
     not conformance.RECORDED.is_file(), reason="the recordings are not next to the checkout"
 )
-def test_the_stand_in_answers_as_the_serving_layer_but_for_what_is_listed() -> None:
+async def test_the_stand_in_answers_as_the_serving_layer_but_for_what_is_listed() -> None:
     rows = conformance.read()
-    found = asyncio.run(conformance.compare(rows))
+    found = await conformance.compare(rows)
     unlike = {
         case.partition(" ")[2]
         for case, all_of in found.items()

@@ -339,7 +339,7 @@ def test_both_sides_of_a_comparison_have_one_order_and_the_next_comparison_anoth
     assert len({plan.seed, *seeds}) == 3
 
 
-def test_an_old_comparison_goes_on_in_the_order_of_its_plan(
+async def test_an_old_comparison_goes_on_in_the_order_of_its_plan(
     plan: Plan, config: SimulatorConfig, tmp_path: Path
 ) -> None:
     """A has some answers and B none.
@@ -348,7 +348,7 @@ def test_an_old_comparison_goes_on_in_the_order_of_its_plan(
     """
     out = tmp_path / "out"
     given = replace(plan, limits=replace(plan.limits, order_seed=plan.seed))
-    asyncio.run(_in_turn(given, config, out))
+    await _in_turn(given, config, out)
     assert _asked(out / "a") == _asked(out / "b") == _of_seed(plan, plan.seed)
 
 
@@ -374,43 +374,36 @@ async def _in_turn(plan: Plan, config: SimulatorConfig, out: Path) -> None:
         await compare(*now, rules, out, environ={}, show_flips=0)
 
 
-def test_a_finished_side_stays_as_it_is(
+async def test_a_finished_side_stays_as_it_is(
     plan: Plan, config: SimulatorConfig, tmp_path: Path
 ) -> None:
     done, out = tmp_path / "done", tmp_path / "out"
     _run(plan, config, done)
     before = {file.name: file.read_bytes() for file in done.iterdir() if file.is_file()}
-
-    async def other() -> None:
-        async with serve(create_app(config)) as url:
-            live = CompareSide(
-                plan=replace(plan, launcher=Spec(name="external", options={"base_url": url}))
-            )
-            finished = CompareSide(plan=run_folder.read_plan(done), folder=done)
-            await compare(
-                finished,
-                live,
-                CompareRules(rule=Spec(name="paired"), again=0),
-                out,
-                environ={},
-                show_flips=0,
-            )
-
-    asyncio.run(other())
+    async with serve(create_app(config)) as url:
+        live = CompareSide(
+            plan=replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+        )
+        finished = CompareSide(plan=run_folder.read_plan(done), folder=done)
+        await compare(
+            finished,
+            live,
+            CompareRules(rule=Spec(name="paired"), again=0),
+            out,
+            environ={},
+            show_flips=0,
+        )
     assert {file.name: file.read_bytes() for file in done.iterdir() if file.is_file()} == before
     assert _seed(out / "b") == _seed(out) != _seed(done)
 
 
-def test_all_arms_of_the_invariants_have_one_order_but_the_shuffled_one(
+async def test_all_arms_of_the_invariants_have_one_order_but_the_shuffled_one(
     plan: Plan, config: SimulatorConfig, tmp_path: Path
 ) -> None:
-    async def run() -> None:
-        async with serve(create_app(config)) as url:
-            at = replace(plan, limit=8, launcher=Spec(name="external", options={"base_url": url}))
-            for _ in range(2):
-                await check(at, tmp_path / "out", environ={}, chunk_tokens=(512,))
-
-    asyncio.run(run())
+    async with serve(create_app(config)) as url:
+        at = replace(plan, limit=8, launcher=Spec(name="external", options={"base_url": url}))
+        for _ in range(2):
+            await check(at, tmp_path / "out", environ={}, chunk_tokens=(512,))
     out = tmp_path / "out"
     seed = _seed(out)
     arms = {folder.parent.name: _seed(folder.parent) for folder in out.glob(f"*/{ORDER_FILE}")}

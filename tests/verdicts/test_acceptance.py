@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -125,7 +124,7 @@ def test_the_rule(
 @pytest.mark.parametrize(
     ("tokens_per_step", "outcome"), [(3.0, "NO REFERENCE"), (1.05, "FAIL"), (None, "UNSUPPORTED")]
 )
-def test_a_run_is_judged_by_it(
+async def test_a_run_is_judged_by_it(
     data_root: Path, tmp_path: Path, tokens_per_step: float | None, outcome: str
 ) -> None:
     (tmp_path / "references").mkdir()
@@ -143,13 +142,13 @@ def test_a_run_is_judged_by_it(
         limit=5,
         no_reference=True,
     )
-    report = asyncio.run(evaluate(plan, tmp_path / "out", environ={}))
+    report = await evaluate(plan, tmp_path / "out", environ={})
     [task] = report.tasks
     assert task.verdict.outcome.value == outcome
     assert (task.traffic.acceptance is None) == (tokens_per_step is None)
 
 
-def test_an_entry_that_is_not_there_is_named_before_anything_is_asked(
+async def test_an_entry_that_is_not_there_is_named_before_anything_is_asked(
     data_root: Path, tmp_path: Path
 ) -> None:
     plan = Plan(
@@ -160,7 +159,7 @@ def test_an_entry_that_is_not_there_is_named_before_anything_is_asked(
         no_reference=True,
     )
     with pytest.raises(ReferenceFileError, match="Did you mean 'TestGPTOSS::test_dflash'"):
-        asyncio.run(evaluate(plan, tmp_path / "out", environ={}))
+        await evaluate(plan, tmp_path / "out", environ={})
 
 
 def test_it_changes_nothing_that_is_asked() -> None:

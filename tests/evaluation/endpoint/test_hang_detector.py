@@ -21,7 +21,6 @@ from serve_eval.evidence.engine_counters import Companions, begin, end, remarks
 from serve_eval.report.run.details import describe_engines
 from serve_eval.schema import (
     Endpoint,
-    EngineReport,
     Failure,
     Limits,
     Report,
@@ -213,26 +212,23 @@ def test_requests_that_are_lost_by_a_server_that_answers_others_are_asked_again(
     assert told[-1] == "all answered: the endpoint is slow but does not hang"
 
 
-def test_silence_counts_only_while_something_is_awaited() -> None:
-    async def main() -> None:
-        limits = Limits(stall_timeout_s=LONG_S)
-        async with (
-            ScriptedServer(AT_ONCE).serve() as url,
-            Client(Endpoint(base_url=url), limits) as client,
-        ):
-            told = []
-            watch = asyncio.create_task(
-                HangDetector(
-                    client, ProbedServer("x", lambda: client, question()), notify=told.append
-                ).watch()
-            )
-            for _ in range(2):
-                assert isinstance(await client.send(LONG), Response)
-                await asyncio.sleep(1.2 * LONG_S)
-            assert not told
-            watch.cancel()
-
-    asyncio.run(main())
+async def test_silence_counts_only_while_something_is_awaited() -> None:
+    limits = Limits(stall_timeout_s=LONG_S)
+    async with (
+        ScriptedServer(AT_ONCE).serve() as url,
+        Client(Endpoint(base_url=url), limits) as client,
+    ):
+        told = []
+        watch = asyncio.create_task(
+            HangDetector(
+                client, ProbedServer("x", lambda: client, question()), notify=told.append
+            ).watch()
+        )
+        for _ in range(2):
+            assert isinstance(await client.send(LONG), Response)
+            await asyncio.sleep(1.2 * LONG_S)
+        assert not told
+        watch.cancel()
 
 
 def _compare(a: Engine, b: Engine, out: Path) -> list[Report]:
@@ -287,50 +283,42 @@ def test_other_clients_are_still_told(tmp_path: Path) -> None:
     assert "the runs of this command sent at most" in line
 
 
-def test_requests_of_a_companion_that_are_under_way_at_a_reading_are_no_other_clients() -> None:
+async def test_requests_of_a_companion_that_are_under_way_at_a_reading_are_no_other_clients() -> (
+    None
+):
     """The engine counts them after the reading, and they were sent before it."""
     busy = 24
-
-    async def story() -> EngineReport:
-        engine = Engine(pause_s=0.3)
-        async with engine.server.serve() as url:
-            endpoint = Endpoint(base_url=url, model="m", info=ServerInfo(server=VLLM))
-            async with Client(endpoint, Limits()) as client, Client(endpoint, Limits()) as other:
-                companions = Companions()
-                for one in (client, other):
-                    companions.join(one)
-                request = Request(
-                    sample_id="1", prompt="Hi", sampling=SamplingParams(max_tokens=64)
-                )
-                under_way = [asyncio.create_task(other.send(request)) for _ in range(busy)]
-                await asyncio.sleep(0.1)
-                meter = await begin(endpoint, client, 0, companions)
-                assert meter is not None
-                await asyncio.gather(*under_way)
-                return await end(meter, endpoint, client, 0, companions)
-
-    report = asyncio.run(story())
+    engine = Engine(pause_s=0.3)
+    async with engine.server.serve() as url:
+        endpoint = Endpoint(base_url=url, model="m", info=ServerInfo(server=VLLM))
+        async with Client(endpoint, Limits()) as client, Client(endpoint, Limits()) as other:
+            companions = Companions()
+            for one in (client, other):
+                companions.join(one)
+            request = Request(sample_id="1", prompt="Hi", sampling=SamplingParams(max_tokens=64))
+            under_way = [asyncio.create_task(other.send(request)) for _ in range(busy)]
+            await asyncio.sleep(0.1)
+            meter = await begin(endpoint, client, 0, companions)
+            assert meter is not None
+            await asyncio.gather(*under_way)
+            report = await end(meter, endpoint, client, 0, companions)
     [server] = report.servers
     assert server.counts.requests == busy
     assert report.companions >= busy
     assert remarks([report]) == []
 
 
-def test_requests_that_keep_no_record_are_sent_too() -> None:
+async def test_requests_that_keep_no_record_are_sent_too() -> None:
     """Such are those that count the tokens of answers."""
-
-    async def story() -> EngineReport:
-        engine = Engine()
-        async with engine.server.serve() as url:
-            endpoint = Endpoint(base_url=url, model="m", info=ServerInfo(server=VLLM))
-            async with Client(endpoint, Limits()) as client:
-                meter = await begin(endpoint, client, 0, Companions())
-                assert meter is not None
-                body = b'{"model": "m", "prompt": "Hi", "max_tokens": 64}'
-                for _ in range(12):
-                    await client.exchange("POST", "/v1/completions", body)
-                return await end(meter, endpoint, client, 0, Companions())
-
-    report = asyncio.run(story())
+    engine = Engine()
+    async with engine.server.serve() as url:
+        endpoint = Endpoint(base_url=url, model="m", info=ServerInfo(server=VLLM))
+        async with Client(endpoint, Limits()) as client:
+            meter = await begin(endpoint, client, 0, Companions())
+            assert meter is not None
+            body = b'{"model": "m", "prompt": "Hi", "max_tokens": 64}'
+            for _ in range(12):
+                await client.exchange("POST", "/v1/completions", body)
+            report = await end(meter, endpoint, client, 0, Companions())
     assert report.sent == 12
     assert remarks([report]) == []

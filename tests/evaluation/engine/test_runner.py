@@ -378,7 +378,7 @@ def test_refusals_that_come_back_before_the_first_answer_do_not_end_a_run(tmp_pa
 # the engine
 
 
-def test_tasks_follow_each_other_without_an_idle_tail(tmp_path: Path) -> None:
+async def test_tasks_follow_each_other_without_an_idle_tail(tmp_path: Path) -> None:
     """The next task starts while the last answers of one task are still in flight."""
     fifteen = asyncio.Event()
 
@@ -387,33 +387,30 @@ def test_tasks_follow_each_other_without_an_idle_tail(tmp_path: Path) -> None:
             fifteen.set()
         return when(fifteen, A) if request.prompt == "question 9" and request.number <= 15 else A
 
-    async def main() -> list[tuple[str, ...]]:
-        said = []
+    said = []
 
-        class Told:
-            def begin(self, task: str, planned: int, had: int) -> None:
-                said.append(("begin", task))
+    class Told:
+        def begin(self, task: str, planned: int, had: int) -> None:
+            said.append(("begin", task))
 
-            def update(self, task: str, done: int, failed: object, value: float | None) -> None: ...
+        def update(self, task: str, done: int, failed: object, value: float | None) -> None: ...
 
-            def end(self, task: str) -> None:
-                said.append(("end", task))
+        def end(self, task: str) -> None:
+            said.append(("end", task))
 
-        server = ScriptedServer(reply)
-        async with (
-            server.serve() as url,
-            Client(Endpoint(base_url=url), Limits(concurrency=4)) as client,
-        ):
-            with Journal(tmp_path / "a") as a, Journal(tmp_path / "b") as b:
-                lanes = [
-                    Lane(n, ScoreAccumulator(_task(), _samples(10)), j, range(10))
-                    for n, j in (("one", a), ("two", b))
-                ]
-                await ask(LoadSession(client, order_seed=0), lanes, progress=Told())
-                assert [lane.accumulator.scored for lane in lanes] == [10, 10]
-        return said
-
-    assert asyncio.run(main()) == [
+    server = ScriptedServer(reply)
+    async with (
+        server.serve() as url,
+        Client(Endpoint(base_url=url), Limits(concurrency=4)) as client,
+    ):
+        with Journal(tmp_path / "a") as a, Journal(tmp_path / "b") as b:
+            lanes = [
+                Lane(n, ScoreAccumulator(_task(), _samples(10)), j, range(10))
+                for n, j in (("one", a), ("two", b))
+            ]
+            await ask(LoadSession(client, order_seed=0), lanes, progress=Told())
+            assert [lane.accumulator.scored for lane in lanes] == [10, 10]
+    assert said == [
         ("begin", "one"),
         ("begin", "two"),
         ("end", "one"),
@@ -435,7 +432,7 @@ class _After:
         return self.left <= 0
 
 
-def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_at_once(
+async def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_at_once(
     tmp_path: Path,
 ) -> None:
     given_up = asyncio.Event()
@@ -460,24 +457,21 @@ def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_at_onc
         def end(self, task: str) -> None:
             said.append(("end", task))
 
-    async def main() -> tuple[list[Lane], Load]:
-        limits = Limits(concurrency=8, max_attempts=1)
-        async with (
-            ScriptedServer(reply).serve() as url,
-            Client(Endpoint(base_url=url), limits) as client,
-        ):
-            with Journal(tmp_path / "a") as a, Journal(tmp_path / "b") as b:
-                first = Lane(
-                    "one", ScoreAccumulator(_task(), _samples(1000)), a, range(1000), _After(20)
-                )
-                lanes = [first, Lane("two", ScoreAccumulator(_task(), _samples(15)), b, range(15))]
-                session = LoadSession(client, order_seed=0)
-                await asyncio.wait_for(
-                    ask(session, lanes, progress=Told(), watch=CircuitBreaker(answered=0)), 15
-                )
-                return lanes, session.load()
-
-    (one, two), load = asyncio.run(main())
+    limits = Limits(concurrency=8, max_attempts=1)
+    async with (
+        ScriptedServer(reply).serve() as url,
+        Client(Endpoint(base_url=url), limits) as client,
+    ):
+        with Journal(tmp_path / "a") as a, Journal(tmp_path / "b") as b:
+            first = Lane(
+                "one", ScoreAccumulator(_task(), _samples(1000)), a, range(1000), _After(20)
+            )
+            lanes = [first, Lane("two", ScoreAccumulator(_task(), _samples(15)), b, range(15))]
+            session = LoadSession(client, order_seed=0)
+            await asyncio.wait_for(
+                ask(session, lanes, progress=Told(), watch=CircuitBreaker(answered=0)), 15
+            )
+            (one, two), load = lanes, session.load()
     assert one.accumulator.scored == 20
     assert (two.accumulator.scored, two.accumulator.failed) == (15, 0)
     assert load.cancelled == 7
@@ -574,83 +568,70 @@ def test_ten_percent_random_faults_change_nothing(
 
 
 @pytest.mark.parametrize("outage_timeout_s", [0.0, 0.6])
-def test_a_run_at_whose_endpoint_nobody_listens_any_more_ends_and_sends_nothing_meanwhile(
+async def test_a_run_at_whose_endpoint_nobody_listens_any_more_ends_and_sends_nothing_meanwhile(
     tmp_path: Path, outage_timeout_s: float
 ) -> None:
     server = FaultyServer([act.sound])
     limits = Limits(concurrency=64, outage_timeout_s=outage_timeout_s)
-
-    async def main() -> None:
-        async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
-            with Journal(tmp_path / "j") as journal:
-                lane = Lane(
-                    "letters", ScoreAccumulator(_task(), _samples(100_000)), journal, range(100_000)
-                )
-                run = asyncio.create_task(
-                    ask(LoadSession(client, order_seed=0), [lane], watch=CircuitBreaker(answered=0))
-                )
-                await until(lambda: lane.left <= 99_900)
-                server.stop_listening()
-                server.shut_idle_connections()
-                with pytest.raises(EndpointError, match="no server listens at"):
-                    await run
-                assert not client.retries
-
-    asyncio.run(main())
+    async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
+        with Journal(tmp_path / "j") as journal:
+            lane = Lane(
+                "letters", ScoreAccumulator(_task(), _samples(100_000)), journal, range(100_000)
+            )
+            run = asyncio.create_task(
+                ask(LoadSession(client, order_seed=0), [lane], watch=CircuitBreaker(answered=0))
+            )
+            await until(lambda: lane.left <= 99_900)
+            server.stop_listening()
+            server.shut_idle_connections()
+            with pytest.raises(EndpointError, match="no server listens at"):
+                await run
+            assert not client.retries
     records = [record for _, record in scan(tmp_path / "j")]
     assert sum(record.response is not None for record in records) >= 100
     assert not any(record.failure for record in records)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_restart_in_a_run_costs_no_sample_and_no_retry(tmp_path: Path, stream: bool) -> None:
+async def test_a_restart_in_a_run_costs_no_sample_and_no_retry(
+    tmp_path: Path, stream: bool
+) -> None:
     """At 64 in flight, sixteen refused connections in a row failed at once and ended the run."""
     told = []
-
-    async def main() -> Load:
-        async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
-            client.liveness.notify = told.append
-            with Journal(tmp_path / "j") as journal:
-                lane = Lane(
-                    "letters", ScoreAccumulator(_task(), _samples(600)), journal, range(600)
-                )
-                session = LoadSession(client, order_seed=0)
-                run = asyncio.create_task(ask(session, [lane], watch=CircuitBreaker(answered=0)))
-                for left in (500, 250):
-                    await until(lambda left=left: lane.left <= left)
-                    server.stop_listening()
-                    server.shut_idle_connections()
-                    await until(lambda: client.liveness.closed)
-                    await server.listen()
-                    await until(lambda: not client.liveness.closed)
-                await run
-                assert (lane.accumulator.scored, lane.accumulator.failed) == (600, 0)
-                return session.load()
-
     limits = Limits(concurrency=64, max_attempts=1, retry_budget=0, stream=stream)
     server = FaultyServer([act.later(0.02, act.sound_stream if stream else act.sound)])
-    assert asyncio.run(main()).retries == 0
+    async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
+        client.liveness.notify = told.append
+        with Journal(tmp_path / "j") as journal:
+            lane = Lane("letters", ScoreAccumulator(_task(), _samples(600)), journal, range(600))
+            session = LoadSession(client, order_seed=0)
+            run = asyncio.create_task(ask(session, [lane], watch=CircuitBreaker(answered=0)))
+            for left in (500, 250):
+                await until(lambda left=left: lane.left <= left)
+                server.stop_listening()
+                server.shut_idle_connections()
+                await until(lambda: client.liveness.closed)
+                await server.listen()
+                await until(lambda: not client.liveness.closed)
+            await run
+            assert (lane.accumulator.scored, lane.accumulator.failed) == (600, 0)
+            assert session.load().retries == 0
     assert [line.partition(" listens")[0] for line in told] == ["no server", "a server"] * 2
 
 
-def test_who_gives_up_waiting_for_a_server_is_heard_at_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        server = FaultyServer([act.sound], listening=False)
-        async with server, Client(Endpoint(base_url=server.base_url), Limits()) as client:
-            with Journal(tmp_path / "j") as journal:
-                lane = Lane(
-                    "letters", ScoreAccumulator(_task(), _samples(200)), journal, range(200)
-                )
-                run = asyncio.create_task(
-                    ask(LoadSession(client, order_seed=0), [lane], watch=CircuitBreaker(answered=0))
-                )
-                await until(lambda: client.liveness.closed)
-                run.cancel()  # as SIGINT does
-                with pytest.raises(asyncio.CancelledError):
-                    await run
-                assert (lane.left, journal.empty) == (200, True)
-
-    asyncio.run(main())
+async def test_who_gives_up_waiting_for_a_server_is_heard_at_once(tmp_path: Path) -> None:
+    server = FaultyServer([act.sound], listening=False)
+    async with server, Client(Endpoint(base_url=server.base_url), Limits()) as client:
+        with Journal(tmp_path / "j") as journal:
+            lane = Lane("letters", ScoreAccumulator(_task(), _samples(200)), journal, range(200))
+            run = asyncio.create_task(
+                ask(LoadSession(client, order_seed=0), [lane], watch=CircuitBreaker(answered=0))
+            )
+            await until(lambda: client.liveness.closed)
+            run.cancel()  # as SIGINT does
+            with pytest.raises(asyncio.CancelledError):
+                await run
+            assert (lane.left, journal.empty) == (200, True)
 
 
 def test_the_retry_budget_bounds_the_retries_of_a_run(

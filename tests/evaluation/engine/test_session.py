@@ -63,7 +63,9 @@ def test_a_load_is_rounded_to_milliseconds() -> None:
     assert (load.max_in_flight, load.retries, load.retry_budget, load.cancelled) == (3, 2, 100, 1)
 
 
-def test_the_lag_is_the_most_by_which_a_timer_was_late(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_lag_is_the_most_by_which_a_timer_was_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     session, now, late = made(), [50.0], iter((0.25, 0.75, 0.5))
     monkeypatch.setattr(
         upkeep.asyncio, "get_running_loop", lambda: SimpleNamespace(time=lambda: now[0])
@@ -76,11 +78,11 @@ def test_the_lag_is_the_most_by_which_a_timer_was_late(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(upkeep.asyncio, "sleep", sleep)
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(upkeep.measure_lag(session))
+        await upkeep.measure_lag(session)
     assert session.lag_s == pytest.approx(0.75)
 
 
-def test_a_task_ends_before_the_next_one_begins(
+async def test_a_task_ends_before_the_next_one_begins(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     async def send(client: Any, task: Any, sample: Any, *, alone: bool) -> Response:
@@ -94,7 +96,7 @@ def test_a_task_ends_before_the_next_one_begins(
             Lane(name, ScoreAccumulator(_task(), _samples(2)), journal, range(2))
             for name, journal in (("one", first), ("two", second))
         ]
-        asyncio.run(runner.ask(made(concurrency=1), lanes, progress=told))
+        await runner.ask(made(concurrency=1), lanes, progress=told)
     expected = [[f"{n} begins: 2", f"{n} 0", f"{n} 2", f"{n} ends"] for n in ("one", "two")]
     assert told.events == [*expected[0], *expected[1]]
 
@@ -120,7 +122,7 @@ class Decides:
         return True
 
 
-def test_a_decided_task_gives_up_what_is_in_flight_and_starts_nobody_for_what_is_not(
+async def test_a_decided_task_gives_up_what_is_in_flight_and_starts_nobody_for_what_is_not(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     session, asked, given_up = made(Counting, concurrency=4), [], []
@@ -147,7 +149,7 @@ def test_a_decided_task_gives_up_what_is_in_flight_and_starts_nobody_for_what_is
             ),
             Lane("two", ScoreAccumulator(_task(), last), second, range(1)),
         ]
-        asyncio.run(asyncio.wait_for(runner.ask(session, lanes), 20))
+        await asyncio.wait_for(runner.ask(session, lanes), 20)
         assert [record.id for record in first.records()] == ["s0"]
         assert [record.id for record in second.records()] == ["s0"]
     assert asked == ["question 0", "question 1", "question 2", "question 3", "last"]
@@ -156,7 +158,7 @@ def test_a_decided_task_gives_up_what_is_in_flight_and_starts_nobody_for_what_is
     assert (session.started, session.finished) == (4, 2)
 
 
-def test_a_connection_out_of_step_is_said_while_others_are_asked(
+async def test_a_connection_out_of_step_is_said_while_others_are_asked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     session, told = made(concurrency=1), []
@@ -171,10 +173,8 @@ def test_a_connection_out_of_step_is_said_while_others_are_asked(
 
     monkeypatch.setattr("serve_eval.evaluation.engine.runner.send.send", send)
     with Journal(tmp_path / "a") as journal:
-        asyncio.run(
-            runner.ask(
-                session, [Lane("one", ScoreAccumulator(_task(), _samples(3)), journal, range(3))]
-            )
+        await runner.ask(
+            session, [Lane("one", ScoreAccumulator(_task(), _samples(3)), journal, range(3))]
         )
     assert told == [
         "warning: a connection returned a response that no request had asked for, which shifted"
@@ -249,7 +249,7 @@ def test_answered_requests_do_not_starve(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert session.starvation.look() is not None
 
 
-def test_each_doubt_withdraws_once() -> None:
+async def test_each_doubt_withdraws_once() -> None:
     class Doubted:
         def __init__(self) -> None:
             self.doubt, self.withdrawn = asyncio.Event(), 0
@@ -259,19 +259,16 @@ def test_each_doubt_withdraws_once() -> None:
             self.withdrawn += 1
             await asyncio.sleep(0)
 
-    async def main() -> list[int]:
-        session, found = Doubted(), []
-        task = asyncio.create_task(upkeep.withdraw(cast("LoadSession", session), []))
-        for _ in range(2):
-            session.doubt.set()
-            for _ in range(20):
-                await asyncio.sleep(0)
-            found.append(session.withdrawn)
-        assert not task.done()
-        task.cancel()
-        return found
-
-    assert asyncio.run(main()) == [1, 2]
+    session, found = Doubted(), []
+    task = asyncio.create_task(upkeep.withdraw(cast("LoadSession", session), []))
+    for _ in range(2):
+        session.doubt.set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        found.append(session.withdrawn)
+    assert not task.done()
+    task.cancel()
+    assert found == [1, 2]
 
 
 class Clock:

@@ -260,7 +260,9 @@ def test_a_record_that_is_no_judgement_is_refused(tmp_path: Path) -> None:
         Judgements(tmp_path / "t.jsonl")
 
 
-def test_a_judge_that_does_not_answer_is_named_before_anything_is_asked(tmp_path: Path) -> None:
+def test_a_judge_that_does_not_answer_is_named_before_anything_is_asked(
+    tmp_path: Path,
+) -> None:
     out = tmp_path / "out"
     plan = _plan([{"base_url": "127.0.0.1:9", "model": "org/judge", "name": "wise"}])
     with pytest.raises(
@@ -379,29 +381,25 @@ def test_a_repeat_that_says_the_same_is_not_judged_again(tmp_path: Path) -> None
     assert len(judge.prompts) == N
 
 
-def test_an_endpoint_may_judge_itself_and_that_is_said(tmp_path: Path) -> None:
+async def test_an_endpoint_may_judge_itself_and_that_is_said(tmp_path: Path) -> None:
     def both(prompt: str, number: int) -> str | int:
         if "<answer-" in prompt:
             return 500 if endpoint.short < 2 else fair(prompt, number)
         return f"Town {prompt.rstrip('?').split()[-1]}"
 
     endpoint = JudgeServer(both, model="my-org/my-model")
-
-    async def main() -> None:
-        async with endpoint.serving() as url:
-            plan = replace(_plan([{}]), launcher=Spec(name="external", options={"base_url": url}))
-            (task,) = (await evaluate(plan, tmp_path / "out", environ={})).tasks
-            assert task.result.failures == {FailureKind.JUDGE_ERROR: N}
-            endpoint.prompts.clear()
-            endpoint.short = 2
-            (task,) = (await evaluate(plan, tmp_path / "out", environ={})).tasks
-            assert task.result.value == 100.0
-            assert len(endpoint.prompts) == N, "its answers were kept"
-            assert any(
-                "the model judges itself (itself)" in warning for warning in task.verdict.warnings
-            )
-
-    asyncio.run(main())
+    async with endpoint.serving() as url:
+        plan = replace(_plan([{}]), launcher=Spec(name="external", options={"base_url": url}))
+        (task,) = (await evaluate(plan, tmp_path / "out", environ={})).tasks
+        assert task.result.failures == {FailureKind.JUDGE_ERROR: N}
+        endpoint.prompts.clear()
+        endpoint.short = 2
+        (task,) = (await evaluate(plan, tmp_path / "out", environ={})).tasks
+        assert task.result.value == 100.0
+        assert len(endpoint.prompts) == N, "its answers were kept"
+        assert any(
+            "the model judges itself (itself)" in warning for warning in task.verdict.warnings
+        )
 
 
 def test_a_task_that_is_judged_cannot_stop_early(tmp_path: Path) -> None:

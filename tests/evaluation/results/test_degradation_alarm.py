@@ -205,7 +205,7 @@ def test_against_a_registered_reference_a_fall_is_told_on_the_way_and_in_the_rep
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_finished_run_is_what_a_comparison_looks_at_the_other_side_against(
+async def test_a_finished_run_is_what_a_comparison_looks_at_the_other_side_against(
     plan: Plan, hard: SimulatorConfig, tmp_path: Path, finished: bool
 ) -> None:
     """Two sides that run at the same time are judged by their own scores.
@@ -220,19 +220,13 @@ def test_a_finished_run_is_what_a_comparison_looks_at_the_other_side_against(
     server, first = ScriptedServer(reply, paths=["/v1/completions"]), tmp_path / "a"
     if finished:
         _run(plan, replace(hard, run=2), lambda number, known: (False, 0.0), first)
-
-    async def go() -> None:
-        async with server.serve() as url, serve(create_app(replace(hard, run=2))) as sound:
-            at = {
-                name: replace(plan, launcher=external(u)) for name, u in (("a", sound), ("b", url))
-            }
-            a = CompareSide(plan=at["a"], folder=first if finished else None)
-            rules = CompareRules(rule=Spec(name="paired"), again=0)
-            await compare(
-                a, CompareSide(plan=at["b"]), rules, tmp_path / "out", environ={}, show_flips=0
-            )
-
-    asyncio.run(go())
+    async with server.serve() as url, serve(create_app(replace(hard, run=2))) as sound:
+        at = {name: replace(plan, launcher=external(u)) for name, u in (("a", sound), ("b", url))}
+        a = CompareSide(plan=at["a"], folder=first if finished else None)
+        rules = CompareRules(rule=Spec(name="paired"), again=0)
+        await compare(
+            a, CompareSide(plan=at["b"]), rules, tmp_path / "out", environ={}, show_flips=0
+        )
     [one] = [
         one
         for one in read_report(tmp_path / "out" / "b").tasks[0].degradations
@@ -285,7 +279,7 @@ def _answer(tally: ScoreAccumulator, i: int, right: bool) -> None:
     )
 
 
-def test_each_sample_is_taken_once_and_looks_are_rarer_where_there_are_thousands(
+async def test_each_sample_is_taken_once_and_looks_are_rarer_where_there_are_thousands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ask_tasks, "LATER", 400)
@@ -300,13 +294,9 @@ def test_each_sample_is_taken_once_and_looks_are_rarer_where_there_are_thousands
     monkeypatch.setattr(ask_tasks, "Lookout", Counted)
     tally = _tally(n)
     looking = DegradationAlarm(tally, range(n), [].append)
-
-    async def run() -> None:
-        for i in range(n):
-            _answer(tally, i, i % 10 != 0)
-            await looking.look()
-
-    asyncio.run(run())
+    for i in range(n):
+        _answer(tally, i, i % 10 != 0)
+        await looking.look()
     assert taken == list(range(ends[-1]))
     assert ends[0] == 50
     growths = [(later - end) / end for end, later in pairwise(ends)]
@@ -318,7 +308,7 @@ def test_each_sample_is_taken_once_and_looks_are_rarer_where_there_are_thousands
     )
 
 
-def test_the_loop_goes_on_while_a_look_lasts() -> None:
+async def test_the_loop_goes_on_while_a_look_lasts() -> None:
     came = threading.Event()
 
     class Slow(ScoreAccumulator):
@@ -330,14 +320,10 @@ def test_the_loop_goes_on_while_a_look_lasts() -> None:
     tally = Slow(task, [Sample(id=str(i), prompt="?", target="1") for i in range(60)])
     for i in range(60):
         _answer(tally, i, True)
-
-    async def run() -> None:
-        look = asyncio.create_task(DegradationAlarm(tally, range(60), [].append).look())
-        await asyncio.sleep(0)
-        came.set()
-        await look
-
-    asyncio.run(run())
+    look = asyncio.create_task(DegradationAlarm(tally, range(60), [].append).look())
+    await asyncio.sleep(0)
+    came.set()
+    await look
 
 
 @pytest.mark.parametrize("meanwhile", [False, True])
@@ -386,7 +372,7 @@ def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(
     assert "degrading from request 201 on" in line
 
 
-def test_what_an_earlier_session_had_comes_first() -> None:
+async def test_what_an_earlier_session_had_comes_first() -> None:
     task = build_task(Spec(name="gsm8k"))
     tally, lines = (
         ScoreAccumulator(task, [Sample(id=str(i), prompt="?", target="1") for i in range(120)]),
@@ -396,7 +382,7 @@ def test_what_an_earlier_session_had_comes_first() -> None:
         attempt = Attempt(start_s=i, end_s=i + 1, failure=None, status=200, request_id="r")
         text = "#### 1" if i < 60 else "#### 2"
         tally.add(i, Response(text=text, finish_reason="stop", attempts=(attempt,)))
-    asyncio.run(DegradationAlarm(tally, range(120), lines.append).look())
+    await DegradationAlarm(tally, range(120), lines.append).look()
     assert ["from request 61 on" in line for line in lines] == [True]
 
 

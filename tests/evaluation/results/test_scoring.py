@@ -530,25 +530,22 @@ def test_a_failure_mode_that_cannot_be_told_costs_no_score() -> None:
     assert accumulator.result().value == 50.0
 
 
-def test_a_score_that_comes_late_is_waited_for_unless_the_answer_was_withdrawn() -> None:
+async def test_a_score_that_comes_late_is_waited_for_unless_the_answer_was_withdrawn() -> None:
     futures = []
 
     def apart(sample: Sample, response: Response) -> Future[Grade | Unfinished]:
         futures.append(Future())
         return futures[-1]
 
-    async def story() -> None:
-        accumulator = ScoreAccumulator(_task(), _samples(2), apart=apart)
-        waiting = [asyncio.create_task(accumulator.take_result(i, _said("1"))) for i in range(2)]
-        await asyncio.sleep(0)
-        assert (accumulator.scored, accumulator.score(0)) == (0, None)
-        del accumulator._being_scored[1]
-        for future in futures:
-            future.set_result((Score(value=0.25, outcome=Outcome.PARTIAL), None))
-        await asyncio.gather(*waiting)
-        assert (accumulator.scored, accumulator.score(0), accumulator.score(1)) == (1, 0.25, None)
-
-    asyncio.run(story())
+    accumulator = ScoreAccumulator(_task(), _samples(2), apart=apart)
+    waiting = [asyncio.create_task(accumulator.take_result(i, _said("1"))) for i in range(2)]
+    await asyncio.sleep(0)
+    assert (accumulator.scored, accumulator.score(0)) == (0, None)
+    del accumulator._being_scored[1]
+    for future in futures:
+        future.set_result((Score(value=0.25, outcome=Outcome.PARTIAL), None))
+    await asyncio.gather(*waiting)
+    assert (accumulator.scored, accumulator.score(0), accumulator.score(1)) == (1, 0.25, None)
 
 
 def _ask(*_: object) -> Any:

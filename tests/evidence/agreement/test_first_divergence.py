@@ -53,7 +53,7 @@ from serve_eval.schema import (
 from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
-from serve_eval.workflows.compare.divergence import Divergence, first_divergence, look_at_all
+from serve_eval.workflows.compare.divergence import first_divergence, look_at_all
 from tests.scripted_server import ScriptedServer, TokenLogprob, fail, logprobs
 
 
@@ -308,27 +308,21 @@ def _look(a: ScriptedServer, b: ScriptedServer, samples: list[Sample]) -> list[s
     return asyncio.run(both())
 
 
-def test_tokens_that_spell_a_key_together_are_masked() -> None:
+async def test_tokens_that_spell_a_key_together_are_masked() -> None:
     key = "sk-live-Q7pRz2VwX9mT4kLd"
     said = [Token(key[start : start + 4], -0.1, {}) for start in range(0, len(key), 4)]
-
-    async def main() -> Divergence:
-        async with (
-            _endpoint([YES, *said]).serve() as at_a,
-            _endpoint([NO, *said]).serve() as at_b,
-            Client(Endpoint(base_url=at_a, model="m"), Limits(), api_key=key) as one,
-            Client(Endpoint(base_url=at_b, model="m"), Limits(), api_key=key) as other,
-        ):
-            told = await ask_tokens(
-                Request(sample_id="1", prompt="p", sampling=SamplingParams(max_tokens=8)), one
-            )
-            assert [token.text for token in told.tokens] == ["yes", "***", *[""] * 5]
-            [found] = await look_at_all(
-                _task(), [Sample(id="1", prompt="p", target="1")], one, other
-            )
-            return found
-
-    assert asyncio.run(main()).tokens == ("yes", "no")
+    async with (
+        _endpoint([YES, *said]).serve() as at_a,
+        _endpoint([NO, *said]).serve() as at_b,
+        Client(Endpoint(base_url=at_a, model="m"), Limits(), api_key=key) as one,
+        Client(Endpoint(base_url=at_b, model="m"), Limits(), api_key=key) as other,
+    ):
+        told = await ask_tokens(
+            Request(sample_id="1", prompt="p", sampling=SamplingParams(max_tokens=8)), one
+        )
+        assert [token.text for token in told.tokens] == ["yes", "***", *[""] * 5]
+        [found] = await look_at_all(_task(), [Sample(id="1", prompt="p", target="1")], one, other)
+        assert found.tokens == ("yes", "no")
 
 
 @pytest.mark.parametrize("chat", [False, True])

@@ -263,25 +263,21 @@ def test_a_run_that_goes_on_adds_what_it_asks(plan: Plan, answers: Path, tmp_pat
     assert len(after) > len(before) > 0
 
 
-def test_both_sides_of_a_comparison_and_the_second_answers_share_what_one_door_tells(
+async def test_both_sides_of_a_comparison_and_the_second_answers_share_what_one_door_tells(
     plan: Plan, answers: Path, tmp_path: Path
 ) -> None:
     # Response times this far apart keep their order on a loaded machine: requests one after the
     # other would otherwise look alike when shifted by one.
     slow = {"generation_1": {"latency_s": 0.04}}
     bad = {"generation_1": {"latency_s": 0.04, "corrupt_after": 0}}
-
-    async def story() -> Any:
-        async with (
-            deployed(1, 2, answers=answers, faults=slow) as a,
-            deployed(1, 2, answers=answers, faults=bad) as b,
-        ):
-            small = replace(plan, limit=100, limits=Limits(concurrency=1))
-            sides = CompareSide(plan=at(small, a)), CompareSide(plan=at(small, b))
-            rules = CompareRules(rule=Spec(name="paired"), again=20)
-            return await compare(*sides, rules, tmp_path, environ={}, show_flips=0), b
-
-    comparison, b = asyncio.run(story())
+    async with (
+        deployed(1, 2, answers=answers, faults=slow) as a,
+        deployed(1, 2, answers=answers, faults=bad) as b,
+    ):
+        small = replace(plan, limit=100, limits=Limits(concurrency=1))
+        sides = CompareSide(plan=at(small, a)), CompareSide(plan=at(small, b))
+        rules = CompareRules(rule=Spec(name="paired"), again=20)
+        comparison = await compare(*sides, rules, tmp_path, environ={}, show_flips=0)
     of_a, of_b = comparison.tasks[0].attributions
     assert not any(row.accused for row in of_a.rows)
     assert [row.worker for row in of_b.rows if row.accused] == [b.host("generation_1")]
@@ -309,50 +305,40 @@ def test_both_sides_of_a_comparison_and_the_second_answers_share_what_one_door_t
         {"detail": "Not Found"},
     ],
 )
-def test_odd_records_never_cost_a_run(plan: Plan, tmp_path: Path, records: Any) -> None:
-    async def story() -> Report:
-        bodies = {
-            "/cluster_info": {"is_ready": True},
-            "/perf_metrics": records,
-            "/v1/completions": {"choices": [{"text": " #### 7", "finish_reason": "stop"}]},
-        }
+async def test_odd_records_never_cost_a_run(plan: Plan, tmp_path: Path, records: Any) -> None:
+    bodies = {
+        "/cluster_info": {"is_ready": True},
+        "/perf_metrics": records,
+        "/v1/completions": {"choices": [{"text": " #### 7", "finish_reason": "stop"}]},
+    }
 
-        server = ScriptedServer(
-            lambda request: json_reply(bodies.get(request.path)), paths=EVERY_PATH
-        )
-        async with server.serve() as url:
-            return await evaluate(
-                at(replace(plan, limit=5), Deployed(url, {})), tmp_path, environ={}
-            )
-
-    report = asyncio.run(story())
+    server = ScriptedServer(lambda request: json_reply(bodies.get(request.path)), paths=EVERY_PATH)
+    async with server.serve() as url:
+        report = await evaluate(at(replace(plan, limit=5), Deployed(url, {})), tmp_path, environ={})
     assert report.tasks[0].result.scored == 5
     assert read_traces(tmp_path) in (None, {})
 
 
-def test_a_key_that_a_door_tells_back_is_not_written_down() -> None:
-    async def story() -> object:
-        def tells(request: HttpRequest) -> Reply:
-            return json_reply([{"ctx_server": request.headers["Authorization"]}])
+async def test_a_key_that_a_door_tells_back_is_not_written_down() -> None:
+    def tells(request: HttpRequest) -> Reply:
+        return json_reply([{"ctx_server": request.headers["Authorization"]}])
 
-        async with (
-            ScriptedServer(routes={"/perf_metrics": tells}).serve() as url,
-            Client(
-                Endpoint(base_url=url, model="m"), Limits(), api_key="sk-of-the-front-door"
-            ) as client,
-        ):
-            return await trace._get(client, "/perf_metrics")
-
-    assert asyncio.run(story()) == [{"ctx_server": "Bearer ***"}]
+    async with (
+        ScriptedServer(routes={"/perf_metrics": tells}).serve() as url,
+        Client(
+            Endpoint(base_url=url, model="m"), Limits(), api_key="sk-of-the-front-door"
+        ) as client,
+    ):
+        assert await trace._get(client, "/perf_metrics") == [{"ctx_server": "Bearer ***"}]
 
 
-def test_nothing_is_said_of_likelihoods_whose_choices_are_requests_each(
+async def test_nothing_is_said_of_likelihoods_whose_choices_are_requests_each(
     plan: Plan, tmp_path: Path
 ) -> None:
     """The report must not suggest `serve-eval check workers`, which does not ask such tasks."""
     task = Spec(name="mmlu", options={"scoring": "loglikelihood", "num_samples": 57})
     asked = replace(plan, launcher=Spec(name="simulated", options={}), tasks=(task,), limit=5)
-    asyncio.run(evaluate(asked, tmp_path, environ={}))
+    await evaluate(asked, tmp_path, environ={})
     (tmp_path / "served.jsonl").write_bytes(b"")
     assert judge_again(asked, tmp_path).tasks[0].attribution is None
 

@@ -349,18 +349,18 @@ async def _chats(folder: Path, *variables: dict[str, object]) -> list[tuple[int,
         ("{{ raise_exception('no system prompt') }}", "no system prompt"),
     ],
 )
-def test_a_template_that_never_ends_or_fails_is_a_400(
+async def test_a_template_that_never_ends_or_fails_is_a_400(
     template: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chat_template, "RENDERING_S", 1.0 if template == ENDLESS else 20.0)
-    [(status, text)] = asyncio.run(_chats(_with(tmp_path, template), {}))
+    [(status, text)] = await _chats(_with(tmp_path, template), {})
     assert (status, said in json.loads(text)["message"]) == (400, True), text
     assert str(tmp_path) not in text
 
 
-def test_variables_of_one_chat_are_not_those_of_the_next(tmp_path: Path) -> None:
+async def test_variables_of_one_chat_are_not_those_of_the_next(tmp_path: Path) -> None:
     folder = _with(tmp_path, "{{ raise_exception('it is ' ~ x) if x is defined else 'fine' }}")
-    answers = asyncio.run(_chats(folder, {"x": 1}, {}, {"x": 2}, {"messages": []}))
+    answers = await _chats(folder, {"x": 1}, {}, {"x": 2}, {"messages": []})
     assert [status for status, _ in answers] == [400, 200, 400, 400]
     assert ["it is 1" in answers[0][1], "it is 2" in answers[2][1]] == [True, True]
 

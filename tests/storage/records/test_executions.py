@@ -89,11 +89,11 @@ def _programs(lines: list[str]) -> list[str]:
     return [record["program"] for record in map(json.loads, lines) if "program" in record]
 
 
-def test_without_permission_nothing_is_asked(plan: Plan, tmp_path: Path) -> None:
+async def test_without_permission_nothing_is_asked(plan: Plan, tmp_path: Path) -> None:
     with pytest.raises(
         SandboxError, match=r"humaneval: runs code that the model writes"
     ) as refused:
-        asyncio.run(evaluate(replace(plan, allow_code_execution=False), tmp_path / "out"))
+        await evaluate(replace(plan, allow_code_execution=False), tmp_path / "out")
     assert "--allow-code-execution" in refused.value.hint
     assert (tmp_path / "out/samples/humaneval.jsonl").read_bytes() == b""
     assert not (tmp_path / "out" / FILE).exists()
@@ -133,7 +133,7 @@ def test_answers_are_run_and_the_report_says_where(finished: tuple[Path, Report]
     }
 
 
-def test_a_finished_run_is_judged_registered_and_taken_up_again_without_running_anything(
+async def test_a_finished_run_is_judged_registered_and_taken_up_again_without_running_anything(
     finished: tuple[Path, Report], plan: Plan, tmp_path: Path
 ) -> None:
     out, report = finished
@@ -143,7 +143,7 @@ def test_a_finished_run_is_judged_registered_and_taken_up_again_without_running_
         report.tasks[0].result,
         report.tasks[0].isolations,
     )
-    assert asyncio.run(evaluate(quiet, out)).tasks[0].result == report.tasks[0].result
+    assert (await evaluate(quiet, out)).tasks[0].result == report.tasks[0].result
     (registered,) = register([out], tmp_path / "references")
     assert registered.value == report.tasks[0].result.value
     assert _lines(out) == lines
@@ -185,12 +185,12 @@ def test_other_programs_of_the_same_answers_are_run_with_permission(
     assert len(_programs(_lines(tmp_path / "new"))) == 2 * N
 
 
-def test_repeats_of_one_answer_run_once_and_give_pass_at_k(
+async def test_repeats_of_one_answer_run_once_and_give_pass_at_k(
     plan: Plan, tmp_path: Path, sandboxed: None
 ) -> None:
     options = {"accuracy": 0.5, "flip_rate": 0.3, "varied": True}
     thrice = replace(plan, launcher=Spec(name="simulated", options=options), repeats=3)
-    result = asyncio.run(evaluate(thrice, tmp_path / "out")).tasks[0].result
+    result = (await evaluate(thrice, tmp_path / "out")).tasks[0].result
     assert (result.planned, result.scored) == (3 * N, 3 * N)
     assert len(_programs(_lines(tmp_path / "out"))) < 3 * N
     assert result.stability.pass_at["1"] == pytest.approx(result.value)
@@ -217,23 +217,19 @@ class _Double:
 ISOLATION = Isolation(name="double", network=False, writable=(), uid=1, python="3.11.0", limits={})
 
 
-def test_what_was_run_before_a_stop_is_kept(tmp_path: Path) -> None:
+async def test_what_was_run_before_a_stop_is_kept(tmp_path: Path) -> None:
     path, programs = (
         tmp_path / "executions/t.jsonl",
         {str(i): Program(code=str(i)) for i in range(5)},
     )
-
-    async def stopped() -> None:
-        double = _Double(waits=3)
-        running = asyncio.create_task(
-            Executions(path, keep=True).run("t", programs, _sandbox(double), ISOLATION, None)
-        )
-        await double.waiting.wait()
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-
-    asyncio.run(stopped())
+    double = _Double(waits=3)
+    running = asyncio.create_task(
+        Executions(path, keep=True).run("t", programs, _sandbox(double), ISOLATION, None)
+    )
+    await double.waiting.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
     assert len(path.read_text().splitlines()) == 3
     known = Executions(path, keep=False)
     assert known.isolations == [ISOLATION]
@@ -269,14 +265,16 @@ def test_permission_is_part_of_a_plan_file_and_of_no_run_folder(plan: Plan, tmp_
         assert [run.plan.allow_code_execution for run in resumed.runs] == [allowed, allowed]
 
 
-def test_a_data_set_that_moved_is_not_run_again_and_one_that_changed_is(tmp_path: Path) -> None:
+async def test_a_data_set_that_moved_is_not_run_again_and_one_that_changed_is(
+    tmp_path: Path,
+) -> None:
     def program(path: str, sha256: str) -> Program:
         piece = GivenPiece(path=path, start=len(path), size=1, sha256=sha256)
         return Program(code="1", given=piece)
 
     known = Executions(tmp_path / "executions/t.jsonl", keep=True)
     first = program("/old", "a")
-    asyncio.run(known.run("t", {_key(first): first}, _sandbox(_Double()), ISOLATION, None))
+    await known.run("t", {_key(first): first}, _sandbox(_Double()), ISOLATION, None)
     assert known.result(program("/moved", "a")).ended is ExitReason.PASSED
     with pytest.raises(SandboxError, match="has not been run yet"):
         known.result(program("/old", "b"))
