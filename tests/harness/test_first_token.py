@@ -216,7 +216,7 @@ def test_a_tokenizer_tells_it_unless_the_endpoint_puts_or_knows_no_such_token(
         assert json.loads(task.fingerprint["prefix"]) == prefix
 
 
-async def test_a_run_that_began_without_goes_on_without(
+def test_a_run_that_began_without_goes_on_without(
     folder: Path, answers: Path, tmp_path: Path
 ) -> None:
     """An older version saved a plan without the token, for example."""
@@ -230,14 +230,14 @@ async def test_a_run_that_began_without_goes_on_without(
         url,
         _,
     ):
-        moved = await evaluate(
-            _plan(url, folder, "made_texts"), tmp_path / "out", environ={}, moved=True
+        moved = asyncio.run(
+            evaluate(_plan(url, folder, "made_texts"), tmp_path / "out", environ={}, moved=True)
         )
     assert json.loads(moved.tasks[0].fingerprint["prefix"]) == ""
     assert moved.tasks[0].result.value == pytest.approx(_perplexity(-0.5, less=3))
 
 
-async def test_an_endpoint_is_asked_once_for_all_tasks_that_send_the_same(
+def test_an_endpoint_is_asked_once_for_all_tasks_that_send_the_same(
     folder: Path, answers: Path, tmp_path: Path
 ) -> None:
     """BLiMP has 67 tasks, and an endpoint may be slow to report nothing."""
@@ -252,8 +252,8 @@ async def test_an_endpoint_is_asked_once_for_all_tasks_that_send_the_same(
             Spec(name="lm_eval:made_prior"),
             Spec(name="lm_eval:made_bare", options={"extra_body": {"top_k": 1}}),
         )
-        report = await evaluate(
-            replace(plan, tasks=(*plan.tasks, *others)), tmp_path / "all", environ={}
+        report = asyncio.run(
+            evaluate(replace(plan, tasks=(*plan.tasks, *others)), tmp_path / "all", environ={})
         )
         assert [json.loads(task.fingerprint["prefix"]) for task in report.tasks] == ["<s>"] * 3
         assert (alone, stats.requests[prompt_sha256(f"<s>{TEXT}")]) == (1, 3)

@@ -215,7 +215,7 @@ def test_turns_are_sent_as_turns(answers: Path) -> None:
             model.loglikelihood([_asked(text, "A")])
 
 
-async def test_lm_evals_command_line_and_our_engine_say_the_same_of_every_document(
+def test_lm_evals_command_line_and_our_engine_say_the_same_of_every_document(
     folder: Path, known: Path, tmp_path: Path
 ) -> None:
     """Compare the samples and the results, which are in the same files.
@@ -223,10 +223,12 @@ async def test_lm_evals_command_line_and_our_engine_say_the_same_of_every_docume
     lm-eval's own tools read ours.
     """
     with served(answers=known, prompt_logprobs="echo", model="m") as (url, _):
-        report = await evaluate(
-            _plan(folder, Spec(name="external", options={"base_url": url})),
-            tmp_path / "out",
-            environ={},
+        report = asyncio.run(
+            evaluate(
+                _plan(folder, Spec(name="external", options={"base_url": url})),
+                tmp_path / "out",
+                environ={},
+            )
         )
         command = [sys.executable, "-m", "serve_eval.lm_eval_model", "run", "--model", "serve-eval"]
         command += [
@@ -288,9 +290,7 @@ def test_what_the_user_can_act_on_is_said_in_a_line(folder: Path) -> None:
     assert "Traceback" not in told.stderr
 
 
-async def test_lm_evals_own_tools_read_a_run_of_a_task_of_ours(
-    data_root: Path, tmp_path: Path
-) -> None:
+def test_lm_evals_own_tools_read_a_run_of_a_task_of_ours(data_root: Path, tmp_path: Path) -> None:
     import datasets
     from lm_eval import utils
 
@@ -307,7 +307,7 @@ async def test_lm_evals_own_tools_read_a_run_of_a_task_of_ours(
         no_reference=True,
         limits=Limits(),
     )
-    await evaluate(plan, tmp_path / "out", environ={})
+    asyncio.run(evaluate(plan, tmp_path / "out", environ={}))
     files = [str(file) for file in export(tmp_path / "out").files]
     assert Path(files[0]).parent.name == utils.sanitize_model_name("my-org/m")
     assert utils.get_results_filenames(files) == files[:1]

@@ -347,7 +347,7 @@ def test_a_task_that_sets_an_alarm_works_in_every_command(tmp_path: Path) -> Non
     assert 100.0 * sum(values) / 8 == result["value"]
 
 
-async def test_a_run_that_prepares_in_a_thread_still_tells_of_a_package_that_is_missing(
+def test_a_run_that_prepares_in_a_thread_still_tells_of_a_package_that_is_missing(
     tmp_path: Path,
 ) -> None:
     folder = write(tmp_path / "tasks")
@@ -356,7 +356,7 @@ async def test_a_run_that_prepares_in_a_thread_still_tells_of_a_package_that_is_
     task = Spec(name="lm_eval:made_alarm")
     plan = Plan(model="m", launcher=Spec(name="simulated"), tasks=(task,), no_reference=True)
     before = signal.getsignal(signal.SIGALRM)
-    [p] = await asyncio.to_thread(prepare, plan)
+    [p] = asyncio.run(asyncio.to_thread(prepare, plan))
     assert len(p.dataset.samples) == 8
     assert signal.getsignal(signal.SIGALRM) is before
     (folder / "lm_eval/alarm.py").write_text(

@@ -86,7 +86,7 @@ def start(context: LaunchContext, story: Callable[[Endpoint], Any], **options: A
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-async def test_servers_find_each_other_by_etcd(
+def test_servers_find_each_other_by_etcd(
     host: str, etcd: str, context: LaunchContext, standin: Callable[..., None]
 ) -> None:
     """Hosts other than loopback are included, where main refuses HTTP."""
@@ -113,7 +113,7 @@ async def test_servers_find_each_other_by_etcd(
     assert {key.split("/")[2] for key in keys}.isdisjoint(key.split("/")[2] for key in more), (
         "each launch has a name"
     )
-    assert not await Etcd(etcd).below("/trtllm-disagg/")
+    assert not asyncio.run(Etcd(etcd).below("/trtllm-disagg/"))
 
 
 def test_an_etcd_that_is_not_there_is_named(

@@ -374,25 +374,29 @@ async def _in_turn(plan: Plan, config: SimulatorConfig, out: Path) -> None:
         await compare(*now, rules, out, environ={}, show_flips=0)
 
 
-async def test_a_finished_side_stays_as_it_is(
+def test_a_finished_side_stays_as_it_is(
     plan: Plan, config: SimulatorConfig, tmp_path: Path
 ) -> None:
     done, out = tmp_path / "done", tmp_path / "out"
     _run(plan, config, done)
     before = {file.name: file.read_bytes() for file in done.iterdir() if file.is_file()}
-    async with serve(create_app(config)) as url:
-        live = CompareSide(
-            plan=replace(plan, launcher=Spec(name="external", options={"base_url": url}))
-        )
-        finished = CompareSide(plan=run_folder.read_plan(done), folder=done)
-        await compare(
-            finished,
-            live,
-            CompareRules(rule=Spec(name="paired"), again=0),
-            out,
-            environ={},
-            show_flips=0,
-        )
+
+    async def other() -> None:
+        async with serve(create_app(config)) as url:
+            live = CompareSide(
+                plan=replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+            )
+            finished = CompareSide(plan=run_folder.read_plan(done), folder=done)
+            await compare(
+                finished,
+                live,
+                CompareRules(rule=Spec(name="paired"), again=0),
+                out,
+                environ={},
+                show_flips=0,
+            )
+
+    asyncio.run(other())
     assert {file.name: file.read_bytes() for file in done.iterdir() if file.is_file()} == before
     assert _seed(out / "b") == _seed(out) != _seed(done)
 

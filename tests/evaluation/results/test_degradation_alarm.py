@@ -205,7 +205,7 @@ def test_against_a_registered_reference_a_fall_is_told_on_the_way_and_in_the_rep
 
 
 @pytest.mark.parametrize("finished", [True, False])
-async def test_a_finished_run_is_what_a_comparison_looks_at_the_other_side_against(
+def test_a_finished_run_is_what_a_comparison_looks_at_the_other_side_against(
     plan: Plan, hard: SimulatorConfig, tmp_path: Path, finished: bool
 ) -> None:
     """Two sides that run at the same time are judged by their own scores.
@@ -220,13 +220,19 @@ async def test_a_finished_run_is_what_a_comparison_looks_at_the_other_side_again
     server, first = ScriptedServer(reply, paths=["/v1/completions"]), tmp_path / "a"
     if finished:
         _run(plan, replace(hard, run=2), lambda number, known: (False, 0.0), first)
-    async with server.serve() as url, serve(create_app(replace(hard, run=2))) as sound:
-        at = {name: replace(plan, launcher=external(u)) for name, u in (("a", sound), ("b", url))}
-        a = CompareSide(plan=at["a"], folder=first if finished else None)
-        rules = CompareRules(rule=Spec(name="paired"), again=0)
-        await compare(
-            a, CompareSide(plan=at["b"]), rules, tmp_path / "out", environ={}, show_flips=0
-        )
+
+    async def go() -> None:
+        async with server.serve() as url, serve(create_app(replace(hard, run=2))) as sound:
+            at = {
+                name: replace(plan, launcher=external(u)) for name, u in (("a", sound), ("b", url))
+            }
+            a = CompareSide(plan=at["a"], folder=first if finished else None)
+            rules = CompareRules(rule=Spec(name="paired"), again=0)
+            await compare(
+                a, CompareSide(plan=at["b"]), rules, tmp_path / "out", environ={}, show_flips=0
+            )
+
+    asyncio.run(go())
     [one] = [
         one
         for one in read_report(tmp_path / "out" / "b").tasks[0].degradations

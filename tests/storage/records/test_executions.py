@@ -133,7 +133,7 @@ def test_answers_are_run_and_the_report_says_where(finished: tuple[Path, Report]
     }
 
 
-async def test_a_finished_run_is_judged_registered_and_taken_up_again_without_running_anything(
+def test_a_finished_run_is_judged_registered_and_taken_up_again_without_running_anything(
     finished: tuple[Path, Report], plan: Plan, tmp_path: Path
 ) -> None:
     out, report = finished
@@ -143,7 +143,7 @@ async def test_a_finished_run_is_judged_registered_and_taken_up_again_without_ru
         report.tasks[0].result,
         report.tasks[0].isolations,
     )
-    assert (await evaluate(quiet, out)).tasks[0].result == report.tasks[0].result
+    assert asyncio.run(evaluate(quiet, out)).tasks[0].result == report.tasks[0].result
     (registered,) = register([out], tmp_path / "references")
     assert registered.value == report.tasks[0].result.value
     assert _lines(out) == lines
