@@ -35,10 +35,10 @@ def in_front(change: Change, url: str) -> Iterator[str]:
     Errors, streams and the server's counters pass through unchanged.
     """
 
-    async def pass_on(request: web.Request) -> web.Response:
+    async def pass_on(request):
         async with httpx.AsyncClient(trust_env=False, timeout=120) as client:
 
-            async def ask(body: dict[str, Any], base: str = "") -> Any:
+            async def ask(body, base=""):
                 reply = await client.post((base or url) + "/completions", json=body)
                 json = reply.headers.get("Content-Type", "").startswith("application/json")
                 if reply.status_code != HTTPStatus.OK or not json:
@@ -50,11 +50,11 @@ def in_front(change: Change, url: str) -> Iterator[str]:
             except _Unchanged as told:
                 return _pass_on(told.reply)
 
-    async def models(request: web.Request) -> web.Response:
+    async def models(request):
         async with httpx.AsyncClient(trust_env=False, timeout=120) as client:
             return _pass_on(await client.get(url + "/models"))
 
-    async def metrics(request: web.Request) -> web.Response:
+    async def metrics(request):
         async with httpx.AsyncClient(trust_env=False, timeout=120) as client:
             return _pass_on(await client.get(url.removesuffix("/v1") + "/metrics"))
 
@@ -85,7 +85,7 @@ def take_from(other: str, when: Callable[[dict[str, Any], int, int], bool]) -> C
     `when` says which, by the body and the numbers of prompt tokens and of those from the cache.
     """
 
-    async def change(ask: Ask, body: dict[str, Any]) -> Any:
+    async def change(ask, body):
         reply = await ask(body)
         usage = reply.get("usage") or {}
         cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
@@ -99,7 +99,7 @@ def take_from(other: str, when: Callable[[dict[str, Any], int, int], bool]) -> C
 def damage_token(place: int) -> Change:
     """Return a change that leaves out the likeliest token at a place, counted from 1."""
 
-    async def change(ask: Ask, body: dict[str, Any]) -> Any:
+    async def change(ask, body):
         most = int(body.get("max_tokens", 16))
         whole = await ask(body)
         if most < place or whole.get("usage", {}).get("completion_tokens", 0) < place:

@@ -48,7 +48,7 @@ def pytest_plugin_registered(plugin: object, manager: pytest.PytestPluginManager
         return
     send = plugin.sendevent  # type: ignore[attr-defined]
 
-    def send_if_shown(name: str, **content: Any) -> None:
+    def send_if_shown(name, **content):
         if name in NEVER_SHOWN or (name == "testreport" and UNSENT in content["data"]):
             return
         send(name, **content)

@@ -234,7 +234,7 @@ def test_libyaml_and_python_read_alike(text: str) -> None:
     The result is the same for what both read, and nothing that Python reads is refused.
     """
 
-    def read(loader: object) -> object:
+    def read(loader):
         before, yaml_parsing._FAST = yaml_parsing._FAST, loader
         try:
             document = _parse(text)

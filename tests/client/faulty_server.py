@@ -286,7 +286,7 @@ async def sound_stream(turn: Turn) -> None:
 def says(text: str | None, finish: str | None) -> Act:
     """Return an act that answers with this content, which may be null, and this finish_reason."""
 
-    async def act(turn: Turn) -> None:
+    async def act(turn):
         body = json.loads(answer(turn.request, finish=finish))
         part = body["choices"][0]
         if "text" in part:
@@ -305,7 +305,7 @@ def replies(body: bytes, status: str = "200 OK", **headers: str) -> Act:
     """
     named = {name.replace("_", "-").title(): value for name, value in headers.items()}
 
-    async def act(turn: Turn) -> None:
+    async def act(turn):
         await turn.write(http(body, status, named))
 
     return act
@@ -314,7 +314,7 @@ def replies(body: bytes, status: str = "200 OK", **headers: str) -> Act:
 def sends(data: bytes) -> Act:
     """Return an act that sends these bytes, valid HTTP or not, and ends the connection."""
 
-    async def act(turn: Turn) -> None:
+    async def act(turn):
         await turn.write(data)
         await turn.finish()
 
@@ -324,7 +324,7 @@ def sends(data: bytes) -> Act:
 def answers_as(content_type: str) -> Act:
     """Return an act that sends the right answer as JSON under another content type."""
 
-    async def act(turn: Turn) -> None:
+    async def act(turn):
         await turn.write(http(answer(turn.request), headers={"Content-Type": content_type}))
 
     return act
@@ -363,7 +363,7 @@ async def informs_first(turn: Turn) -> None:
 def later(seconds: float, then: Act) -> Act:
     """Return an act that waits before another act."""
 
-    async def act(turn: Turn) -> None:
+    async def act(turn):
         await asyncio.sleep(seconds)
         await then(turn)
 
@@ -374,7 +374,7 @@ def in_reverse(count: int) -> Act:
     """Return an act that holds requests until `count` have come, then answers the last first."""
     waiting = []
 
-    async def act(turn: Turn) -> None:
+    async def act(turn):
         waiting.append(mine := asyncio.Event())
         if len(waiting) == count:
             mine.set()
@@ -408,7 +408,7 @@ async def twice_at_once(turn: Turn) -> None:
 def twice_after(delay_s: float) -> Act:
     """Return an act that sends the right answer, and again when the connection is idle."""
 
-    async def act(turn: Turn) -> None:
+    async def act(turn):
         await turn.write(http(answer(turn.request)))
         await asyncio.sleep(delay_s)
         await turn.write(http(answer(turn.request)))
@@ -419,7 +419,7 @@ def twice_after(delay_s: float) -> Act:
 def then_the_beginning_of_another(delay_s: float) -> Act:
     """Return an act that sends the right answer, and later the first bytes of another."""
 
-    async def act(turn: Turn) -> None:
+    async def act(turn):
         await turn.write(http(answer(turn.request)))
         await asyncio.sleep(delay_s)
         await turn.write(b"HTTP/1.1 200 OK\r\nContent-Ty")
@@ -484,7 +484,7 @@ async def endless_stream(turn: Turn) -> None:
 def then_endless(events: Callable[[Received], bytes]) -> Act:
     """Return an act that streams an answer and repeats these events after its end."""
 
-    async def act(turn: Turn) -> None:
+    async def act(turn):
         await turn.write(STREAM_HEAD + chunked(whole_stream(turn.request)))
         while True:
             await turn.write(chunked(events(turn.request) * 100))
@@ -622,7 +622,7 @@ def keeps_open(*sent: bytes) -> Act:
     The connection is never silent and carries no data.
     """
 
-    async def act(turn: Turn) -> None:
+    async def act(turn):
         for piece in sent:
             await turn.write(piece)
         while True:

@@ -7,7 +7,7 @@ import json
 import random
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
@@ -206,7 +206,7 @@ def doubling(how: Doubling, texts: Mapping[str, str] | None = None) -> Iterator[
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
 
-    def run(work: Coroutine[Any, Any, Any]) -> Any:
+    def run(work):
         return asyncio.run_coroutine_threadsafe(work, loop).result(30)
 
     server = DoublingServer(how, texts)

@@ -360,7 +360,7 @@ def _ask(tmp_path: Path, *, stream: bool, right: str, tools: Any, **config: Any)
     line = {"sha256": prompt_sha256(prompt), "right": right, "wrong": "", "probability": 1.0}
     (tmp_path / "answers.jsonl").write_bytes(msgspec.json.encode(line) + b"\n")
 
-    async def main() -> Any:
+    async def main():
         simulator = SimulatorConfig(answers=tmp_path / "answers.jsonl", **config)
         async with (
             serve(simulator) as url,
@@ -395,7 +395,7 @@ def test_a_call_comes_back_is_journalled_and_is_not_empty(tmp_path: Path, stream
         [record] = journal.records()
     assert record.response == response
 
-    def judged(sample: object, response: Response) -> Score:
+    def judged(sample, response):
         assert response.tool_calls == (PARIS,)
         return Score(value=1.0, outcome=Outcome.CORRECT)
 

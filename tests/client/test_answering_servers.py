@@ -40,7 +40,7 @@ from serve_eval.schema import (
     ServerTiming,
 )
 from tests.client import faulty_server as act
-from tests.client.faulty_server import Act, FaultyServer, Turn
+from tests.client.faulty_server import Act, FaultyServer
 from tests.client.kept import kept
 
 BOTH = {CONTEXT_SERVER: "c:1", GENERATION_SERVER: "g:1"}
@@ -91,7 +91,7 @@ def _ask(
 ) -> list[Attempt]:
     """Return the attempts of two requests, the first of which gets the first `acts`."""
 
-    async def story() -> list[Attempt]:
+    async def story():
         requests = [
             Request(sample_id=name, prompt=name, sampling=SamplingParams(max_tokens=5))
             for name in ("one", "two")
@@ -114,7 +114,7 @@ def _sends(*lines: str, status: str = "200 OK", events: bool = False, behind: st
     kind = "text/event-stream" if events else "application/json"
     head = [f"HTTP/1.1 {status}", f"Content-Type: {kind}", "Transfer-Encoding: chunked", *lines]
 
-    async def send(turn: Turn) -> None:
+    async def send(turn):
         body = act.whole_stream(turn.request) if events else act.answer(turn.request)
         await turn.write("\r\n".join([*head, "", ""]).encode("latin-1") + act.chunked(body))
         await turn.write(f"0\r\n{behind}\r\n".encode())
@@ -176,7 +176,7 @@ def test_a_key_in_a_name_is_masked() -> None:
 
 
 def test_names_in_an_informational_head_or_behind_an_answer_do_not_count() -> None:
-    async def hints_first(turn: Turn) -> None:
+    async def hints_first(turn):
         await turn.write(f"HTTP/1.1 103 Early Hints\r\n{CONTEXT_LINE}\r\n\r\n".encode())
         await act.sound(turn)
 
@@ -187,7 +187,7 @@ def test_names_in_an_informational_head_or_behind_an_answer_do_not_count() -> No
 def test_the_answer_to_another_request_names_no_server_of_this_one() -> None:
     first = []
 
-    async def names_the_first(turn: Turn) -> None:
+    async def names_the_first(turn):
         first.append(turn.request.request_id)
         told = {**BOTH, "X-Request-ID": first[0]}
         await turn.write(act.http(act.answer(turn.request), headers=told))
@@ -203,7 +203,7 @@ def test_the_copy_of_an_earlier_answer_names_no_server() -> None:
         b'{"id": "same", "choices": [{"text": "7", "finish_reason": "stop"}]}', headers=BOTH
     )
 
-    async def repeats(turn: Turn) -> None:
+    async def repeats(turn):
         await turn.write(said)
 
     attempts = _ask(repeats)
@@ -214,7 +214,7 @@ def test_the_copy_of_an_earlier_answer_names_no_server() -> None:
 
 
 def test_an_answer_too_many_names_no_server() -> None:
-    async def names(turn: Turn) -> None:
+    async def names(turn):
         said = act.http(act.answer(turn.request), headers=BOTH)
         await turn.write(said * (2 if turn.request.number == 2 else 1))
 
@@ -316,7 +316,7 @@ async def _asked(
     asked = []
     peers = set()
 
-    async def answer(request: web.Request) -> web.StreamResponse:
+    async def answer(request):
         asked.append(request.headers.get(RETURN))
         peers.add(request.transport.get_extra_info("peername"))
         name = f"c-{len(asked)}"

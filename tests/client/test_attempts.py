@@ -29,7 +29,7 @@ from serve_eval.client.wire_format.reply import Reply
 from serve_eval.client.wire_format.response_head import read_pause
 from serve_eval.schema import Endpoint, Failure, Limits, Request, Response, SamplingParams
 from tests.client import faulty_server as act
-from tests.client.faulty_server import Act, FaultyServer, Received, Script, Turn
+from tests.client.faulty_server import FaultyServer, Received, Script
 from tests.client.kept import kept
 from tests.clock import run_counted
 
@@ -128,7 +128,7 @@ async def test_a_wait_is_over_at_its_limits_and_the_limit_of_the_sample_comes_fi
     patience = Patience(sample_s=30.0, stall_s=10.0)
     patience.held = held
 
-    async def wait_for_ever() -> None:
+    async def wait_for_ever():
         wait = patience.begin(clock[0])
         begun.append(wait)
         future = asyncio.get_running_loop().create_future()
@@ -150,12 +150,12 @@ async def test_a_wait_is_over_at_its_limits_and_the_limit_of_the_sample_comes_fi
 def test_starts_are_spaced_evenly_and_no_more_than_allowed(
     per_second: float, starts: int, callers: int
 ) -> None:
-    async def main() -> list[float]:
+    async def main():
         rate, clock = StartRate(per_second), asyncio.get_running_loop().time
         times = []
         numbers = iter(range(starts))
 
-        async def caller() -> None:
+        async def caller():
             for _ in numbers:
                 await rate.wait()
                 times.append(clock())
@@ -168,7 +168,7 @@ def test_starts_are_spaced_evenly_and_no_more_than_allowed(
 
 
 def test_after_a_pause_there_is_no_burst() -> None:
-    async def main() -> float:
+    async def main():
         rate, clock = StartRate(100.0), asyncio.get_running_loop().time
         await rate.wait()
         await asyncio.sleep(0.3)
@@ -187,11 +187,11 @@ def test_who_is_cancelled_leaves_the_turn_to_who_comes_next(given_up_at: float) 
     It happened with 512 requests in flight at 2 starts per second.
     """
 
-    async def main() -> tuple[float, list[float]]:
+    async def main():
         rate, clock = StartRate(2.0), asyncio.get_running_loop().time
         times = []
 
-        async def caller() -> None:
+        async def caller():
             await rate.wait()
             times.append(clock())
 
@@ -212,11 +212,11 @@ def test_who_is_cancelled_leaves_the_turn_to_who_comes_next(given_up_at: float) 
 
 
 def test_a_turn_that_was_given_to_someone_cancelled_in_the_same_moment_is_not_lost() -> None:
-    async def main() -> list[tuple[str, float]]:
+    async def main():
         rate, loop = StartRate(1.0), asyncio.get_running_loop()
         started = []
 
-        async def caller(name: str) -> None:
+        async def caller(name):
             await rate.wait()
             started.append((name, loop.time()))
 
@@ -286,14 +286,14 @@ def test_ten_minutes_of_a_quota_never_exceed_it_in_any_minute_of_a_server(
 ) -> None:
     """The server's minutes begin anywhere, and requests take up to half a second to reach it."""
 
-    async def main() -> list[float]:
+    async def main():
         loop = asyncio.get_running_loop()
         monkeypatch.setattr(time, "monotonic", loop.time)
         shared = [Quota("http://ten-minutes", 30), Quota("http://ten-minutes", 30)]
         times = []
         numbers = iter(range(300))
 
-        async def caller(number: int) -> None:
+        async def caller(number):
             for _ in numbers:
                 await shared[number % 2].wait()
                 times.append(loop.time())
@@ -323,7 +323,7 @@ def _ask(
 ) -> tuple[list[Response | Failure], list[Received]]:
     """Return the results of samples that are asked at the same time, and what was received."""
 
-    async def main() -> tuple[list[Response | Failure], list[Received]]:
+    async def main():
         async with (
             FaultyServer(script) as server,
             kept(Client(Endpoint(base_url=server.base_url), limits)) as client,
@@ -351,7 +351,7 @@ def _quota_server(size: int, window_s: float) -> Script:
     """Return a script that answers `size` requests in a window of its own clock."""
     began, answered = time.monotonic(), {}
 
-    def script(request: Received) -> Act:
+    def script(request):
         since = time.monotonic() - began
         window = int(since / window_s)
         if answered.get(window, 0) == size:
@@ -382,7 +382,7 @@ def test_a_server_that_refuses_everybody_is_not_asked_without_end() -> None:
 
 
 async def test_after_the_last_request_of_a_quota_nobody_starts_until_its_reset() -> None:
-    async def last(turn: Turn) -> None:
+    async def last(turn):
         named = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "400ms"}
         await turn.write(act.http(act.answer(turn.request), headers=named))
 

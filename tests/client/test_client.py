@@ -73,7 +73,7 @@ def _simulate(
     limits: Limits = QUICK,
     **client: Any,
 ) -> tuple[T, Stats]:
-    async def main() -> tuple[T, Stats]:
+    async def main():
         app = create_app(config)
         async with (
             serve(app) as base_url,
@@ -96,7 +96,7 @@ def _ask(
     request: Request | None = None,
     **client: Any,
 ) -> Response | Failure:
-    async def main() -> Response | Failure:
+    async def main():
         async with (
             serve(_answering(handler)) as base_url,
             Client(Endpoint(base_url=base_url), limits, **client) as c,
@@ -142,7 +142,7 @@ def test_an_answer_keeps_what_the_server_calls_it(stream: bool) -> None:
         )
     ]
 
-    async def handler(request: web.Request) -> web.Response:
+    async def handler(request):
         if not stream:
             return web.json_response({**piece, "usage": used, "system_fingerprint": 300 * "f"})
         text = "".join(f"data: {line}\n\n" for line in (*lines, "[DONE]"))
@@ -212,7 +212,7 @@ def test_ids_of_requests_are_uuids_since_a_server_refuses_others(answers: Path) 
 def test_a_refusal_is_never_repeated(status: int) -> None:
     asked = []
 
-    async def refuse(request: web.Request) -> web.Response:
+    async def refuse(request):
         asked.append(request.path)
         return web.json_response({"error": "no"}, status=status)
 
@@ -237,7 +237,7 @@ def test_a_context_overflow_is_a_failure_of_the_sample_with_the_servers_words(
 
 
 def test_a_redirect_is_not_followed_with_the_key() -> None:
-    async def redirect(request: web.Request) -> web.Response:
+    async def redirect(request):
         return web.Response(status=307, headers={"Location": "http://127.0.0.1:9/"})
 
     result = _ask(redirect, api_key=KEY)
@@ -258,7 +258,7 @@ async def test_a_port_where_nobody_listens_is_a_disconnect() -> None:
 
 
 def test_an_answer_that_never_ends_is_cut_off_at_the_limit() -> None:
-    async def endless(request: web.Request) -> web.StreamResponse:
+    async def endless(request):
         response = web.StreamResponse()
         await response.prepare(request)
         for _ in range(1000):
@@ -272,7 +272,7 @@ def test_an_answer_that_never_ends_is_cut_off_at_the_limit() -> None:
 
 
 def test_a_body_that_breaks_off_is_a_disconnect() -> None:
-    async def half(request: web.Request) -> web.StreamResponse:
+    async def half(request):
         response = web.StreamResponse(headers={"Content-Length": "1000"})
         await response.prepare(request)
         await response.write(b'{"choices": [')
@@ -285,7 +285,7 @@ def test_a_body_that_breaks_off_is_a_disconnect() -> None:
 
 
 def test_the_time_limit_of_a_sample_covers_its_attempts_and_pauses() -> None:
-    async def busy(request: web.Request) -> web.Response:
+    async def busy(request):
         return web.Response(status=429, headers={"Retry-After": "60"})
 
     result = _ask(busy, Limits(sample_timeout_s=1.0))
@@ -295,7 +295,7 @@ def test_the_time_limit_of_a_sample_covers_its_attempts_and_pauses() -> None:
 
 
 def test_a_sample_that_is_never_answered_says_so_once() -> None:
-    async def never(request: web.Request) -> web.Response:
+    async def never(request):
         await asyncio.sleep(60)
         return web.Response()
 
@@ -309,7 +309,7 @@ def test_a_sample_that_is_never_answered_says_so_once() -> None:
 
 
 def test_a_key_that_a_server_echoes_is_masked_and_it_is_sent() -> None:
-    async def echo(request: web.Request) -> web.Response:
+    async def echo(request):
         assert request.headers["Authorization"] == f"Bearer {KEY}"
         assert request.headers["X-Other"] == "other-secret"
         text = f"{request.headers['Authorization']} {request.headers['X-Other']}"
@@ -321,7 +321,7 @@ def test_a_key_that_a_server_echoes_is_masked_and_it_is_sent() -> None:
 
 
 def test_a_key_that_a_stream_echoes_in_pieces_is_masked() -> None:
-    async def echo(request: web.Request) -> web.StreamResponse:
+    async def echo(request):
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for piece, finish in ((KEY[:9], None), (KEY[9:], "stop")):
@@ -339,7 +339,7 @@ def test_every_text_of_a_stream_is_masked() -> None:
     """The secret comes in pieces of three characters, so no single piece contains it."""
     parts = {"content": KEY, "reasoning_content": KEY, "refusal": KEY}
 
-    async def echo(request: web.Request) -> web.StreamResponse:
+    async def echo(request):
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         deltas = [
@@ -367,7 +367,7 @@ def test_every_text_of_a_stream_is_masked() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_is_no_answer_is_told_without_a_key_wherever_it_is_cut(stream: bool) -> None:
-    async def echo(request: web.Request) -> web.Response:
+    async def echo(request):
         body = f"{'=' * cut}{KEY}" if not stream else f"data: {'=' * cut}{KEY}\n\n"
         return web.Response(text=body, content_type="text/event-stream" if stream else "text/plain")
 
@@ -379,7 +379,7 @@ def test_what_is_no_answer_is_told_without_a_key_wherever_it_is_cut(stream: bool
 
 
 def test_tokens_that_spell_a_key_are_masked() -> None:
-    async def echo(request: web.Request) -> web.Response:
+    async def echo(request):
         tokens = ["a ", *(KEY[start : start + 3] for start in range(0, len(KEY), 3)), " b"]
         logprobs = {"tokens": tokens, "token_logprobs": [-1.0] * len(tokens)}
         choice = {"text": "", "finish_reason": "length", "logprobs": logprobs}
@@ -395,10 +395,10 @@ def test_tokens_that_spell_a_key_are_masked() -> None:
 
 
 def test_a_short_key_is_masked_in_a_refusal_and_stays_a_word_of_an_answer() -> None:
-    async def refuse(request: web.Request) -> web.Response:
+    async def refuse(request):
         return web.json_response({"error": {"message": "no such key: EMPTY"}}, status=400)
 
-    async def answer(request: web.Request) -> web.Response:
+    async def answer(request):
         return web.json_response({"choices": [{"text": "EMPTY", "finish_reason": "stop"}]})
 
     refused, answered = _ask(refuse, api_key="EMPTY"), _ask(answer, api_key="EMPTY")
@@ -409,7 +409,7 @@ def test_a_short_key_is_masked_in_a_refusal_and_stays_a_word_of_an_answer() -> N
 
 
 def test_of_two_secrets_the_longer_is_masked_whole() -> None:
-    async def echo(request: web.Request) -> web.Response:
+    async def echo(request):
         return web.json_response(
             {"choices": [{"text": f"{KEY}EFGHIJ {KEY}", "finish_reason": "stop"}]}
         )
@@ -428,7 +428,7 @@ def test_the_environment_gives_no_proxy(answers: Path, monkeypatch: pytest.Monke
 async def test_a_configured_proxy_is_used() -> None:
     seen = []
 
-    async def proxy(request: web.Request) -> web.Response:
+    async def proxy(request):
         seen.append(str(request.url))
         return web.json_response({"choices": [{"text": "via proxy", "finish_reason": "stop"}]})
 
@@ -452,7 +452,7 @@ def test_a_ca_bundle_that_cannot_be_read_is_a_plan_error(tmp_path: Path) -> None
 
 
 def test_as_many_requests_are_in_flight_as_are_sent(answers: Path) -> None:
-    async def many(client: Client) -> list[Response | Failure]:
+    async def many(client):
         return await asyncio.gather(*(client.send(_request()) for _ in range(200)))
 
     results, stats = _simulate(SimulatorConfig(answers=answers, latency_s=1.0), many, Limits())
@@ -461,7 +461,7 @@ def test_as_many_requests_are_in_flight_as_are_sent(answers: Path) -> None:
 
 
 def test_the_most_requests_in_flight_at_once_are_counted(answers: Path) -> None:
-    async def some(client: Client) -> list[int]:
+    async def some(client):
         counted = []
         for count in (1, 3, 2, 5):
             await asyncio.gather(*(client.send(_request()) for _ in range(count)))
@@ -485,7 +485,7 @@ def test_an_orchestrator_without_a_model_list_asks_for_the_name(answers: Path) -
 
 
 def _preflight(config: SimulatorConfig, model: str = "simulated", **client: Any) -> EndpointError:
-    async def main() -> None:
+    async def main():
         async with (
             serve(create_app(config)) as url,
             Client(Endpoint(base_url=url, model=model), QUICK, **client) as c,
@@ -534,12 +534,12 @@ def test_a_missing_key_is_said(answers: Path) -> None:
     ],
 )
 def test_a_server_that_refuses_a_field_comes_with_what_leaves_it_out(field: str, hint: str) -> None:
-    async def refuse(request: web.Request) -> web.Response:
+    async def refuse(request):
         return web.json_response(
             {"error": f"[{{'type': 'extra_forbidden', 'loc': ('body', '{field}')}}]"}, status=400
         )
 
-    async def main() -> None:
+    async def main():
         async with (
             serve(_answering(refuse)) as url,
             Client(Endpoint(base_url=url, model="m"), QUICK) as c,
@@ -552,7 +552,7 @@ def test_a_server_that_refuses_a_field_comes_with_what_leaves_it_out(field: str,
 
 
 async def test_what_an_endpoint_tells_of_itself_is_kept_without_the_key() -> None:
-    async def tell(request: web.Request) -> web.Response:
+    async def tell(request):
         if request.path == "/version":
             return web.json_response({"version": f"1.2 {KEY}"})
         models = [

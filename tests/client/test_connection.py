@@ -185,7 +185,7 @@ async def _by_package(url: str, ca_bundle: str | None) -> str:
 
 
 def _send(certificate: Path, ca_bundle: str | None, sends: Sends[T], host: str = "localhost") -> T:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(reader, writer):
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
         await reader.readexactly(length)
@@ -194,7 +194,7 @@ def _send(certificate: Path, ca_bundle: str | None, sends: Sends[T], host: str =
         await writer.drain()
         writer.close()
 
-    async def main() -> T:
+    async def main():
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
         async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context) as server:

@@ -92,7 +92,7 @@ async def _serving(handler: Handler, context: ssl.SSLContext | None = None) -> A
     """Serve on a port for the length of a block and close every connection after it."""
     handling = set()
 
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(reader, writer):
         handling.add(asyncio.current_task())
         with suppress(OSError, asyncio.IncompleteReadError):
             try:
@@ -120,7 +120,7 @@ def _through(
 ) -> list[Response | Failure]:
     """Send two requests to an https endpoint through a proxy."""
 
-    async def main() -> list[Response | Failure]:
+    async def main():
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
         async with (
@@ -218,7 +218,7 @@ def test_where_an_address_leads(url: str, host: str, port: int, authority: str) 
 def _run(
     body: Callable[[Client, FaultyServer], Awaitable[T]], base_path: str = "/v1", **client: object
 ) -> T:
-    async def main() -> T:
+    async def main():
         async with FaultyServer([act.sound]) as server:
             url = server.base_url.removesuffix("/v1") + base_path
             endpoint = Endpoint(base_url=url)
@@ -233,7 +233,7 @@ def test_a_connection_is_used_again_until_it_has_rested_too_long(
 ) -> None:
     monkeypatch.setattr(http1, "KEEPALIVE_S", 0.1)
 
-    async def body(client: Client, server: FaultyServer) -> list[int]:
+    async def body(client, server):
         for pause in (0.0, 0.0, 0.2):
             await asyncio.sleep(pause)
             assert isinstance(await client.send(REQUEST), Response)
@@ -248,7 +248,7 @@ def _connections(client: Client) -> set[Http1Connection]:
 
 
 def test_no_connection_outlives_its_client() -> None:
-    async def body(client: Client, server: FaultyServer) -> Client:
+    async def body(client, server):
         await asyncio.gather(*(client.send(REQUEST) for _ in range(20)))
         assert len(_connections(client)) == 20
         return client
@@ -264,7 +264,7 @@ def test_a_path_and_headers_arrive_as_they_were_meant() -> None:
         "Content-Length": "1",
     }
 
-    async def body(client: Client, server: FaultyServer) -> tuple[str, dict[str, str]]:
+    async def body(client, server):
         assert isinstance(await client.send(REQUEST), Response)
         return server.received[0].path, dict(server.received[0].headers)
 
@@ -280,7 +280,7 @@ async def test_a_request_has_one_host_and_it_is_the_given_one(name: str | None) 
     """Servers refuse a request with two (RFC 9112, 3.2)."""
     heads = []
 
-    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def take(reader, writer):
         heads.append(await reader.readuntil(b"\r\n\r\n"))
         writer.close()
 
@@ -301,11 +301,11 @@ def test_a_name_with_several_addresses_is_reached_at_the_one_that_answers(
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
 
-        async def body(client: Client, server: FaultyServer) -> Response | Failure:
+        async def body(client, server):
             port = int(server.base_url.rpartition(":")[2].removesuffix("/v1"))
             places = [("127.0.0.1", silent.getsockname()[1]), ("127.0.0.1", port)]
 
-            async def resolve(*_: object, **__: object) -> object:
+            async def resolve(*_, **__):
                 return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", place) for place in places]
 
             monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve, raising=False)
@@ -344,7 +344,7 @@ def test_what_is_no_address_of_a_host_is_refused(url: str) -> None:
 
 
 async def test_a_proxy_that_echoes_the_request_tells_no_secret() -> None:
-    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def echo(reader, writer):
         head = await reader.readuntil(b"\r\n\r\n")
         writer.write(
             b"HTTP/1.1 407 No\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
@@ -369,7 +369,7 @@ def test_a_key_is_masked_however_it_is_written_and_wherever_a_message_is_cut(str
     escaped = key.replace("/", "\\/").replace("+", "\\u002b")
     long_key = "sk-" + "x" * 150
 
-    async def ask(act_: act.Act, key: str) -> Response | Failure:
+    async def ask(act_, key):
         async with FaultyServer([act_]) as server:
             limits = replace(LIMITS, stream=stream)
             async with kept(
@@ -400,7 +400,7 @@ async def test_one_look_up_serves_all_who_wait_and_its_error_is_told_to_all(
 ) -> None:
     asked = []
 
-    async def resolve(host: str, *_: object, **__: object) -> object:
+    async def resolve(host, *_, **__):
         asked.append(host)
         await asyncio.sleep(0.2)
         raise socket.gaierror(-3, "Temporary failure in name resolution")
@@ -423,7 +423,7 @@ async def test_connections_take_the_addresses_of_a_name_in_turn(
             int(server.base_url.rpartition(":")[2].removesuffix("/v1")) for server in (one, other)
         ]
 
-        async def resolve(*_: object, **__: object) -> object:
+        async def resolve(*_, **__):
             return [
                 (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports
             ]
@@ -441,7 +441,7 @@ def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(
 ) -> None:
     said = []
 
-    async def main() -> None:
+    async def main():
         asyncio.get_running_loop().set_exception_handler(lambda _, told: said.append(str(told)))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
@@ -470,7 +470,7 @@ def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(
 
 
 async def test_a_handshake_that_stalls_ends_with_the_time_to_connect() -> None:
-    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def mute(reader, writer):
         await reader.read()
         writer.close()
 
@@ -485,7 +485,7 @@ async def test_a_handshake_that_stalls_ends_with_the_time_to_connect() -> None:
 
 
 def test_only_an_answer_on_a_connection_that_had_one_says_on_which_and_how_many_it_had() -> None:
-    async def body(client: Client, server: FaultyServer) -> list[tuple[int, int]]:
+    async def body(client, server):
         both = await asyncio.gather(client.send(REQUEST), client.send(REQUEST))
         results = [*both, *[await client.send(REQUEST) for _ in range(2)]]
         return [
@@ -504,7 +504,7 @@ def test_a_connection_that_is_idle_is_checked_before_its_server_may_close_it(
 ) -> None:
     monkeypatch.setattr(http1, "IDLE_S", 0.05)
 
-    async def body(client: Client, server: FaultyServer) -> list[int]:
+    async def body(client, server):
         for _ in range(3):
             assert isinstance(await client.send(REQUEST), Response)
         async with asyncio.timeout(20):

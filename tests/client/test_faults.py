@@ -158,7 +158,7 @@ def _with(
 ) -> T:
     """Run `body` on the event loop that runs use."""
 
-    async def main() -> T:
+    async def main():
         async with (
             FaultyServer(script) as server,
             kept(Client(Endpoint(base_url=server.base_url), limits)) as client,
@@ -176,9 +176,7 @@ def _send(
     Return the results and what the server received.
     """
 
-    async def body(
-        client: Client, server: FaultyServer
-    ) -> tuple[list[Response | Failure], list[Received]]:
+    async def body(client, server):
         results = [await client.send(_request(number)) for number in range(1, requests + 1)]
         return results, server.received
 
@@ -201,7 +199,7 @@ async def _all(client: Client, *, samples: int, in_flight: int) -> list[Response
     """Return the results for the numbers 0, 1, ... with at most `in_flight` requests at a time."""
     gate = asyncio.Semaphore(in_flight)
 
-    async def one(number: int) -> Response | Failure:
+    async def one(number):
         async with gate:
             return await client.send(_request(number))
 
@@ -253,7 +251,7 @@ def test_a_refusal_is_asked_once(name: str, stream: bool) -> None:
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("name", SOUND)
 def test_a_sound_answer_is_read_in_whatever_it_comes(name: str, number: int, stream: bool) -> None:
-    async def body(client: Client, server: FaultyServer) -> Response | Failure:
+    async def body(client, server):
         return await client.send(_request(number))
 
     result = _with([SOUND[name]], _limits(stream), body)
@@ -323,7 +321,7 @@ async def test_a_server_that_comes_back_is_found_again(monkeypatch: pytest.Monke
     server = FaultyServer([act.sound], listening=False)
     listening = []
 
-    def pause(attempt: int, *_: Any) -> float:
+    def pause(attempt, *_):
         if attempt == 2:
             listening.append(asyncio.create_task(server.listen()))
         return 0.05
@@ -346,7 +344,7 @@ async def test_a_server_that_comes_back_is_found_again(monkeypatch: pytest.Monke
 def test_a_server_that_speaks_first_gets_no_more_connections_than_attempts(
     greeting: bytes, loop: str
 ) -> None:
-    async def main() -> tuple[Response | Failure, FaultyServer]:
+    async def main():
         server = FaultyServer([act.hangs_up], greeting=greeting)
         limits = _limits(False, sample_timeout_s=2.0)
         async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
@@ -375,8 +373,8 @@ async def test_a_server_that_refuses_connections_sees_nothing() -> None:
 
 
 async def test_retry_after_is_kept_to_in_seconds_and_as_a_date() -> None:
-    async def gap(headers: Callable[[], dict[str, str]]) -> float:
-        def script(request: Received) -> Act:
+    async def gap(headers):
+        def script(request):
             return (
                 act.refuses("429 Busy", "busy", **headers()) if request.number == 1 else act.sound
             )
@@ -389,7 +387,7 @@ async def test_retry_after_is_kept_to_in_seconds_and_as_a_date() -> None:
             assert _seen(result) == [(HTTP, 429), (None, 200)]
             return server.received[1].at_s - server.received[0].at_s
 
-    def date() -> dict[str, str]:
+    def date():
         return {
             "retry_after": format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)
         }
@@ -523,7 +521,7 @@ def test_several_connections_that_close_as_they_are_used_again_use_no_attempts_u
     """Three attempts are made on new connections; two fail with connections that were kept."""
     seen = []
 
-    async def busy_and_closing(turn: act.Turn) -> None:
+    async def busy_and_closing(turn):
         if turn.request.question == "question 0":
             await asyncio.sleep(0.05)
             await act.sound(turn)
@@ -536,7 +534,7 @@ def test_several_connections_that_close_as_they_are_used_again_use_no_attempts_u
                 turn
             )
 
-    async def body(client: Client, server: FaultyServer) -> Response | Failure:
+    async def body(client, server):
         await asyncio.gather(*(client.send(_request(0)) for _ in range(2)))
         return await client.send(_request(1))
 
@@ -551,13 +549,13 @@ def test_several_connections_that_close_as_they_are_used_again_use_no_attempts_u
 def test_a_server_that_closes_behind_every_answer_costs_no_retries_and_soon_no_attempts(
     stream: bool,
 ) -> None:
-    async def closes_behind_its_answer(turn: act.Turn) -> None:
+    async def closes_behind_its_answer(turn):
         if first_on.setdefault(turn.request.connection, turn.request.number) == turn.request.number:
             await (act.sound_stream if stream else act.sound)(turn)
         else:  # sent before the client noticed the end
             await turn.finish()
 
-    async def body(client: Client, server: FaultyServer) -> tuple[list[Response | Failure], int]:
+    async def body(client, server):
         results = [await client.send(_request(number)) for number in range(1, 13)]
         return results, client.retries
 
@@ -570,9 +568,7 @@ def test_a_server_that_closes_behind_every_answer_costs_no_retries_and_soon_no_a
 
 
 def test_a_connection_that_was_closed_while_idle_loses_no_sample_and_hides_no_attempt() -> None:
-    async def body(
-        client: Client, server: FaultyServer
-    ) -> tuple[Response | Failure, list[Received]]:
+    async def body(client, server):
         await client.send(_request(1))
         # the client has not noticed the end when it sends the next request
         server.shut_idle_connections()
@@ -598,7 +594,7 @@ def test_a_connection_that_was_closed_while_idle_loses_no_sample_and_hides_no_at
     ids=["twice at once", "twice, the second late", "408 when idle", "the beginning of something"],
 )
 def test_what_comes_on_an_idle_connection_is_nobodys_answer(extra: Act, stream: bool) -> None:
-    async def body(client: Client, server: FaultyServer) -> list[Response | Failure]:
+    async def body(client, server):
         results = []
         for number in (1, 2, 3):
             results.append(await client.send(_request(number)))
@@ -618,12 +614,10 @@ def test_what_comes_on_an_idle_connection_is_nobodys_answer(extra: Act, stream: 
 
 
 def test_a_late_second_answer_is_nobodys_answer_where_no_connection_is_ever_idle() -> None:
-    def script(request: Received) -> Act:
+    def script(request):
         return act.later(0.01, act.twice_after(0.005) if request.number % 10 == 0 else act.sound)
 
-    async def body(
-        client: Client, server: FaultyServer
-    ) -> tuple[list[Response | Failure], list[Received]]:
+    async def body(client, server):
         return await _all(client, samples=200, in_flight=8), server.received
 
     results, received = _with(script, _limits(False), body)
@@ -640,7 +634,7 @@ def test_a_server_that_gives_every_answer_the_same_id_costs_one_question_at_most
 ) -> None:
     body = json.dumps({"id": "x", "choices": [{"text": "A", "finish_reason": "stop"}]}).encode()
 
-    async def all_of_them(client: Client, server: FaultyServer) -> list[Response | Failure]:
+    async def all_of_them(client, server):
         return await _all(client, samples=40, in_flight=in_flight)
 
     results = _with([act.replies(body)], _limits(False), all_of_them)
@@ -669,7 +663,7 @@ def test_a_lost_stream_that_stays_open_is_asked_again_at_once() -> None:
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 def test_a_server_that_hangs_up_before_it_read_the_request_is_noticed(loop: str) -> None:
-    async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def deaf(reader, writer):
         cast("asyncio.ReadTransport", writer.transport).pause_reading()
         writer.write_eof()
         await over.wait()
@@ -678,7 +672,7 @@ def test_a_server_that_hangs_up_before_it_read_the_request_is_noticed(loop: str)
 
     over, heard = asyncio.Event(), asyncio.Event()
 
-    async def main() -> Response | Failure:
+    async def main():
         async with await asyncio.start_server(deaf, "127.0.0.1", 0) as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
             async with kept(
@@ -722,7 +716,7 @@ def test_an_answer_that_a_stream_lost_is_no_retry_and_is_asked_for_however_few_a
 
 
 def test_nothing_is_kept_of_connections_that_are_gone() -> None:
-    async def body(client: Client, server: FaultyServer) -> int:
+    async def body(client, server):
         for number in range(50):
             assert isinstance(await client.send(_request(number)), Response)
         gc.collect()
@@ -733,7 +727,7 @@ def test_nothing_is_kept_of_connections_that_are_gone() -> None:
 
 
 async def test_a_proxy_that_refuses_a_tunnel_is_an_http_error_of_its_own() -> None:
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def refuse(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
         writer.close()
@@ -755,7 +749,7 @@ async def test_a_proxy_that_refuses_a_tunnel_is_an_http_error_of_its_own() -> No
 
 
 def test_waiting_for_the_rate_limit_is_not_the_samples_time() -> None:
-    async def body(client: Client, server: FaultyServer) -> list[Response | Failure]:
+    async def body(client, server):
         return await _all(client, samples=5, in_flight=5)
 
     limits = _limits(False, rate_limit=5.0, sample_timeout_s=0.5, stall_timeout_s=0.5)
@@ -766,7 +760,7 @@ def test_waiting_for_the_rate_limit_is_not_the_samples_time() -> None:
 
 
 def test_answers_in_reverse_order_go_to_their_own_questions() -> None:
-    async def body(client: Client, server: FaultyServer) -> list[Response | Failure]:
+    async def body(client, server):
         return await asyncio.gather(*(client.send(_request(number)) for number in range(1, 33)))
 
     results = _with([act.in_reverse(32)], _limits(False), body)
@@ -785,7 +779,7 @@ def test_no_sample_is_lost_or_doubled_or_given_anothers_answer(seed: int, stream
         fault for name, fault in FAULTS.items() if name not in ("no byte", "no byte of the body")
     ]
 
-    def script(request: Received) -> Act:
+    def script(request):
         if rng.random() < 0.5:
             told[request.request_id] = (None, 200)
             return rng.choice(sound)
@@ -797,9 +791,7 @@ def test_no_sample_is_lost_or_doubled_or_given_anothers_answer(seed: int, stream
         told[request.request_id] = (kind, status)
         return fault
 
-    async def body(
-        client: Client, server: FaultyServer
-    ) -> tuple[list[Response | Failure], list[Received]]:
+    async def body(client, server):
         return await _all(client, samples=samples, in_flight=16), server.received
 
     started = time.monotonic()

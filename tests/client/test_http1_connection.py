@@ -49,7 +49,7 @@ class Wire:
 def _with_line(body: Callable[[Http1Connection, Reply], Any], *, limit: int = 10_000) -> Any:
     """Return the result of `body` for a line on which a request was just sent, and its reply."""
 
-    async def main() -> Any:
+    async def main():
         line, wire = Http1Connection(set(), {}), Wire()
         wire.line = line
         line.connection_made(cast("asyncio.Transport", wire))
@@ -63,7 +63,7 @@ def _with_line(body: Callable[[Http1Connection, Reply], Any], *, limit: int = 10
 
 
 def _receive(*pieces: bytes, limit: int = 10_000) -> tuple[Http1Connection, Reply]:
-    def feed(line: Http1Connection, reply: Reply) -> tuple[Http1Connection, Reply]:
+    def feed(line, reply):
         for piece in pieces:
             line.data_received(piece)
         return line, reply
@@ -115,7 +115,7 @@ def test_a_stream_is_the_same_wherever_it_is_cut(cuts: list[int], chunked: bool)
     data = b"HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream; charset=utf-8\r\n" + body
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
 
-    async def feed(line: Http1Connection, reply: Reply) -> tuple[Http1Connection, Reply]:
+    async def feed(line, reply):
         for a, b in pairwise(edges):
             line.data_received(data[a:b])
         await reply.ended
@@ -134,7 +134,7 @@ def test_a_stream_is_the_same_wherever_it_is_cut(cuts: list[int], chunked: bool)
 )
 @settings(max_examples=300)
 def test_no_bytes_raise_and_an_end_is_always_found(pieces: list[bytes]) -> None:
-    def feed(line: Http1Connection, reply: Reply) -> Reply:
+    def feed(line, reply):
         for piece in pieces:
             line.data_received(piece)
         line.abort()
@@ -248,7 +248,7 @@ def test_a_connection_that_may_not_be_used_again_is_not(data: bytes) -> None:
 
 
 def test_what_comes_while_nothing_was_asked_ends_the_connection() -> None:
-    def late(line: Http1Connection, reply: Reply) -> bool:
+    def late(line, reply):
         line.data_received(SOUND["length"])
         line.rest(1.0)
         assert line.usable
@@ -283,7 +283,7 @@ def test_what_comes_while_nothing_was_asked_ends_the_connection() -> None:
 def test_where_a_connection_ends(
     data: bytes, error: Exception | None, content: Any, said: str
 ) -> None:
-    def lose(line: Http1Connection, reply: Reply) -> Reply:
+    def lose(line, reply):
         if data:
             line.data_received(data)
         line.connection_lost(error)
@@ -299,7 +299,7 @@ def test_where_a_connection_ends(
 
 
 def test_a_request_on_a_connection_that_is_gone_is_not_sent() -> None:
-    async def main() -> Reply:
+    async def main():
         line, wire = Http1Connection(set(), {}), Wire()
         line.connection_made(cast("asyncio.Transport", wire))
         line.connection_lost(None)

@@ -24,7 +24,7 @@ from serve_eval.schema import (
     SamplingParams,
 )
 from tests.client import faulty_server as act
-from tests.client.faulty_server import FaultyServer, Turn
+from tests.client.faulty_server import FaultyServer
 from tests.clock import until
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ def test_an_address_that_refuses_for_the_time_of_an_outage_is_gone(
 ) -> None:
     told = []
 
-    async def main() -> None:
+    async def main():
         guard = LivenessGuard(timeout_s, told.append)
         async with _watched(guard) as watching:
             # Every caller that waits gets the error.
@@ -140,7 +140,7 @@ async def test_a_guard_that_nobody_watches_keeps_nobody(port: int) -> None:
 
 
 def _with(server: FaultyServer, limits: Limits, body: Callable[[Client], Awaitable[T]]) -> T:
-    async def main() -> T:
+    async def main():
         async with (
             server,
             Client(Endpoint(base_url=server.base_url), limits) as client,
@@ -160,7 +160,7 @@ def _told_when_closed(client: Client) -> asyncio.Event:
 def test_while_nobody_listens_no_attempt_no_budget_and_no_time_is_spent() -> None:
     server = FaultyServer([act.sound], listening=False)
 
-    async def body(client: Client) -> list[Response | Failure]:
+    async def body(client):
         client.retry_budget = 0
         closed = _told_when_closed(client)
         asked = [asyncio.create_task(client.send(ASKED)) for _ in range(64)]
@@ -187,7 +187,7 @@ def _dies(deaths: int) -> FaultyServer:
     """
     left = deaths
 
-    async def die(turn: Turn) -> None:
+    async def die(turn):
         nonlocal left
         if not left:
             await act.sound(turn)
@@ -207,7 +207,7 @@ def test_an_attempt_that_met_the_end_of_a_server_costs_nothing_but_not_for_ever(
     """A prompt that ends its server every time fails in the end."""
     server = _dies(deaths)
 
-    async def body(client: Client) -> tuple[Response | Failure, int]:
+    async def body(client):
         asked = asyncio.create_task(client.send(ASKED))
         while not asked.done():
             if client.liveness.closed:
@@ -222,7 +222,7 @@ def test_an_attempt_that_met_the_end_of_a_server_costs_nothing_but_not_for_ever(
 
 
 def test_the_time_of_an_attempt_that_met_the_end_of_a_server_is_given_back() -> None:
-    async def slow(turn: Turn) -> None:
+    async def slow(turn):
         if turn.request.number == 1:
             await asyncio.sleep(0.9)
             server.stop_listening()
@@ -233,7 +233,7 @@ def test_the_time_of_an_attempt_that_met_the_end_of_a_server_is_given_back() -> 
 
     server = FaultyServer(lambda request: slow)
 
-    async def body(client: Client) -> Response | Failure:
+    async def body(client):
         closed = _told_when_closed(client)
         asked = asyncio.create_task(client.send(ASKED))
         await closed.wait()
@@ -248,7 +248,7 @@ def test_the_time_of_an_attempt_that_met_the_end_of_a_server_is_given_back() -> 
 def test_a_connection_that_is_lost_while_somebody_listens_is_an_attempt() -> None:
     server = FaultyServer([act.hangs_up])
 
-    async def body(client: Client) -> tuple[Response | Failure, int]:
+    async def body(client):
         return await client.send(ASKED), client.retries
 
     result, retries = _with(server, Limits(max_attempts=3), body)
@@ -278,10 +278,10 @@ def test_refusals_for_whatever_outages_are_no_attempts() -> None:
     """There are more refusals than a sample has attempts, each from its own outage."""
     server = FaultyServer([act.sound], listening=False)
 
-    async def body(client: Client) -> tuple[Response | Failure, int]:
+    async def body(client):
         outages = 0
 
-        async def outage(host: str, port: int) -> bool:
+        async def outage(host, port):
             nonlocal outages
             outages += 1
             if outages == 5:

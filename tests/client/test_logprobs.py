@@ -46,7 +46,7 @@ def _ask(
         prompt_logprobs=True,
     )
 
-    async def main() -> Response | Failure:
+    async def main():
         chosen = Limits(max_attempts=1, **limits)
         async with (
             serve(app) as url,

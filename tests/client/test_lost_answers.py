@@ -26,7 +26,7 @@ from serve_eval.schema import (
     find_lost,
 )
 from tests.client import faulty_server as act
-from tests.client.faulty_server import FaultyServer, Received, Script
+from tests.client.faulty_server import FaultyServer, Script
 from tests.client.kept import kept
 from tests.clock import until
 
@@ -61,7 +61,7 @@ def _dies() -> Script:
 def _another_id() -> Script:
     sent = []
 
-    def script(request: Received) -> act.Act:
+    def script(request):
         sent.append(request.request_id)
         named = sent[0] if len(sent) == 2 else request.request_id
         return act.replies(act.answer(request), **{"X-Request-ID": named})
@@ -72,7 +72,7 @@ def _another_id() -> Script:
 def _echo() -> Script:
     said = []
 
-    def script(request: Received) -> act.Act:
+    def script(request):
         whole = {**json.loads(act.answer(request)), "id": f"cmpl-{len(said)}"}
         said.append(json.dumps(whole).encode())
         return act.replies(said[0] if len(said) == 2 else said[-1])
@@ -216,7 +216,7 @@ async def _ask_dying(limits: Limits) -> tuple[Attempt, ...]:
     """Ask a server that ends with the request, and comes back."""
     died = False
 
-    async def die(turn: act.Turn) -> None:
+    async def die(turn):
         nonlocal died
         if died:
             await act.sound(turn)
@@ -249,7 +249,7 @@ def test_any_other_error_may_have_lost_an_answer(status: int) -> None:
 
 
 def _status(line: str) -> LostAnswer:
-    async def main() -> tuple[Attempt, ...]:
+    async def main():
         async with FaultyServer([act.refuses(line, "no")]) as server:
             limits = Limits(max_attempts=1)
             async with Client(Endpoint(base_url=server.base_url), limits) as client:
@@ -261,7 +261,7 @@ def _status(line: str) -> LostAnswer:
 async def test_a_server_that_closes_busy_connections_soon_loses_answers_visibly() -> None:
     """After three such ends each request has a connection of its own, whose end is a loss."""
 
-    def script(request: Received) -> act.Act:
+    def script(request):
         return act.hangs_up if request.number % 2 == 0 else act.sound
 
     server = FaultyServer(script)

@@ -192,7 +192,7 @@ def url(request: pytest.FixtureRequest, authority: Authority) -> Iterator[str]:
 
 
 def _ask(url: str, certificates: Certificates) -> Response | Failure:
-    async def ask() -> Response | Failure:
+    async def ask():
         endpoint = Endpoint(base_url=url, model="simulated")
         async with Client(endpoint, QUICK, certificates=certificates) as client:
             request = Request(sample_id="1", prompt="p", sampling=SamplingParams(max_tokens=2))
@@ -258,7 +258,7 @@ def test_the_official_package_shows_the_same_certificate(url: str, authority: Au
     cert, key = map(str, authority.sign("client"))
     both = Connection(ca_bundle=str(authority.bundle), client_cert=cert, client_key=key)
 
-    async def ask(connection: Connection) -> str:
+    async def ask(connection):
         plan = Plan(model="m", launcher=Spec(name="external"), tasks=(), connection=connection)
         async with openai_client(plan, url, {}, timeout_s=20.0) as package:
             told = await package.completions.create(model="simulated", prompt="p")

@@ -26,7 +26,7 @@ from serve_eval.schema import (
     Response,
     SamplingParams,
 )
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, raw
+from tests.scripted_server import ScriptedServer, raw
 
 PARIS = "Paris"
 STOP = {"finish_reason": "stop"}
@@ -515,10 +515,10 @@ def test_anything_is_an_answer_or_an_invalid_response(one: object, other: object
 def _send(body: bytes, *, stream: bool) -> Response | Failure:
     content = "text/event-stream" if stream else "application/json"
 
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         return raw(body, content_type=content)
 
-    async def main() -> Response | Failure:
+    async def main():
         async with ScriptedServer(reply).serve() as url:
             limits = Limits(max_attempts=1, stream=stream)
             async with Client(Endpoint(base_url=url, model="m"), limits) as client:
@@ -552,7 +552,7 @@ async def test_an_odd_transfer_encoding_is_no_answer_and_takes_no_time_limit(cod
         f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: {coding}\r\n\r\n"
     )
 
-    async def odd(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def odd(reader, writer):
         body = b'{"choices": [{"text": "A", "finish_reason": "stop"}]}'
         try:
             with suppress(OSError, asyncio.IncompleteReadError):

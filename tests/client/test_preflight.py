@@ -41,7 +41,7 @@ def _refused(
     `asked` receives the first lines of the requests.
     """
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader, writer):
         if not closes:
             said = await reader.read(65536)
             if asked is not None:
@@ -50,7 +50,7 @@ def _refused(
             await writer.drain()
         writer.close()
 
-    async def main() -> tuple[str, str, str]:
+    async def main():
         context = None
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -193,7 +193,7 @@ def test_a_port_that_closes_every_connection_speaks_neither() -> None:
 async def test_which_scheme_is_right(
     monkeypatch: pytest.MonkeyPatch, url: str, tls: bool, plain: bool, said: str
 ) -> None:
-    async def speaks(host: str, port: int, context: ssl.SSLContext | None) -> bytes | None:
+    async def speaks(host, port, context):
         return (b"" if tls else None) if context is not None else b"HTTP/" if plain else None
 
     monkeypatch.setattr(scheme, "_read_first_bytes", speaks)
@@ -303,7 +303,7 @@ TRUNCATION = (
 def test_a_refused_value_is_not_called_a_refused_field(said: bytes, hint: str) -> None:
     extra = {"truncate_prompt_tokens": 1024, "top_k": -5}
 
-    async def asks(client: Client) -> None:
+    async def asks(client):
         await check(client, chat=False, sampling=SamplingParams(max_tokens=2), extra=extra)
 
     _, told, _ = _refused(_http("400 Bad Request", b'{"error": "%b"}' % said), asks=asks)
@@ -328,7 +328,7 @@ async def test_a_server_that_is_silent_when_asked_for_its_scheme_is_not_waited_f
 ) -> None:
     monkeypatch.setattr(scheme, "PROBE_S", 0.1)
 
-    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def mute(reader, writer):
         await reader.read()
         writer.close()
 

@@ -77,7 +77,7 @@ def _exchange(
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
 
-    async def main() -> Reply | Failure:
+    async def main():
         async with (
             serve_app(app) as url,
             Client(Endpoint(base_url=url), Limits(connect_timeout_s=5.0)) as client,

@@ -76,7 +76,7 @@ def _with(
     watched: bool = False,
     **limits: float,
 ) -> T:
-    async def main() -> T:
+    async def main():
         given = Limits(**{"outage_timeout_s": LONG_S, **limits})  # type: ignore[arg-type]
         async with (
             serve_app(server.app()) as url,
@@ -97,7 +97,7 @@ def _with(
 def test_while_it_is_starting_no_attempt_no_budget_and_no_time_is_spent(watched: bool) -> None:
     server, told = _Server(), []
 
-    async def body(client: Client) -> list[Response | Failure]:
+    async def body(client):
         client.liveness.notify, client.retry_budget = told.append, 0
         asked = [asyncio.create_task(client.send(ASKED)) for _ in range(16)]
         await until(lambda: client.start.met == 16 and server.looked > 2)
@@ -156,7 +156,7 @@ def test_a_run_ends_when_it_takes_too_long(timeout_s: float) -> None:
 def test_the_time_is_shared_until_an_answer_comes() -> None:
     server = _Server()
 
-    async def body(client: Client) -> float:
+    async def body(client):
         client.liveness.spent_s = LONG_S
         result = await client.send(ASKED)
         assert isinstance(result, Failure)
@@ -179,7 +179,7 @@ def test_one_try_is_one_try() -> None:
 def test_the_first_requests_of_a_run_wait_as_well() -> None:
     server = _Server()
 
-    async def body(client: Client) -> str:
+    async def body(client):
         finding = asyncio.create_task(discover_model(client))
         checking = asyncio.create_task(check(client, chat=False, sampling=ASKED.sampling, extra={}))
         await until(lambda: client.start.met == 2)
@@ -192,7 +192,7 @@ def test_the_first_requests_of_a_run_wait_as_well() -> None:
 
 @pytest.mark.parametrize("finds", [True, False])
 def test_the_first_requests_say_what_is_the_matter(finds: bool) -> None:
-    def body(client: Client) -> Awaitable[object]:
+    def body(client):
         if finds:
             return discover_model(client)
         return check(client, chat=False, sampling=ASKED.sampling, extra={})
@@ -208,8 +208,8 @@ def test_a_server_that_ends_while_it_starts_is_not_waited_for() -> None:
     """The refused connection that follows shows the reason."""
     server = _Server()
 
-    async def body(client: Client) -> bool:
-        async def gone() -> bool:
+    async def body(client):
+        async def gone():
             return False
 
         client.start._still = gone

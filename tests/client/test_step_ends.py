@@ -17,7 +17,7 @@ from serve_eval.schema import Endpoint, Limits, Request, Response, SamplingParam
 from serve_eval.storage.journal import read, withdrawals
 from tests.attack.hostile import BREAKING, case_of, question, said
 from tests.client import faulty_server as act
-from tests.client.faulty_server import Act, FaultyServer, Received, Turn
+from tests.client.faulty_server import Act, FaultyServer
 from tests.client.kept import Doubling, DoublingServer, Heard, kept
 from tests.client.test_steps import ATTACKS, check, run
 from tests.clock import until
@@ -173,7 +173,7 @@ async def test_a_server_that_ends_idle_connections_before_a_check_is_checked_ear
 async def test_what_a_failed_attempt_leaves_unproven_is_lost_but_is_no_silent_end() -> None:
     heard = Heard()
 
-    def script(request: Received) -> Act:
+    def script(request):
         return act.silent if request.number == 4 else act.sound
 
     limits = Limits(stall_timeout_s=0.3, max_attempts=1)
@@ -268,7 +268,7 @@ async def test_no_broken_answer_becomes_that_to_another_request(
 
 
 async def test_times_of_a_stream_are_those_of_its_tokens() -> None:
-    async def timed(turn: Turn) -> None:
+    async def timed(turn):
         await turn.write(act.STREAM_HEAD)
         await asyncio.sleep(0.2)
         await turn.write(act.chunked(act.chunk(turn.request, "one")))

@@ -45,7 +45,7 @@ from serve_eval.storage.answer_origins import Proofs
 from serve_eval.storage.file_names import PROOFS_FILE
 from serve_eval.storage.journal import Journal, Record, read
 from tests.client import faulty_server as act
-from tests.client.faulty_server import Act, FaultyServer, Received
+from tests.client.faulty_server import FaultyServer
 from tests.client.kept import FOREIGN, Doubling, DoublingServer, Heard, kept, whole
 from tests.clock import until
 
@@ -57,7 +57,7 @@ UNASKED = whole(f"to {FOREIGN}", {})
 def task() -> Task:
     """Return a task whose right answers name their prompts."""
 
-    def score(sample: Sample, response: Response) -> Score:
+    def score(sample, response):
         right = response.text == f"to {sample.prompt}"
         return Score(value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG)
 
@@ -120,7 +120,7 @@ def run(
 ) -> Run:
     """Run one session."""
 
-    async def main() -> Run:
+    async def main():
         chosen = Limits(**{"concurrency": in_flight, "retry_budget": 10**6, **limits})
         told = []
         async with (
@@ -260,7 +260,7 @@ def test_evidence_of_a_later_session_withdraws_what_an_earlier_one_left_unproven
 
 @pytest.mark.parametrize("ids", ["none", "fresh"])
 def test_without_who_takes_answers_back_each_request_has_a_connection_of_its_own(ids: str) -> None:
-    async def main() -> tuple[list[Response | Failure], DoublingServer]:
+    async def main():
         how = replace(ATTACKS["behind the next request"], ids=ids)
         async with (
             DoublingServer(how) as server,
@@ -335,7 +335,7 @@ async def test_a_check_tells_in_step_from_out_of_step_and_from_neither(
 async def test_an_answer_that_names_another_request_is_none_even_on_a_fresh_connection() -> None:
     heard = Heard()
 
-    def script(request: Received) -> Act:
+    def script(request):
         said = {
             **json.loads(act.answer(request)),
             "id": f"cmpl-{server_ids[0] if server_ids else request.request_id}",
@@ -360,7 +360,7 @@ async def test_an_answer_that_names_another_request_is_none_even_on_a_fresh_conn
 async def test_a_header_that_echoes_another_request_is_a_proof_too() -> None:
     sent = []
 
-    def script(request: Received) -> Act:
+    def script(request):
         sent.append(request.request_id)
         return act.replies(
             act.answer(request),
@@ -381,7 +381,7 @@ async def test_an_answer_that_names_its_request_proves_itself_and_what_came_befo
 ) -> None:
     heard, sent = Heard(), []
 
-    def script(request: Received) -> Act:
+    def script(request):
         sent.append(request.request_id)
         names = {"X-Request-ID": request.request_id} if len(sent) >= first else {}
         return act.replies(act.answer(request), **names)
@@ -401,7 +401,7 @@ async def test_an_answer_that_names_its_request_proves_itself_and_what_came_befo
 async def test_a_connection_that_named_another_request_is_given_up_and_proves_nothing() -> None:
     heard, sent = Heard(), []
 
-    def script(request: Received) -> Act:
+    def script(request):
         sent.append(request.request_id)
         return act.replies(
             act.answer(request), **({"X-Request-ID": sent[0]} if len(sent) == 3 else {})
@@ -424,7 +424,7 @@ def test_a_request_for_the_models_that_gets_an_answer_tells_that_a_connection_is
 ):
     heard, answered = Heard(), 0
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader, writer):
         nonlocal answered
         with suppress(asyncio.IncompleteReadError):
             while True:
@@ -436,7 +436,7 @@ def test_a_request_for_the_models_that_gets_an_answer_tells_that_a_connection_is
                 writer.write(act.http(json.dumps({"choices": [choice]}).encode()))
         writer.close()
 
-    async def main() -> None:
+    async def main():
         async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
             async with kept(Client(Endpoint(base_url=url), Limits()), heard) as client:
@@ -535,7 +535,7 @@ async def test_a_goodbye_behind_a_check_is_no_sign() -> None:
 
 
 async def test_an_id_that_a_server_shortens_names_nothing() -> None:
-    def script(request: Received) -> Act:
+    def script(request):
         return act.replies(act.answer(request), **{"X-Request-ID": request.request_id[:32]})
 
     heard = Heard()
@@ -601,8 +601,8 @@ async def test_behind_a_run_each_request_has_a_connection_of_its_own_again() -> 
 async def test_an_answer_with_another_one_behind_it_is_asked_again_at_once() -> None:
     """It is also withdrawn later, since it may answer an earlier request."""
 
-    def script(request: Received) -> Act:
-        async def answered(turn: act.Turn) -> None:
+    def script(request):
+        async def answered(turn):
             await turn.write((1 + (request.number == 2)) * act.http(act.answer(request)))
 
         return answered
@@ -641,7 +641,7 @@ async def test_an_idle_connection_is_checked_before_its_server_closes_it(
     monkeypatch.setattr("serve_eval.client.http1.transport.IDLE_S", 0.02)
     heard = Heard()
 
-    async def main() -> None:
+    async def main():
         server = DoublingServer(Doubling(every=10**9))
         async with (
             server,
@@ -665,7 +665,7 @@ def test_what_is_found_is_withdrawn_while_the_run_goes_on_and_what_was_asked_mee
     met = Counter()
     left = []
 
-    async def main() -> tuple[LoadSession, int]:
+    async def main():
         how = Doubling(every=300, most_copies=1, slow_s=0.002)
         limits = Limits(concurrency=8)
         async with (
@@ -675,10 +675,10 @@ def test_what_is_found_is_withdrawn_while_the_run_goes_on_and_what_was_asked_mee
             with Journal(tmp_path / "named.jsonl") as journal:
                 accumulator = ScoreAccumulator(task(), samples(1500))
 
-                async def meet(position: int) -> None:
+                async def meet(position):
                     met[position] += 1
 
-                def told(line: str) -> None:
+                def told(line):
                     left.append(1500 - accumulator.scored)
 
                 session = LoadSession(client, order_seed=0, notify=told)

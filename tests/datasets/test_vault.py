@@ -124,7 +124,7 @@ def test_verify_tells_what_is_the_same_what_changed_and_what_is_gone(
     root = tmp_path / "root"
     vault.fetch("toy", source, root)
 
-    def states() -> list[str]:
+    def states():
         return [one.state for one in vault.verify({"toy": source}, root)]
 
     assert states() == ["ok"]
@@ -258,13 +258,13 @@ def test_the_command_lists_fetches_verifies_and_says_where(
 def test_the_path_of_a_set_is_printed_and_said_to_be_missing_where_it_is(tmp_path: Path) -> None:
     run = CliRunner()
 
-    def path(*arguments: str) -> tuple[int, str, str]:
+    def path(*arguments):
         done = run.invoke(
             app, ["data", "path", *arguments, "--dataset-root", str(tmp_path / "my root")]
         )
         return done.exit_code, done.stdout, done.stderr
 
-    def missing(name: str) -> str:
+    def missing(name):
         return (
             f"the folder does not exist yet. To create it: serve-eval data fetch {name} -o"
             f" '{tmp_path}/my root'\n"

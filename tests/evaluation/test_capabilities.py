@@ -50,7 +50,6 @@ from serve_eval.schema import (
 )
 from tests.scripted_server import (
     EVERY_PATH,
-    HttpRequest,
     Reply,
     Responder,
     ScriptedServer,
@@ -112,7 +111,7 @@ def prepared(name: str = "t", prompt: Prompt = "Hi", **more: Any) -> PreparedTas
 def _probe(
     server: ScriptedServer | web.Application, *tasks: PreparedTask, model: str = "simulated"
 ) -> tuple[dict[str, Ability], dict[str, Ability], Client]:
-    async def main() -> tuple[dict[str, Ability], dict[str, Ability], Client]:
+    async def main():
         async with (
             serve(server) as url,
             Client(Endpoint(base_url=url, model=model), QUICK) as client,
@@ -358,7 +357,7 @@ def _by_form(json: Reply, json_schema: Reply, owner: str | None = None) -> Scrip
     """Return a server that gives one reply to each form of a schema, and lists this owner."""
     replies = {"json": json, "json_schema": json_schema}
 
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         form = request.body.get("response_format")
         return FOUR if form is None else replies[form["type"]]
 
@@ -483,7 +482,7 @@ def _context(tokens: int) -> ScriptedServer:
     A character is a token.
     """
 
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         length = len(request.body["prompt"]) + request.max_tokens
         if length <= tokens:
             return FOUR
@@ -559,7 +558,7 @@ def test_a_sample_that_fits_is_doubted_at_most_once(
 def test_what_came_instead_of_a_call_tells_why(
     text: str, finish: str, tokens: int, works: bool | None, seen: str
 ) -> None:
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         return answer(text, finish=finish, usage=(tokens if "tools" in request.body else 9, 1))
 
     found, lacking, _ = _probe(

@@ -73,7 +73,7 @@ def _request(*parts: MediaPart) -> Request:
 def _send(
     request: Request, send_media: SendMedia = "inline", **config: Any
 ) -> tuple[Response | Failure, Stats]:
-    async def main() -> tuple[Response | Failure, Stats]:
+    async def main():
         app = create_app(SimulatorConfig(record=True, **config))
         endpoint, limits = Endpoint(base_url="", model="simulated"), Limits(max_attempts=2)
         async with serve(app) as url:
@@ -250,7 +250,7 @@ def test_a_dry_run_shows_no_more_of_an_image_than_its_kind_and_size() -> None:
 
 
 def _send_images(config: SimulatorConfig) -> tuple[Response | Failure, set[str]]:
-    async def main() -> tuple[Response | Failure, set[str]]:
+    async def main():
         app = create_app(config)
         async with (
             serve(app) as url,
@@ -296,7 +296,7 @@ def plan(tmp_path: Path) -> Plan:
 
 
 def _run(plan: Plan, out: Path, config: SimulatorConfig | None = None) -> Report:
-    async def main() -> Report:
+    async def main():
         async with serve(create_app(config or SimulatorConfig())) as url:
             launcher = replace(plan.launcher, options={"base_url": url})
             return await evaluate(replace(plan, launcher=launcher), out, environ={})

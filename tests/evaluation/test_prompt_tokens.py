@@ -46,7 +46,7 @@ MARK = {"begins_with": "<s>"}
 
 
 def _told(**server: Any) -> str | bool:
-    async def asked() -> str | bool:
+    async def asked():
         async with (
             serve(SimulatorConfig(**server)) as url,
             Client(Endpoint(base_url=url, model="simulated"), Limits()) as client,
@@ -133,7 +133,7 @@ def test_a_plan_has_it_before_its_endpoint_starts(
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<b>"}')
     extensions.include((str(tmp_path),))
 
-    def prefix_of(launcher: dict[str, Any], **options: Any) -> object:
+    def prefix_of(launcher, **options):
         plan = Plan(
             model="m",
             launcher=Spec(name="simulated", options=launcher),
@@ -214,7 +214,7 @@ def fit_at(app: web.Application, out: Path, **options: object) -> tuple[Plan, li
     """Return a plan that was fitted to an endpoint, and what the user read meanwhile."""
     lines = []
 
-    async def fit() -> Plan:
+    async def fit():
         async with serve(app) as url:
             return await settle(plan_of(url, **options), out, {}, lines.append)
 
@@ -225,7 +225,7 @@ def with_route(tokens_per_word: int) -> tuple[web.Application, list[dict[str, An
     """Return a simulated endpoint with vLLM's /tokenize, and the requests to it."""
     app, asked = create_app(SimulatorConfig()), []
 
-    async def tokenize(request: web.Request) -> web.Response:
+    async def tokenize(request):
         body = await request.json()
         asked.append(body)
         tokens = [1] * (tokens_per_word * len(body["prompt"].split()))
@@ -249,7 +249,7 @@ def longest(plan: Plan) -> dict[int, int]:
 def test_an_endpoint_without_a_route_counts_by_answers(tmp_path: Path) -> None:
     app, looked_up = create_app(SimulatorConfig()), []
 
-    async def refuse(request: web.Request) -> web.Response:
+    async def refuse(request):
         looked_up.append(request)
         return web.json_response({"detail": "Not Found"}, status=404)
 
@@ -289,7 +289,7 @@ def test_a_prompt_beyond_the_context_counts_as_too_long(tmp_path: Path) -> None:
 def test_an_endpoint_that_counts_no_tokens_is_an_error(tmp_path: Path) -> None:
     app = web.Application()
 
-    async def answer(request: web.Request) -> web.Response:
+    async def answer(request):
         return web.json_response({"choices": [{"text": "a", "finish_reason": "length"}]})
 
     app.router.add_post("/v1/completions", answer)
@@ -321,7 +321,7 @@ async def test_a_resumed_run_keeps_its_prompts(tmp_path: Path) -> None:
 
 
 def test_launchers_count_before_their_servers_start(tmp_path: Path) -> None:
-    def fit(launcher: Spec, **options: object) -> Plan:
+    def fit(launcher, **options):
         plan = replace(plan_of("", **options), launcher=launcher)
         return asyncio.run(settle(plan, tmp_path / "out", {}))
 

@@ -48,7 +48,7 @@ from serve_eval.schema import (
 )
 from serve_eval.tasks import word_problems
 from serve_eval.workflows.references.register import register
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, json_reply
+from tests.scripted_server import Reply, ScriptedServer, answer, fail, json_reply
 from tests.standin.deployments import aggregated
 
 NAMES = tuple(row.name for row in TABLE)
@@ -135,7 +135,7 @@ def _scripted(
     """Return a server that heeds the fields that it `takes`, and ignores or refuses the others."""
     drawn = itertools.count()
 
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         if PROMPT not in request.prompt:
             return answer("4")
         told = {**(adds or {}), **{k: v for k, v in request.body.items() if k in takes}}
@@ -307,7 +307,7 @@ def _plan(url: str, **options: Any) -> Plan:
 
 
 def _run(defaults: dict[str, float], folder: Path, **options: Any) -> Report:
-    async def main() -> Report:
+    async def main():
         app = create_app(WEIGHTS, {"m": "none"}, defaults=defaults)
         async with serve_app(app) as url:
             return await evaluate(_plan(url, **options), folder, environ={})

@@ -36,7 +36,7 @@ from serve_eval.workflows.diagnose.story import diagnose
 from serve_eval.workflows.references.register import register
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
 from serve_eval.workflows.verify.verify import verify
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, serve
+from tests.scripted_server import ScriptedServer, answer, serve
 
 PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty")
 NEUTRAL = {"min_p": 0, "repetition_penalty": 1, "frequency_penalty": 0, "presence_penalty": 0}
@@ -66,7 +66,7 @@ async def _served(*defaults: dict[str, float]) -> AsyncIterator[list[str]]:
 def _recording(ignored_in_chats: str = "") -> ScriptedServer:
     """Return a server whose answers show the fields that decide them, which it all heeds."""
 
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         told = request.body
         heeded = [name for name in PENALTIES if not (request.chat and name == ignored_in_chats)]
         shown = [name for name in heeded if told.get(name, NEUTRAL[name]) != NEUTRAL[name]]
@@ -81,7 +81,7 @@ def _recording(ignored_in_chats: str = "") -> ScriptedServer:
 def _run(server: ScriptedServer, folder: Path, **options: Any) -> list[dict[str, Any]]:
     """Return the bodies of the samples that a run sends."""
 
-    async def main() -> None:
+    async def main():
         async with serve(server) as url:
             await evaluate(_plan(url, limit=3, **options), folder, environ={})
 
@@ -196,12 +196,12 @@ PENALTY = {"repetition_penalty": 1.05}
 def test_fields_that_the_reference_has_too_are_no_cause_of_damage(tmp_path: Path) -> None:
     """Fails if a penalty is blamed that the sound servers of the reference added as well."""
 
-    async def ask(damage: str, folder: Path, adds: dict[str, float], **options: Any) -> Report:
+    async def ask(damage, folder, adds, **options):
         async with serve_app(create_app(WEIGHTS, {"m": damage}, defaults=adds)) as url:
             plan = _plan(url, limit=None, num_samples=200, server_defaults="keep")
             return await evaluate(replace(plan, **options), folder, environ={})
 
-    def judge(of: str, **options: Any) -> dict[str, str]:
+    def judge(of, **options):
         own = {"no_reference": False, "references_dir": str(tmp_path / of)}
         folder = tmp_path / f"against_{of}"
         report = asyncio.run(ask("int3", folder, PENALTY, **own, **options))
@@ -221,7 +221,7 @@ def test_fields_that_the_reference_has_too_are_no_cause_of_damage(tmp_path: Path
 
 
 def test_fields_that_both_sides_add_are_no_cause_of_damage(tmp_path: Path) -> None:
-    async def main() -> Comparison:
+    async def main():
         async with AsyncExitStack() as stack:
             apps = [create_app(WEIGHTS, {"m": one}, defaults=PENALTY) for one in ("none", "int3")]
             urls = [await stack.enter_async_context(serve_app(app)) for app in apps]

@@ -34,7 +34,7 @@ from serve_eval.stats.judgement import judge
 from serve_eval.stats.pairs import pair
 from serve_eval.workflows.references.register import register
 from tests.cli.command import environment
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail
+from tests.scripted_server import ScriptedServer, answer, fail
 
 SOUND, DAMAGED = "embedded", "damaged"
 LIMIT = 24
@@ -67,7 +67,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TaskResult]:
     folder = tmp_path_factory.mktemp("embedded")
     found = {}
 
-    async def story() -> None:
+    async def story():
         context = LaunchContext(model=None, log_dir=folder / "logs")
         async with embedded.launch(
             context, embedded.EmbeddedOptions(also={DAMAGED: "int3"})
@@ -211,7 +211,7 @@ async def test_a_run_and_its_continuation_open_each_file_once(
 ) -> None:
     folder, refused = tmp_path / "run", [True]
 
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         if refused[0] and len(request.prompt) % 5 == 0:
             return fail(400)
         return answer("#### 42", usage=(9, min(request.max_tokens, 9)))

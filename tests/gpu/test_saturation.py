@@ -28,7 +28,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.launchers import embedded, transformers_serve
 from serve_eval.plan.prepared_task import request_of
-from serve_eval.schema import Endpoint, LaunchContext, Limits, Plan, Spec
+from serve_eval.schema import LaunchContext, Limits, Plan, Spec
 from serve_eval.storage.sessions import loads
 from tests.peers.peers import PEERS, PYTHON
 
@@ -63,7 +63,7 @@ def _gpu_use() -> Iterator[list[float]]:
     seen = []
     over = threading.Event()
 
-    def watch() -> None:
+    def watch():
         command = [
             "nvidia-smi",
             "--query-gpu=utilization.gpu",
@@ -95,7 +95,7 @@ def _bare_loop(url: str, bodies: list[bytes]) -> float:
     left = iter(bodies)
     lock = threading.Lock()
 
-    def send() -> None:
+    def send():
         with closing(http.client.HTTPConnection(address, timeout=600)) as connection:
             while True:
                 with lock:
@@ -143,7 +143,7 @@ def _measured(
         encode(request_of(prepared.task, sample), str(model)) for sample in prepared.dataset.samples
     ]
 
-    async def measured(endpoint: Endpoint) -> dict[str, tuple[float, list[float]]]:
+    async def measured(endpoint):
         found = {}
         await asyncio.to_thread(
             _bare_loop, endpoint.base_url, bodies[:IN_FLIGHT]
@@ -161,7 +161,7 @@ def _measured(
         found["serve-eval"] = requests / load.wall_s, used
         return found
 
-    async def story() -> dict[str, tuple[float, list[float]]]:
+    async def story():
         context = LaunchContext(model=str(model), log_dir=folder / "logs", notify=print)
         async with transformers_serve.launch(
             context,

@@ -78,7 +78,7 @@ class Forks:
 def _watch(folder: str, count: mmap.mmap, kill_at: int) -> None:
     """Count the changes below a folder, and end the process before the one of that number."""
 
-    def hook(event: str, found: tuple[Any, ...]) -> None:
+    def hook(event, found):
         if event == "open":
             if not found[2] & WRITES:
                 return

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from serve_eval.launchers._machine import local_gpus, lock_files
-from serve_eval.launchers._standin.options import Flavour
 from serve_eval.schema import LaunchContext, Limits, Plan, Spec
 from tests.standin.deployments import environment
 
@@ -105,7 +104,7 @@ def standin(
 ) -> Callable[..., None]:
     """Return a function that makes `trtllm-serve` the stand-in, with a flavour and faults."""
 
-    def use(flavour: Flavour = "v12", faults: Any = None, **variables: str) -> None:
+    def use(flavour="v12", faults=None, **variables):
         monkeypatch.delenv("STANDIN_FAULTS", raising=False)
         env = environment(flavour, faults=faults, STANDIN_POLL_S="0.1", **variables)
         env["XDG_CACHE_HOME"] = str(tmp_path / flavour)
@@ -122,9 +121,7 @@ def plan_of(data_root: Path) -> Callable[..., Plan]:
     The stand-in may answer anything.
     """
 
-    def plan(
-        launcher: str, options: Mapping[str, Any] = {}, *, limit: int = 20, **limits: Any
-    ) -> Plan:
+    def plan(launcher, options: Mapping[str, Any] = {}, *, limit=20, **limits):
         return Plan(
             model="my-org/my-model",
             launcher=Spec(name=launcher, options=json.loads(json.dumps(options))),

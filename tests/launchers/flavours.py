@@ -109,7 +109,7 @@ def _launched(log_dir: Path, story: Any, **options: Any) -> tuple[Any, list[str]
     times = {"ready_timeout_s": 20.0, "answer_timeout_s": 4.0}
     given = registry.check_options(trtllm_disaggregated.launch, {**times, **options}, "launcher")
 
-    async def tell() -> Any:
+    async def tell():
         async with trtllm_disaggregated.launch(
             context, trtllm_disaggregated.DisaggregatedOptions(**given)
         ) as endpoint:
@@ -179,7 +179,7 @@ def _discoveries(place: Path) -> str:
 
 
 def _outcome(place: Path, options: dict[str, Any]) -> str:
-    async def nothing(endpoint: Endpoint) -> None:
+    async def nothing(endpoint):
         pass
 
     try:
@@ -192,7 +192,7 @@ def _outcome(place: Path, options: dict[str, Any]) -> str:
 
 
 def _without_key(place: Path) -> str:
-    async def nothing(endpoint: Endpoint) -> None:
+    async def nothing(endpoint):
         await asyncio.sleep(0)
 
     found = []

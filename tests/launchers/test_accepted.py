@@ -352,7 +352,7 @@ def known(servers: list[Server], flavour: Flavour) -> dict[tuple[str, ...], froz
 def accept(server: Server, flavour: Flavour) -> str:
     """Read the command line and its file as trtllm-serve does, and raise its error."""
 
-    def run(command: str, params: dict[str, Any], given: frozenset[str]) -> str:
+    def run(command, params, given):
         if command == "serve":
             worker = worker_config.worker(params["model"], params, given, flavour)
             worker_config.check_llm_args(worker.args)
@@ -488,7 +488,7 @@ def test_files_that_were_parsed_are_those_that_we_write(shared: Path, tmp_path: 
     rows = [row["config"] for row in vectors(shared)["disagg_config"] if row["rc"] == 0]
     assert rows
 
-    def keys(value: Any, at: str = "") -> set[str]:
+    def keys(value, at=""):
         if not isinstance(value, dict):
             return {f"{at}: {type(value).__name__}"}
         return set().union(*(keys(v, f"{at}.{k}") for k, v in value.items())) if value else set()

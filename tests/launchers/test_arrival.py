@@ -48,7 +48,7 @@ async def _until_closed(url: str, start: bytes, *, dripping: bool = False) -> by
         "127.0.0.1", int(url.split(":")[2].split("/")[0])
     )
 
-    async def drip() -> None:
+    async def drip():
         while True:
             writer.write(b"x")
             await asyncio.sleep(SHORT_S / 10)

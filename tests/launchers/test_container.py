@@ -19,7 +19,7 @@ from serve_eval.launchers._trtllm import containers
 from serve_eval.launchers._trtllm.command_line import Place, Server
 from serve_eval.launchers._trtllm.containers import Container
 from serve_eval.plugins import registry
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import LaunchContext
 from tests.launchers.conftest import Engine
 from tests.launchers.machine import process_number
 
@@ -116,7 +116,7 @@ def test_a_config_of_the_users_own_is_mounted_and_one_of_ours_with_its_folder(
 
 
 def test_what_tells_of_the_flags_is_the_same_in_every_launch() -> None:
-    def probe(name: str, gpu: str, folder: str) -> tuple[str, ...]:
+    def probe(name, gpu, folder):
         server = Server(
             name=name,
             argv=("trtllm-serve", "serve", "m", "--config", f"{folder}/c.yaml"),
@@ -155,7 +155,7 @@ def test_a_real_client_understands_the_run_line(options: dict[str, Any]) -> None
     words = line(**options)
     words[words.index("docker")] = str(REAL)
 
-    def said(words: list[str]) -> str:
+    def said(words):
         env = {**os.environ, "DOCKER_HOST": "unix:///nowhere.sock"}
         done = subprocess.run(
             words, env=env, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
@@ -172,7 +172,7 @@ def test_a_real_client_understands_the_run_line(options: dict[str, Any]) -> None
 
 
 def start(context: LaunchContext, story: Any, **options: Any) -> Any:
-    async def tell() -> Any:
+    async def tell():
         async with container.launch(
             context, container.ContainerOptions(**checked(ready_timeout_s=30.0, **options))
         ) as endpoint:
@@ -182,7 +182,7 @@ def start(context: LaunchContext, story: Any, **options: Any) -> Any:
 
 
 def test_containers_serve_and_are_gone_afterwards(engine: Engine, context: LaunchContext) -> None:
-    async def story(endpoint: Endpoint) -> list[str]:
+    async def story(endpoint):
         return engine.names()
 
     names = start(context, story, trtllm_disaggregated={})
@@ -202,7 +202,7 @@ def test_containers_serve_and_are_gone_afterwards(engine: Engine, context: Launc
 def test_the_environment_goes_in_by_name_and_by_value(
     engine: Engine, context: LaunchContext
 ) -> None:
-    async def story(endpoint: Endpoint) -> dict[str, str]:
+    async def story(endpoint):
         pairs = Path(f"/proc/{process_number(context)}/environ").read_text().split("\0")
         return dict(pair.partition("=")[::2] for pair in pairs)
 
@@ -212,7 +212,7 @@ def test_the_environment_goes_in_by_name_and_by_value(
 
 
 def test_a_deaf_container_is_removed(engine: Engine, context: LaunchContext) -> None:
-    async def story(endpoint: Endpoint) -> list[str]:
+    async def story(endpoint):
         return engine.names()
 
     options = {
@@ -226,7 +226,7 @@ def test_a_deaf_container_is_removed(engine: Engine, context: LaunchContext) -> 
 def test_a_container_is_removed_whose_supervisor_was_killed(
     engine: Engine, context: LaunchContext
 ) -> None:
-    async def killing(endpoint: Endpoint) -> None:
+    async def killing(endpoint):
         (client,) = [
             folder for folder in Path("/proc").glob("[0-9]*") if _is_client(folder, engine)
         ]

@@ -76,7 +76,7 @@ def start(context: LaunchContext, story: Callable[[Endpoint], Any], **options: A
     times = {"ready_timeout_s": 20.0, "answer_timeout_s": 10.0}
     given = registry.check_options(trtllm_disaggregated.launch, {**times, **options}, "launcher")
 
-    async def tell() -> Any:
+    async def tell():
         async with trtllm_disaggregated.launch(
             context, trtllm_disaggregated.DisaggregatedOptions(**given)
         ) as endpoint:
@@ -92,7 +92,7 @@ def test_servers_find_each_other_by_etcd(
     """Hosts other than loopback are included, where main refuses HTTP."""
     standin("main")
 
-    async def look(endpoint: Endpoint) -> tuple[int, dict[str, str]]:
+    async def look(endpoint):
         root = endpoint.base_url.removesuffix("/v1")
         async with httpx.AsyncClient(trust_env=False) as client:
             workers = (await client.get(f"{root}/cluster_info")).json()["current_workers"]

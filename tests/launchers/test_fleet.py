@@ -213,7 +213,7 @@ def test_a_second_signal_while_servers_end(
     env.pop("CUDA_VISIBLE_DEVICES", None)
     said = tmp_path / "said"
 
-    def asked_to_end() -> bool:
+    def asked_to_end():
         logs = [
             path.read_text() for path in (tmp_path / "out").rglob("*.log") if path.stem in names
         ]

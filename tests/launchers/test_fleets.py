@@ -164,7 +164,7 @@ def run(
 ) -> tuple[Report, Endpoint]:
     """Return the report of a run and its endpoint, which `seen` may change before the run."""
 
-    async def story() -> tuple[Report, Endpoint]:
+    async def story():
         async with launch(plan, prepare(plan), out.parent) as endpoint:
             known = seen(endpoint)
             return (

@@ -144,7 +144,7 @@ async def test_a_server_on_ipv6_is_launched_and_asked(
 def test_a_client_names_the_host_in_brackets() -> None:
     server = ScriptedServer(routes={"/v1/models": models("m")})
 
-    async def story() -> list[str] | Failure:
+    async def story():
         runner = web.AppRunner(server.app())
         await runner.setup()
         try:
@@ -256,7 +256,7 @@ def test_a_load_in_tokens_is_launched_where_it_works(
 ) -> None:
     standin(flavour)
 
-    async def story() -> str:
+    async def story():
         given = {
             "generation_servers": {"router": TOKENS},
             "gpus": [0, 1],

@@ -246,7 +246,7 @@ def test_a_file_that_was_removed_meanwhile_holds_nothing(
     monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path))
     opened = lock_files._open
 
-    def slow(path: Path) -> int:
+    def slow(path):
         file = opened(path)
         monkeypatch.setattr(lock_files, "_open", opened)
         path.unlink()

@@ -283,7 +283,7 @@ def test_a_server_that_is_well_waits_for_others_however_long(tmp_path: Path) -> 
     pair = [server(name, tmp_path, 1, {}, here=False) for name in ("context_0", "generation_0")]
     watching = log_watch.Watching(pair, lambda: clock[0])
 
-    def writes(text: str, seconds: float) -> LaunchError | None:
+    def writes(text, seconds):
         with (tmp_path / "context_0.log").open("a") as log:
             log.write(text)
         error = watching.look()

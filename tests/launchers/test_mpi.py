@@ -225,7 +225,7 @@ def test_a_launch_tells_once_and_the_servers_have_it(
     monkeypatch.setenv("OMPI_MCA_btl", "^openib")
     monkeypatch.setenv("UCX_TLS", "rc")
 
-    async def story() -> None:
+    async def story():
         async with trtllm_disaggregated.launch(
             context, trtllm_disaggregated.DisaggregatedOptions(ready_timeout_s=20.0)
         ):

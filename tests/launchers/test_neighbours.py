@@ -75,7 +75,7 @@ def _server(gpus: tuple[str, ...]) -> Server:
 
 
 def launch(context: LaunchContext, gpus: Any = None, count: int = 1) -> None:
-    async def story() -> None:
+    async def story():
         async with launched(context, gpus, count):
             pass
 
@@ -348,7 +348,7 @@ async def test_auto_holds_what_it_took_until_the_end(
     """Two launches at the same time get different GPUs and leave none locked."""
     smi.tells("0, GPU-a, 3", "1, GPU-b, 3")
 
-    async def one(name: str) -> None:
+    async def one(name):
         async with launched(
             LaunchContext(model="m", log_dir=context.log_dir / name, notify=said.append), "auto"
         ):

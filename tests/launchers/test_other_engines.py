@@ -163,7 +163,7 @@ def test_without_a_model_its_name_is_asked_for() -> None:
 def _launched(launcher: ModuleType, context: LaunchContext, **options: Any) -> Endpoint:
     given = OPTIONS[launcher](ready_timeout_s=20.0, answer_timeout_s=10.0, **options)
 
-    async def story() -> Endpoint:
+    async def story():
         async with launcher.launch(context, given) as endpoint:
             return endpoint
 

@@ -46,7 +46,7 @@ async def until_ended(server: ServerProcess) -> None:
 def ended(script: str, log: Path, timeout_s: float = 20.0) -> LaunchError:
     """Return the error of a server that is waited on until it ends."""
 
-    async def run() -> None:
+    async def run():
         async with server_process([*PYTHON, script], log_file=log) as server:
             await server.until(never, timeout_s=timeout_s)
 
@@ -176,7 +176,7 @@ def test_the_probe_is_made_often_at_first_and_then_after_each_longest_pause(
 ) -> None:
     clock, answers = Clock(monkeypatch), [None] * 12 + ["ready"]
 
-    async def probe() -> str | None:
+    async def probe():
         return answers.pop(0)
 
     one = server(monkeypatch, Process())
@@ -196,7 +196,7 @@ async def test_a_server_has_as_long_as_it_was_given(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
-    async def run() -> None:
+    async def run():
         async with server_process(["/nowhere/server"], log_file=tmp_path / "log"):
             pass
 
@@ -257,7 +257,7 @@ class Life:
 def failing(life: Life, error: Exception | None) -> Exception:
     """Return the error of a block that raises `error`, or waits for ever."""
 
-    async def run() -> None:
+    async def run():
         limit = asyncio.timeout(5)
         try:
             async with limit, while_alive(life.ended):
@@ -339,11 +339,11 @@ def test_a_last_command_that_fails_ends_nothing_else(
 ) -> None:
     ran = []
 
-    def failing(command: Any, **options: Any) -> None:
+    def failing(command, **options):
         ran.append((command, options))
         raise subprocess.TimeoutExpired(command, 1.0)
 
-    async def run() -> None:
+    async def run():
         started = server_process(
             SLEEPS, log_file=tmp_path / "log", grace_s=1.0, at_end=["the last"]
         )
@@ -370,13 +370,13 @@ def test_a_supervisor_has_its_grace_and_the_time_of_the_last_command(
 ) -> None:
     given = []
 
-    def start(*arguments: Any) -> None:
+    def start(*arguments):
         given.append(arguments[3])
         raise LaunchError("no more is needed")
 
     monkeypatch.setattr(process_module, "_start", start)
 
-    async def run() -> None:
+    async def run():
         async with server_process(
             SLEEPS, log_file=tmp_path / "log", grace_s=grace_s, at_end=at_end
         ):

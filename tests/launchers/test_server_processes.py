@@ -56,7 +56,7 @@ MEMORY_USED = local_gpus.memory_used
 def around(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Return a function that sets secrets and the variables that servers need."""
 
-    def put() -> None:
+    def put():
         for name, value in {**SECRETS, **NEEDED, "TEAM_KEY": "team"}.items():
             monkeypatch.setenv(name, value)
 
@@ -342,13 +342,13 @@ def test_twenty_starts_and_stops_leak_nothing(
     monkeypatch.setattr("tempfile.tempdir", None)
     standin()
 
-    async def once() -> None:
+    async def once():
         async with trtllm_disaggregated.launch(
             context, trtllm_disaggregated.DisaggregatedOptions()
         ):
             assert len(marked(mark)) >= 6  # three servers, each with its supervisor
 
-    def state() -> tuple[int, list[int], list[str]]:
+    def state():
         threads = [len(list(Path("/proc/self/task").iterdir()))]
         files = len(list(Path("/proc/self/fd").iterdir()))
         return files, threads, [path.name for path in temporary.iterdir()]

@@ -67,7 +67,7 @@ async def answer(endpoint: Endpoint, prompt: str) -> str:
 
 
 def launch_and(context: LaunchContext, story: Callable[[Endpoint], Any], **options: Any) -> Any:
-    async def tell() -> Any:
+    async def tell():
         async with simulated.launch(context, simulated.SimulatedOptions(**options)) as endpoint:
             return await story(endpoint)
 
@@ -75,7 +75,7 @@ def launch_and(context: LaunchContext, story: Callable[[Endpoint], Any], **optio
 
 
 def test_it_starts_answers_and_leaves_nothing_behind(context: LaunchContext) -> None:
-    async def story(endpoint: Endpoint) -> Endpoint:
+    async def story(endpoint):
         assert endpoint.base_url.startswith("http://127.0.0.1:")
         assert endpoint.model == "a/b"
         assert [await answer(endpoint, q) for q in QUESTIONS] == ["right"] * len(QUESTIONS)
@@ -102,11 +102,11 @@ def test_it_starts_answers_and_leaves_nothing_behind(context: LaunchContext) -> 
 def test_it_ends_when_the_run_is_cancelled_or_fails(context: LaunchContext) -> None:
     pids = []
 
-    async def failing(endpoint: Endpoint) -> None:
+    async def failing(endpoint):
         pids.append(endpoint.info.pid)
         raise RuntimeError("the run failed")
 
-    async def cancelled() -> None:
+    async def cancelled():
         async with simulated.launch(context, simulated.SimulatedOptions()) as endpoint:
             pids.append(endpoint.info.pid)
             typing.cast(Any, asyncio.current_task()).cancel()
@@ -121,7 +121,7 @@ def test_it_ends_when_the_run_is_cancelled_or_fails(context: LaunchContext) -> N
 
 
 def test_the_options_reach_the_server(context: LaunchContext) -> None:
-    async def story(endpoint: Endpoint) -> None:
+    async def story(endpoint):
         assert await answer(endpoint, QUESTIONS[0]) == "wrong"
         async with (
             aiohttp.ClientSession() as session,
@@ -133,7 +133,7 @@ def test_the_options_reach_the_server(context: LaunchContext) -> None:
 
 
 def test_a_server_that_dies_at_start_is_an_error_with_its_log(context: LaunchContext) -> None:
-    async def story(endpoint: Endpoint) -> None:
+    async def story(endpoint):
         raise AssertionError("it did not die")
 
     broken = replace(
@@ -150,7 +150,7 @@ def test_a_server_that_dies_at_start_is_an_error_with_its_log(context: LaunchCon
 def test_a_server_that_ends_while_it_is_used_ends_the_block_with_the_cause(
     context: LaunchContext,
 ) -> None:
-    async def story(endpoint: Endpoint) -> None:
+    async def story(endpoint):
         for q in QUESTIONS[:3]:
             await answer(endpoint, q)
         with pytest.raises(aiohttp.ClientConnectionError):
@@ -166,7 +166,7 @@ def test_a_server_that_ends_while_it_is_used_ends_the_block_with_the_cause(
 def test_the_end_of_a_server_is_the_cause_of_what_it_did_to_a_request(
     context: LaunchContext,
 ) -> None:
-    async def story(endpoint: Endpoint) -> None:
+    async def story(endpoint):
         for q in QUESTIONS[:3]:
             await answer(endpoint, q)
         with pytest.raises(aiohttp.ClientConnectionError):
@@ -178,7 +178,7 @@ def test_the_end_of_a_server_is_the_cause_of_what_it_did_to_a_request(
 
 
 def test_without_answers_there_is_nothing_to_simulate(context: LaunchContext) -> None:
-    async def story(endpoint: Endpoint) -> None:
+    async def story(endpoint):
         raise AssertionError("it started")
 
     with pytest.raises(LaunchError, match="needs the answers of the tasks"):
@@ -293,7 +293,7 @@ def test_sizes_out_of_range_are_refused_before_anything_starts(
 async def quick_end(script: str, log_file: Path) -> int:
     """Start a Python script, wait for its first line of output, and leave."""
 
-    async def first_line() -> bool | None:
+    async def first_line():
         return b"\n" in log_file.read_bytes() or None
 
     async with server_process([sys.executable, "-c", script], log_file=log_file) as server:
@@ -326,7 +326,7 @@ async def test_what_a_server_started_ends_with_it(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_never_gets_ready_is_an_error_in_time(tmp_path: Path) -> None:
-    async def never() -> None:
+    async def never():
         return None
 
     command = [
@@ -343,7 +343,7 @@ async def test_a_server_that_never_gets_ready_is_an_error_in_time(tmp_path: Path
 
 
 def test_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    async def story() -> None:
+    async def story():
         async with server_process([str(tmp_path / "nothing")], log_file=tmp_path / "log"):
             raise AssertionError("it started")
 
@@ -354,7 +354,7 @@ def test_a_command_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
 async def test_sigterm_ends_the_simulator_cleanly(tmp_path: Path) -> None:
     ready = tmp_path / "url"
 
-    async def up() -> bool | None:
+    async def up():
         return ready.exists() or None
 
     command = [

@@ -91,7 +91,7 @@ async def running(**options: Any) -> AsyncIterator[Peer]:
 
 
 def with_simulator(story: Callable[[Peer], Awaitable[None]], **options: Any) -> None:
-    async def tell() -> None:
+    async def tell():
         async with running(**options) as peer:
             await story(peer)
 
@@ -101,7 +101,7 @@ def with_simulator(story: Callable[[Peer], Awaitable[None]], **options: Any) -> 
 def texts(prompts: list[str], **options: Any) -> list[str]:
     """Return the answers of a simulator to many prompts, in batches of 100."""
 
-    async def tell() -> list[str]:
+    async def tell():
         async with running(**options) as peer:
             found = []
             for start in range(0, len(prompts), 100):
@@ -116,7 +116,7 @@ def texts(prompts: list[str], **options: Any) -> list[str]:
 
 
 def test_a_completion_has_the_shape_of_trtllm_serve(answers: Path) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         status, answer = await peer.ask(max_tokens=50)
         assert status == 200
         assert answer["object"] == "text_completion"
@@ -132,7 +132,7 @@ def test_a_completion_has_the_shape_of_trtllm_serve(answers: Path) -> None:
 
 
 def test_a_chat_answer_is_found_by_roles_and_contents(answers: Path) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         status, answer = await peer.ask("/chat/completions", max_completion_tokens=50)
         assert status == 200
         assert answer["object"] == "chat.completion"
@@ -152,7 +152,7 @@ def test_a_chat_answer_is_found_by_roles_and_contents(answers: Path) -> None:
 
 
 def test_an_unknown_prompt_gets_a_sentence_that_says_so() -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         choice = await peer.choice(prompt="Never seen")
         assert (choice["text"], choice["finish_reason"]) == (UNKNOWN_ANSWER, "stop")
 
@@ -184,7 +184,7 @@ FOLLOWED = [
 
 
 def test_an_unknown_prompt_follows_the_schema_that_comes_with_it() -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         for schema in FOLLOWED:
             parameters = {
                 "properties": {"x": schema},
@@ -203,7 +203,7 @@ def test_an_unknown_prompt_follows_the_schema_that_comes_with_it() -> None:
 
 
 def test_an_unknown_prompt_is_sampled_by_the_seed_of_the_request() -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         seeds = range(60)
         sampled = [await peer.text("Unheard of.", temperature=1.0, seed=seed) for seed in seeds]
         assert sampled == [
@@ -216,7 +216,7 @@ def test_an_unknown_prompt_is_sampled_by_the_seed_of_the_request() -> None:
 
 
 def test_a_list_of_prompts_gets_a_choice_each(answers: Path) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         _, answer = await peer.ask(prompt=[QUESTION, "Never seen"], max_tokens=3)
         assert [(c["index"], c["text"]) for c in answer["choices"]] == [
             (0, " The answer is"),
@@ -228,7 +228,7 @@ def test_a_list_of_prompts_gets_a_choice_each(answers: Path) -> None:
 
 
 def test_max_tokens_counts_words_with_the_blanks_before_them(answers: Path) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         cut = await peer.choice(max_tokens=5)
         assert (cut["text"], cut["finish_reason"]) == (" The answer is 4.\n\nQuestion:", "length")
         whole = await peer.choice(max_tokens=6)
@@ -238,7 +238,7 @@ def test_max_tokens_counts_words_with_the_blanks_before_them(answers: Path) -> N
 
 
 def test_sixteen_tokens_are_the_default(tmp_path: Path) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         assert len((await peer.text()).split()) == 16
 
     with_simulator(
@@ -247,7 +247,7 @@ def test_sixteen_tokens_are_the_default(tmp_path: Path) -> None:
 
 
 def test_the_earliest_stop_string_ends_the_text_and_is_left_out(answers: Path) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         choice = await peer.choice(stop=["Question:", "\n\n"], max_tokens=50)
         assert choice["text"] == " The answer is 4."
         assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "\n\n")
@@ -265,7 +265,7 @@ def _events(body: bytes) -> list[Any]:
 
 
 def test_a_stream_holds_the_words_the_finish_reason_and_the_usage(answers: Path) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         status, kind, body = await peer.raw(
             stream=True, stream_options={"include_usage": True}, max_tokens=50
         )
@@ -284,7 +284,7 @@ def test_a_stream_holds_the_words_the_finish_reason_and_the_usage(answers: Path)
 
 
 def test_a_chat_stream_begins_with_the_role(answers: Path) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         _, _, body = await peer.raw("/chat/completions", stream=True, stop="\n")
         role, *deltas, finish = [event["choices"][0] for event in _events(body)]
         assert role["delta"] == {"role": "assistant"}
@@ -301,7 +301,7 @@ def test_a_chat_stream_begins_with_the_role(answers: Path) -> None:
 def test_the_openai_sdk_understands_the_answers(answers: Path) -> None:
     import openai  # takes two seconds, which other pytest workers need not wait
 
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         async with openai.AsyncOpenAI(
             base_url=peer.base_url, api_key="sk-sdk-test-key", max_retries=0
         ) as sdk:
@@ -332,7 +332,7 @@ def test_the_openai_sdk_understands_the_answers(answers: Path) -> None:
 
 
 def test_health_version_and_models() -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         root = peer.base_url.removesuffix("/v1")
         async with peer.session.get(root + "/health") as reply:
             assert (reply.status, await reply.read()) == (200, b"")
@@ -345,7 +345,7 @@ def test_health_version_and_models() -> None:
 
 
 def test_an_orchestrator_lists_no_models() -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         async with peer.session.get(peer.base_url + "/models") as reply:
             assert reply.status == 404
 
@@ -353,7 +353,7 @@ def test_an_orchestrator_lists_no_models() -> None:
 
 
 def test_a_missing_or_wrong_key_is_a_401_that_does_not_repeat_it(answers: Path) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         peer.session.headers["Authorization"] = "Bearer wrong-key"
         status, _, body = await peer.raw()
         assert status == 401
@@ -384,7 +384,7 @@ def test_a_missing_or_wrong_key_is_a_401_that_does_not_repeat_it(answers: Path) 
 def test_what_cannot_be_answered_is_refused_in_the_form_of_a_worker(
     body: dict[str, object], said: str
 ) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         status, answer = await peer.ask(**body)
         assert status == 400
         assert answer["object"] == "error"
@@ -399,7 +399,7 @@ def test_what_cannot_be_answered_is_refused_in_the_form_of_a_worker(
     "body", [b"[]", b"{", b"{}", b'{"model": 1}', b'{"model": "simulated"}', b"\xff"]
 )
 def test_a_malformed_body_is_refused_in_the_form_of_a_validation(body: bytes) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         for path in ("/completions", "/chat/completions"):
             async with peer.session.post(peer.base_url + path, data=body) as reply:
                 assert reply.status == 400
@@ -409,14 +409,14 @@ def test_a_malformed_body_is_refused_in_the_form_of_a_validation(body: bytes) ->
 
 
 def test_an_unknown_model_is_a_404_unless_every_model_will_do() -> None:
-    async def refused(peer: Peer) -> None:
+    async def refused(peer):
         status, answer = await peer.ask(model="other")
         assert status == 404
         assert answer["error"]["code"] == "model_not_found"
         assert answer["error"]["param"] == "model"
         assert "other" in answer["error"]["message"]
 
-    async def accepted(peer: Peer) -> None:
+    async def accepted(peer):
         assert (await peer.ask(model="other"))[0] == 200
 
     with_simulator(refused)
@@ -424,7 +424,7 @@ def test_an_unknown_model_is_a_404_unless_every_model_will_do() -> None:
 
 
 def test_unknown_fields_are_refused_only_when_strict() -> None:
-    async def strict(peer: Peer) -> None:
+    async def strict(peer):
         status, answer = await peer.ask(surprise=1)
         assert status == 400
         assert "surprise" in answer["error"]
@@ -432,7 +432,7 @@ def test_unknown_fields_are_refused_only_when_strict() -> None:
         assert (await peer.ask(truncate_prompt_tokens=8, seed=1, temperature=0))[0] == 200
         assert (await peer.ask("/chat/completions", prompt="x"))[0] == 400
 
-    async def lenient(peer: Peer) -> None:
+    async def lenient(peer):
         assert (await peer.ask(surprise=1))[0] == 200
 
     with_simulator(strict, strict_fields=True)
@@ -440,7 +440,7 @@ def test_unknown_fields_are_refused_only_when_strict() -> None:
 
 
 def test_a_prompt_beyond_the_context_is_refused_unless_it_is_truncated() -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         status, answer = await peer.ask(prompt="word " * 90, max_tokens=16)
         assert status == 400
         assert "maximum context length is 100 tokens" in answer["message"]
@@ -524,7 +524,7 @@ def test_more_damage_only_ever_adds_wrong_answers(even: Path) -> None:
 def test_a_failing_request_looks_as_declared(
     answers: Path, kind: str, status: int, content_type: str, said: bytes
 ) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         for path in ("/completions", "/chat/completions"):
             got_status, got_type, body = await peer.raw(path)
             assert got_status == status
@@ -535,7 +535,7 @@ def test_a_failing_request_looks_as_declared(
 
 
 def test_an_overload_says_when_to_come_back(answers: Path) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         async with peer.session.post(
             peer.base_url + "/completions", json={"model": "simulated", "prompt": "x"}
         ) as r:
@@ -545,7 +545,7 @@ def test_an_overload_says_when_to_come_back(answers: Path) -> None:
 
 
 def test_null_content_is_null_in_both_kinds_of_answer(answers: Path) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         assert (await peer.choice())["text"] is None
         choice = await peer.choice("/chat/completions")
         assert choice["message"]["content"] is None
@@ -555,7 +555,7 @@ def test_null_content_is_null_in_both_kinds_of_answer(answers: Path) -> None:
 
 
 def test_bad_json_ends_in_the_middle(answers: Path) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         status, kind, body = await peer.raw()
         assert (status, kind) == (200, "application/json")
         with pytest.raises(msgspec.DecodeError):
@@ -565,7 +565,7 @@ def test_bad_json_ends_in_the_middle(answers: Path) -> None:
 
 
 def test_a_stream_without_finish_never_says_why_it_ended(answers: Path) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         for stream in (False, True):
             _, _, body = await peer.raw(stream=stream)
             choices = [event["choices"][0] for event in _events(body)]
@@ -576,7 +576,7 @@ def test_a_stream_without_finish_never_says_why_it_ended(answers: Path) -> None:
 
 
 def test_a_disconnect_closes_the_connection_without_an_answer(answers: Path) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         with pytest.raises(aiohttp.ClientConnectionError):
             await peer.raw()
 
@@ -584,7 +584,7 @@ def test_a_disconnect_closes_the_connection_without_an_answer(answers: Path) -> 
 
 
 def test_a_hanging_request_ends_when_the_client_goes(answers: Path) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.2):
                 await peer.raw()
@@ -614,21 +614,21 @@ async def test_the_server_ends_while_a_request_hangs(answers: Path) -> None:
 
 
 def test_the_failing_prompts_are_a_share_chosen_by_seed_and_recover_when_told(even: Path) -> None:
-    async def failing(peer: Peer) -> set[str]:
+    async def failing(peer):
         prompts = PROMPTS[:300]
         replies = await asyncio.gather(*(peer.raw(prompt=prompt) for prompt in prompts))
         return {
             prompt for prompt, (status, _, _) in zip(prompts, replies, strict=True) if status == 500
         }
 
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         first = await failing(peer)
         assert abs(len(first) / 300 - 0.2) < 4 * math.sqrt(0.2 * 0.8 / 300)
         assert await failing(peer) == first
         assert await failing(peer) == set()
         assert peer.stats.requests[prompt_sha256(PROMPTS[0])] == 3
 
-    async def other(peer: Peer) -> None:
+    async def other(peer):
         found.append(await failing(peer))
 
     found = []
@@ -639,11 +639,11 @@ def test_the_failing_prompts_are_a_share_chosen_by_seed_and_recover_when_told(ev
 
 
 def test_an_unknown_prompt_fails_only_when_everything_does(even: Path) -> None:
-    async def sound(peer: Peer) -> None:
+    async def sound(peer):
         for i in range(50):
             assert (await peer.ask(prompt=f"unknown {i}"))[0] == 200
 
-    async def broken(peer: Peer) -> None:
+    async def broken(peer):
         assert (await peer.ask(prompt="unknown"))[0] == 500
 
     with_simulator(sound, answers=even, failure_rate=0.9)
@@ -651,7 +651,7 @@ def test_an_unknown_prompt_fails_only_when_everything_does(even: Path) -> None:
 
 
 def test_a_truncated_answer_has_half_of_its_words_and_says_so(answers: Path) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         choice = await peer.choice()
         assert (choice["text"], choice["finish_reason"]) == (" The answer is", "length")
 
@@ -659,7 +659,7 @@ def test_a_truncated_answer_has_half_of_its_words_and_says_so(answers: Path) -> 
 
 
 def test_an_empty_answer_is_a_text_of_no_characters(answers: Path) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         choice = await peer.choice()
         assert (choice["text"], choice["finish_reason"]) == ("", "stop")
         assert len(_events((await peer.raw(stream=True))[2])) == 1
@@ -675,7 +675,7 @@ def test_empty_and_truncated_answers_are_shares(even: Path) -> None:
 
 
 def test_requests_wait_for_the_latency_at_the_same_time(answers: Path) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         began = time.monotonic()
         await asyncio.gather(*(peer.ask() for _ in range(20)))
         assert 0.1 <= time.monotonic() - began < 1.0
@@ -701,12 +701,12 @@ def test_values_out_of_range_are_refused(bad: dict[str, Any]) -> None:
 
 
 def test_bodies_and_headers_are_kept_only_when_asked_for(answers: Path) -> None:
-    async def recording(peer: Peer) -> None:
+    async def recording(peer):
         await peer.ask(seed=7)
         assert peer.stats.bodies[0] == {"model": "simulated", "prompt": QUESTION, "seed": 7}
         assert "User-Agent" in peer.stats.headers[0]
 
-    async def silent(peer: Peer) -> None:
+    async def silent(peer):
         await peer.ask()
         assert not peer.stats.bodies
         assert not peer.stats.headers

@@ -365,7 +365,7 @@ def test_an_allocation_that_cannot_be_used_is_refused(
 
 
 def test_outside_of_an_allocation_a_script_is_shown(context: LaunchContext) -> None:
-    async def start() -> None:
+    async def start():
         async with slurm.launch(context, slurm.SlurmOptions(**checked(trtllm={"tp": 16}))):
             raise AssertionError
 
@@ -471,7 +471,7 @@ def test_two_launches_do_not_share_the_nodes_of_a_job(
 ) -> None:
     monkeypatch.setenv("SLURM_JOB_ID", "7")
 
-    async def start() -> None:
+    async def start():
         async with slurm.launch(context, slurm.SlurmOptions(**checked(wrapper=""))):
             raise AssertionError
 

@@ -193,7 +193,7 @@ def message(
     command = str(script) if launcher is llama_cpp else f"{script} serve"
     options = OPTIONS[launcher](model="/models/m", command=command, ready_timeout_s=20.0)
 
-    async def story() -> None:
+    async def story():
         async with launcher.launch(context, options):
             raise AssertionError("it is not ready")
 
@@ -359,7 +359,7 @@ def test_memory_is_blamed_only_with_evidence(
     for module in (fleet, running):
         monkeypatch.setattr(module, "kills", lambda: next(left, counts[-1]))
 
-    async def body() -> None:
+    async def body():
         async with trtllm.launch(context, trtllm.TrtllmOptions()):
             os.kill(process_number(context, "trtllm"), signal.SIGKILL)
             await asyncio.sleep(60)

@@ -38,7 +38,7 @@ CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
 
 
 def start(context: LaunchContext, story: Any, **options: Any) -> Any:
-    async def tell() -> Any:
+    async def tell():
         async with trtllm.launch(
             context, trtllm.TrtllmOptions(**{"ready_timeout_s": 20.0, **options})
         ) as endpoint:
@@ -281,7 +281,7 @@ def test_variables_of_mpi_and_slurm_are_not_inherited(
     for name in ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "UCX_TLS"):
         monkeypatch.setenv(name, "1")
 
-    async def names(endpoint: Endpoint) -> set[str]:
+    async def names(endpoint):
         content = Path(f"/proc/{process_number(context)}/environ").read_text()
         return {line.partition("=")[0] for line in content.split("\0")}
 
@@ -306,7 +306,7 @@ def test_an_end_while_it_is_used_ends_the_run_at_once(
 ) -> None:
     standin(faults={"crash_after": 1})
 
-    async def asking(endpoint: Endpoint) -> None:
+    async def asking(endpoint):
         if log == "gone":
             (context.log_dir / "trtllm.log").unlink()
         async with httpx.AsyncClient() as client:
@@ -328,7 +328,7 @@ def test_what_a_killed_supervisor_leaves_is_killed_too(
 ) -> None:
     standin(faults={"rank": True})
 
-    async def killing(endpoint: Endpoint) -> None:
+    async def killing(endpoint):
         status = Path(f"/proc/{process_number(context)}/status").read_text().split()
         os.kill(int(status[status.index("PPid:") + 1]), signal.SIGKILL)
         await asyncio.sleep(60)
@@ -348,7 +348,7 @@ def test_a_deaf_server_is_killed(context: LaunchContext, standin: Standin) -> No
 def test_cancelling_stops_it(context: LaunchContext, standin: Standin) -> None:
     standin(faults={"rank": True})
 
-    async def cancelled(endpoint: Endpoint) -> None:
+    async def cancelled(endpoint):
         task = asyncio.current_task()
         task.cancel()
         await asyncio.sleep(60)
@@ -362,7 +362,7 @@ def test_cancelling_stops_it(context: LaunchContext, standin: Standin) -> None:
 async def test_cancelling_while_it_loads_stops_it(context: LaunchContext, standin: Standin) -> None:
     standin(faults={"rank": True}, STANDIN_LOAD_S="60")
 
-    async def story() -> None:
+    async def story():
         task, log = asyncio.create_task(_loading(context)), context.log_dir / "trtllm.log"
         # Another process writes the log.
         while not (log.exists() and "Loading" in log.read_text()):  # noqa: ASYNC110
@@ -385,7 +385,7 @@ def test_the_same_gpu_port_or_folder_twice_is_refused(
 ) -> None:
     standin()
 
-    async def again(endpoint: Endpoint) -> None:
+    async def again(endpoint):
         other = replace(context, log_dir=tmp_path / "other")
         with pytest.raises(
             LaunchError, match=rf"GPU 0 is used by another launch .*process {os.getpid()}"
@@ -543,7 +543,7 @@ def test_gpus_are_checked_before_and_after(
     ):
         start(context, nothing, gpus=["GPU-a1"])
 
-    async def leak(endpoint: Endpoint) -> None:
+    async def leak(endpoint):
         (tmp_path / "used").write_text("70000")
 
     start(context, leak)

@@ -56,7 +56,7 @@ def written(**options: Any) -> dict[str, Any]:
 
 
 def start(context: LaunchContext, story: Any, **options: Any) -> Any:
-    async def tell() -> Any:
+    async def tell():
         given = checked(ready_timeout_s=20.0, **options)
         async with trtllm_disaggregated.launch(
             context, trtllm_disaggregated.DisaggregatedOptions(**given)
@@ -318,7 +318,7 @@ def test_perf_metrics_are_kept_by_all_servers_when_they_are_asked_for() -> None:
 
 
 def test_the_orchestrator_alone_traces_its_requests_where_the_user_lets_it() -> None:
-    def traced(**options: Any) -> list[bool]:
+    def traced(**options):
         return [
             "TRTLLM_REQUEST_TRACE_DIR=logs/request_traces" in line
             for line in lines(perf_metrics=True, **options)
@@ -352,7 +352,7 @@ def test_many_start_answer_and_stop(
 def test_one_that_ends_ends_all(side: str, context: LaunchContext, standin: Standin) -> None:
     standin()
 
-    async def killing(endpoint: Endpoint) -> None:
+    async def killing(endpoint):
         os.kill(process_number(context, f"{side}_0"), signal.SIGKILL)
         await asyncio.sleep(60)
 
@@ -401,7 +401,7 @@ def test_an_option_that_this_version_lacks_is_refused_before_anything_starts(
 def test_telemetry_is_off_where_it_can_be(context: LaunchContext, standin: Standin) -> None:
     standin("main")
 
-    async def flags(endpoint: Endpoint) -> str:
+    async def flags(endpoint):
         return (context.log_dir / "commands.sh").read_text()
 
     options = {"generation_servers": {"extra_args": ["--kv_cache_dtype", "auto"]}}

@@ -58,7 +58,7 @@ def start(launcher: Any, context: LaunchContext, story: Any = None, **options: A
         launcher.launch, {"ready_timeout_s": 20.0, "answer_timeout_s": 10.0, **options}, "launcher"
     )
 
-    async def tell() -> Any:
+    async def tell():
         async with launcher.launch(context, find_structure(launcher.launch)(**given)) as endpoint:
             await complete(endpoint)
             return endpoint if story is None else await story(endpoint)
@@ -139,11 +139,11 @@ def test_a_version_that_changed_behind_its_command_is_asked_anew(
 ) -> None:
     """The output of --help is cached for a day, and an option in it may be unknown now."""
 
-    async def start() -> str:
+    async def start():
         async with trtllm.launch(context, trtllm.TrtllmOptions(ready_timeout_s=30.0)) as endpoint:
             return " ".join(endpoint.info.commands[0])
 
-    def use(flavour: Flavour) -> None:
+    def use(flavour):
         standin(flavour)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "the same"))
 
@@ -293,7 +293,7 @@ def drawn_keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     keys = []
     draw = kv_transfer.draw_key
 
-    def drawn() -> str:
+    def drawn():
         keys.append(draw())
         return keys[-1]
 
@@ -308,7 +308,7 @@ def test_the_key_is_in_nothing_that_is_left_or_told(
     keys = drawn_keys(monkeypatch)
     standin("main", {"tells_key": True}, STANDIN_AUTH_ENFORCED="1")
 
-    async def look(endpoint: Endpoint) -> tuple[str, str]:
+    async def look(endpoint):
         first = everything(context.log_dir)
         await complete(endpoint)
         return first, str(endpoint.info)
@@ -335,7 +335,7 @@ def test_the_key_is_taken_out_of_what_is_told_and_of_errors(
     fleet._write([one], context.log_dir)
     (log := context.log_dir / "s.log").write_text(f"first {key}\n")
 
-    def told() -> None:
+    def told():
         with kv_transfer.secret([one], context, key) as (inside, started):
             inside.notify(f"it says {key}")
             started()

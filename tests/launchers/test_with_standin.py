@@ -99,7 +99,7 @@ async def test_an_endpoint_that_runs_already_is_waited_for(
 
 
 def test_an_endpoint_that_goes_on_starting_is_no_endpoint() -> None:
-    async def story() -> None:
+    async def story():
         async with (
             _server(math.inf).serve() as url,
             external.launch(CONTEXT, external.ExternalOptions(base_url=url, ready_timeout_s=0.1)),
@@ -138,7 +138,7 @@ def test_the_first_completion_is_not_given_up_while_the_front_door_starts(
 
     server = ScriptedServer(lambda request: STARTING if time.monotonic() < until else answer("x"))
 
-    async def story(start_timeout_s: float) -> None:
+    async def story(start_timeout_s):
         import httpx
 
         from serve_eval.launchers._trtllm.command_line import Place, Server
@@ -308,7 +308,7 @@ def test_an_orchestrator_of_two_processes_starts_answers_and_leaves_nothing(
 ) -> None:
     standin("main")
 
-    async def ask(endpoint: Endpoint) -> tuple[list[int], Endpoint]:
+    async def ask(endpoint):
         for _ in range(8):
             await complete(endpoint)
         pids = await asyncio.to_thread(read_processes, context.log_dir / "orchestrator.log", 3)
@@ -332,7 +332,7 @@ def test_the_port_of_the_coordinator_must_be_free(context: LaunchContext, standi
 def counted(front_ends: int, *, told: bool = False) -> EngineReport:
     """Return the counts of two workers over some requests; `told`: their launcher names them."""
 
-    async def main() -> EngineReport:
+    async def main():
         async with deployed(1, 1, flavour="main", front_ends=front_ends, greeted=False) as found:
             info = {"version": "1.3.0", "servers": found.workers}
             info |= {"front_ends": dict.fromkeys(found.workers, front_ends)} if told else {}

@@ -21,7 +21,7 @@ from serve_eval.errors import LaunchError
 from serve_eval.launchers import trtllm
 from serve_eval.launchers._logs.last_error import cause
 from serve_eval.launchers._trtllm.kv_transfer import AS_ROOT
-from serve_eval.schema import Endpoint, LaunchContext
+from serve_eval.schema import LaunchContext
 from tests.mpi.conftest import ROOT, WAIT_S, Mpi, ranks, until
 from tests.standin.deployments import FOLDER as STANDIN
 from tests.standin.deployments import free_port, running
@@ -37,7 +37,7 @@ ENOUGH = "OMPI_MCA_rmaps_base_oversubscribe"
 
 
 def start(context: LaunchContext, story: Any, **options: Any) -> Any:
-    async def tell() -> Any:
+    async def tell():
         async with trtllm.launch(
             context,
             trtllm.TrtllmOptions(**{"ready_timeout_s": 60.0, "stop_timeout_s": 10.0, **options}),
@@ -55,7 +55,7 @@ def test_ranks_live_and_end_with_their_server(
     monkeypatch.setenv(ENOUGH, "1")
     log = context.log_dir / "trtllm.log"
 
-    async def story(endpoint: Endpoint) -> list[int]:
+    async def story(endpoint):
         assert sorted(rank for rank, size, _ in ranks(log) if size == tp) == [*range(tp)]
         return mpi.processes("mpi4py.futures.server")
 
@@ -77,7 +77,7 @@ def alone(mpi: Mpi, tmp_path: Path) -> Any:
     The function returns the reported cause and hint, and whether the server ended.
     """
 
-    def run(word: str, tp: int, **changes: str | None) -> tuple[str, str, bool]:
+    def run(word, tp, **changes):
         env = {**mpi.environ, **AS_ROOT, **changes}
         log = tmp_path / "server.log"
         words = ["serve", "org/model", "--port", str(free_port()), "--tp_size", str(tp)]
@@ -194,7 +194,7 @@ def test_a_killed_server_leaves_no_rank(
 ) -> None:
     """MPI's own daemon ends ranks whose server is gone, unless the daemon hangs."""
 
-    async def story() -> None:
+    async def story():
         async with trtllm.launch(
             context, trtllm.TrtllmOptions(ready_timeout_s=WAIT_S, stop_timeout_s=2.0)
         ):

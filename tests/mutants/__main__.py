@@ -171,7 +171,7 @@ def _traced(folder: Path, packages: Sequence[str], workers: Workers) -> Lines:
     folder.mkdir(parents=True, exist_ok=True)
     started, done = time.monotonic(), 0
 
-    def one(name: str) -> Path:
+    def one(name):
         nonlocal done
         out = folder / (name.replace("/", "-") + ".jsonl")
         if not out.exists():
@@ -296,7 +296,7 @@ def _try_all(
 ) -> None:
     started = time.monotonic()
 
-    def one(mutant: Mutant) -> None:
+    def one(mutant):
         tests = lines.concerning(mutant)
         outcome = {"outcome": "survived", "status": 0, "seconds": 0.0, "output": ""}
         if tests:

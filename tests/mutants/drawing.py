@@ -136,7 +136,7 @@ def diff(source: str, code: str) -> list[str]:
 def _in_file(package: str, path: str, source: str) -> Iterator[Mutant]:
     import libcst as cst
     from libcst.metadata import MetadataWrapper, PositionProvider
-    from mutmut.mutation.file_mutation import Mutation, MutationVisitor
+    from mutmut.mutation.file_mutation import MutationVisitor
     from mutmut.mutation.mutators import mutation_operators
     from mutmut.mutation.pragma_handling import IgnoredCode
 
@@ -161,7 +161,7 @@ def _in_file(package: str, path: str, source: str) -> Iterator[Mutant]:
     module = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True).visit(visitor)
     empty, statements, seen = cst.Module([]), _statements(source), {}
 
-    def make(mutation: Mutation) -> str:
+    def make(mutation):
         return module.deep_replace(mutation.original_node, mutation.mutated_node).code
 
     for mutation in visitor.mutations:
@@ -205,7 +205,7 @@ def _statements(source: str) -> dict[int, tuple[tuple[int, int], tuple[int, int]
     """
     found = {}
 
-    def walk(nodes: Iterable[ast.AST], around: tuple[int, int] | None) -> None:
+    def walk(nodes, around):
         for node in nodes:
             inside = around
             if isinstance(node, ast.stmt | ast.ExceptHandler):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +64,7 @@ def test_tests_that_are_late_notice_a_change_only_if_they_pass_without_it(
     (tmp_path / "a.py").write_text("x = 1\n", encoding="utf-8")
     seen = []
 
-    def passes(copy: Path, tests: Sequence[str], limit_s: float) -> tuple[bool, str]:
+    def passes(copy, tests, limit_s):
         assert tests == ("tests/test_a.py",)
         seen.append(((copy / "a.py").read_text(encoding="utf-8"), limit_s))
         return script[len(seen) - 1]

@@ -106,7 +106,7 @@ def _scores(asked: list[tuple[str, dict[str, Any], list[str], Any]]) -> list[lis
         modules = {name: _module(module) for name, (module, _) in TESTS.items()}
     conversation, told = _Conversation(), []
 
-    def once(run_test: Any) -> tuple[str, int, int]:
+    def once(run_test):
         score, most = run_test()
         given.append(score / most)
         return str(score), most, 1

@@ -192,7 +192,7 @@ def _of_kind(kind: str, rng: random.Random, depth: int, references: Any) -> dict
         (*references, "#") if references else ()
     )  # a list may contain itself only in its items
 
-    def some(**words: Any) -> dict[str, Any]:
+    def some(**words):
         return {word: value() for word, value in words.items() if rng.random() < 0.35}
 
     match kind:

@@ -126,7 +126,7 @@ def _choices_shuffled(dataset: Any) -> Any:
     """
     import random
 
-    def shuffled(row: dict[str, Any]) -> dict[str, Any]:
+    def shuffled(row):
         choices = [(row[f"Incorrect Answer {i}"] or " ").strip() for i in (1, 2, 3)]
         choices.append((row["Correct Answer"] or " ").strip())
         right = choices[3]
@@ -170,7 +170,7 @@ def _drawing_twice(twice: bool) -> Iterator[None]:
 
     once = ContextSampler.sample
 
-    def second(self: Any, *args: Any, **named: Any) -> Any:
+    def second(self, *args, **named):
         once(self, *args, **named)
         return once(self, *args, **named)
 

@@ -138,7 +138,7 @@ def _other(body: str, rng: random.Random) -> str:
 async def _scores(task: Task, asked: Sequence[tuple[Sample, str]]) -> list[Score]:
     sandbox, _ = await strongest()
 
-    async def score(sample: Sample, text: str) -> Score:
+    async def score(sample, text):
         response = Response(text=text, finish_reason="stop")
         program = task.program(sample, response)
         assert program is not None

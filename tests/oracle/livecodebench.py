@@ -126,7 +126,7 @@ async def _judge(solutions: Sequence[Solution], folder: Path) -> list[bool]:
     samples = task.load(roots, len(solutions)).samples
     sandbox, _ = await strongest()
 
-    async def passes(sample: Any, code: str) -> bool:
+    async def passes(sample, code):
         response = Response(text=f"```python\n{code}\n```", finish_reason="stop")
         program = task.program(sample, response)
         ran = None if program is None else await sandbox.run(program)

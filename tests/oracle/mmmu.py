@@ -64,7 +64,7 @@ def _guesses_told(theirs: Any) -> Iterator[list[str]]:
     """Yield the list to which every random guess adds a letter."""
     original, guessed = theirs.random, []
 
-    def choice(letters: list[str]) -> str:
+    def choice(letters):
         guessed.append(letters[0])
         return letters[0]
 

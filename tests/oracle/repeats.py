@@ -11,9 +11,8 @@ import importlib
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from serve_eval.stats.repeats import majority, pass_at, standard_error
 from tests.oracle.part import Compared
@@ -111,7 +110,7 @@ def _with_lm_eval(table: Table, compared: Compared) -> None:
     ours = _error(table)
     compared.add_number("standard error by question", ours, metrics.mean_stderr(_means(table)))
 
-    def vote(some: Table) -> float:
+    def vote(some):
         texts = [[one.found or "[invalid]" for one in answers] for answers in some]
         filters = (selection.TakeKFilter(k=REPEATS), selection.MajorityVoteFilter())
         for one in (*filters, selection.TakeFirstFilter()):
@@ -132,7 +131,7 @@ def _with_evalscope(table: Table, compared: Compared) -> None:
     api = importlib.import_module("evalscope.api.metric")
     theirs = importlib.import_module("evalscope.metrics.aggregators.aggregators")
 
-    def scores(some: Table) -> list[Any]:
+    def scores(some):
         return [
             api.SampleScore(
                 score=api.Score(
@@ -149,7 +148,7 @@ def _with_evalscope(table: Table, compared: Compared) -> None:
         if one.dimensions
     }
 
-    def vote(some: Table) -> float:
+    def vote(some):
         found = theirs.MeanVoteAtK()(scores(some))
         return float(next(o.score for o in found if (o.dimensions or {}).get("k") == REPEATS))
 
@@ -164,7 +163,7 @@ def _with_evalscope(table: Table, compared: Compared) -> None:
 def _with_inspect(table: Table, compared: Compared) -> None:
     scorer = importlib.import_module("inspect_ai.scorer")
 
-    def reduce(reducer: Callable[[list[Any]], Any], metric: Any) -> float:
+    def reduce(reducer, metric):
         reduced = [
             reducer([scorer.Score(value=float(one.right), answer=one.found) for one in answers])
             for answers in table

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, json_reply, models
+from tests.scripted_server import ScriptedServer, json_reply, models
 
 MODEL = "oracle"
 END = "<|endoftext|>"
@@ -101,7 +101,7 @@ def answer_of(prompt: str, golds: Mapping[str, str]) -> str:
 def create(golds: Mapping[str, str], way: str) -> ScriptedServer:
     """Return the server; `way` selects how it reports its special tokens."""
 
-    def completions(request: HttpRequest) -> Reply:
+    def completions(request):
         prompt = request.body["prompt"]
         if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
             (prompt,) = prompt

@@ -50,7 +50,7 @@ def _score(sample: Sample, response: Response) -> Score:
 
 
 def _task(prompt: Prompt = "Hi", **more: Any) -> Task:
-    def load(roots: DataRoots, wanted: int) -> Dataset:
+    def load(roots, wanted):
         samples = [
             Sample(id="1", prompt=prompt, target=""),
             Sample(id="2", prompt=prompt, target="", override=LONG),
@@ -162,7 +162,7 @@ def test_sampling_is_as_chosen_and_null_leaves_a_field_out() -> None:
 
 
 def test_what_is_chosen_for_the_task_comes_before_what_a_sample_asks_itself() -> None:
-    def second(given: dict[str, Any]) -> Request:
+    def second(given):
         return _requests(apply(_task(), given))[1]  # type: ignore[arg-type]
 
     assert (second({}).sampling.max_tokens, second({}).sampling.stop) == (512, ("\n",))

@@ -172,7 +172,7 @@ SEEN: dict[str, tuple[str, ExitReason]] = {
 
 
 def test_checks_see_values_as_they_are(isolated: tuple[Sandbox, Isolation]) -> None:
-    async def all_of_them() -> list[ExecutionResult]:
+    async def all_of_them():
         sandbox = Sandbox(isolated[0].wrap, isolated[0].interpreter, uid=isolated[0].uid, at_once=2)
         return list(
             await asyncio.gather(
@@ -194,7 +194,7 @@ def test_a_failure_tells_the_line_of_the_program(run: Callable[..., ExecutionRes
 
 
 def _read(message: bytes) -> Any:
-    def never(*told: object) -> Any:
+    def never(*told):
         raise RefusedValue("nothing of the kind is there")
 
     return Reader(message, stays=never, mine=never, error_class=never).read()

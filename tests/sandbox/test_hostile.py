@@ -115,7 +115,7 @@ async def test_names_of_keys_cannot_be_read(isolated: tuple[Sandbox, Isolation])
     [("--net", "net"), ("--ipc", "ipc"), ("--uts", "uts"), ("--cgroup", "cgroup")],
 )
 def test_namespaces_that_lack_one_make_tests_fail_and_not_skip(option: str, kind: str) -> None:
-    def lacking(command: Sequence[str], readable: Sequence[str], scratch: int) -> list[str]:
+    def lacking(command, readable, scratch):
         return [word for word in namespaces(command, readable, scratch) if word != option]
 
     held("namespaces")
@@ -127,7 +127,7 @@ def test_namespaces_that_lack_one_make_tests_fail_and_not_skip(option: str, kind
 
 
 def test_a_program_that_could_take_back_that_it_goes_first_makes_tests_fail() -> None:
-    def writable_proc(command: Sequence[str], readable: Sequence[str], scratch: int) -> list[str]:
+    def writable_proc(command, readable, scratch):
         done = namespaces(command, readable, scratch)
         return [
             word.replace("mount -o remount,bind,ro,nosuid,nodev,noexec /proc\n", "")
@@ -246,7 +246,7 @@ for process in filter(str.isdigit, os.listdir("/proc")):
         except OSError: pass
 """
 
-    async def with_an_open_folder() -> ExecutionResult:
+    async def with_an_open_folder():
         with tempfile.TemporaryDirectory() as folder:
             mine = os.open(folder, os.O_RDONLY)
             os.set_inheritable(mine, True)

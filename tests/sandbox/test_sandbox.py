@@ -142,7 +142,7 @@ ENDS: list[tuple[str, str, str, ExitReason]] = [
 def test_how_a_program_ends_is_told_and_never_by_itself(
     isolated: tuple[Sandbox, Isolation],
 ) -> None:
-    async def all_of_them() -> Sequence[ExecutionResult]:
+    async def all_of_them():
         return await asyncio.gather(
             *(isolated[0].run(Program(code=c, checks=t)) for _, c, t, _ in ENDS)
         )
@@ -200,7 +200,7 @@ async def test_what_does_not_isolate_is_refused_with_what_the_probe_saw() -> Non
     ],
 )
 def test_a_gap_in_an_isolation_is_seen_by_the_probe(gap: list[str], seen: str) -> None:
-    def with_gap(command: Sequence[str], readable: Sequence[str], scratch: int) -> list[str]:
+    def with_gap(command, readable, scratch):
         first, *rest = bubblewrap([*command], readable, scratch)
         place = rest.index("--remount-ro")
         return [first, *rest[:place], *gap, *rest[place:]]

@@ -223,7 +223,7 @@ def test_the_mean_is_over_what_could_be_read_and_a_majority_decides_where_wished
 
 
 def test_the_key_is_of_what_is_asked_and_not_of_where() -> None:
-    def key(judge: dict[str, Any], answer: str = "Paris", **options: Any) -> str:
+    def key(judge, answer="Paris", **options):
         return _hash_question(_questions(_scorer(judges=[judge], **options), answer)[-1])
 
     judge = {"base_url": "host:1", "model": "a"}

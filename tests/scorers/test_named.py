@@ -249,7 +249,7 @@ def test_another_version_of_the_scorer_within_any_of_decides_otherwise(
     assert before == made("any_of", {"scorer": "exact"}).decisive
     assert before != made("any_of", {"scorer": {"exact": {"ignore_case": False}}}).decisive
 
-    def newer(**options: Any) -> Any:
+    def newer(**options):
         return replace(exact.scorer(**options), version=99)
 
     monkeypatch.setattr(registry, "load", lambda folder, name: newer)

@@ -103,7 +103,7 @@ def answer(
         else {"usage": {"prompt_tokens": usage[0], "completion_tokens": usage[1]}}
     )
 
-    async def reply(request: HttpRequest) -> web.StreamResponse:
+    async def reply(request):
         streamed = bool(request.body.get("stream"))
         only = {**_choice(request.chat, streamed, text), "finish_reason": finish, **(choice or {})}
         whole = {"choices": [only], **(body or {})}
@@ -136,7 +136,7 @@ def tool_call(name: str, arguments: str | Mapping[str, Any]) -> Reply:
     }
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
 
-    async def reply(request: HttpRequest) -> web.StreamResponse:
+    async def reply(request):
         part = "delta" if request.body.get("stream") else "message"
         return await answer("", finish="tool_calls", choice={part: message})(request)
 
@@ -171,7 +171,7 @@ def logprobs(tokens: Sequence[TokenLogprob]) -> Reply:
         "top_logprobs": [dict(token.top) for token in tokens],
     }
 
-    async def reply(request: HttpRequest) -> web.StreamResponse:
+    async def reply(request):
         told = {"content": of_chat} if request.chat else of_text
         return await answer(text, choice={"logprobs": told})(request)
 
@@ -190,13 +190,13 @@ def stream(
     generator may wait between its events or break the connection; it serves one request.
     """
 
-    def written(event: object) -> bytes:
+    def written(event):
         if isinstance(event, bytes):
             return event
         text = event if isinstance(event, str) else json.dumps(event)
         return f"data: {text}".encode() + 2 * line_end
 
-    async def reply(request: HttpRequest) -> web.StreamResponse:
+    async def reply(request):
         told = {"Content-Type": "text/event-stream", **(headers or {})}
         response = web.StreamResponse(headers=told)
         await response.prepare(request.http)
@@ -233,7 +233,7 @@ def raw(
 ) -> Reply:
     """Send the bytes of a body, valid JSON or not."""
 
-    async def reply(request: HttpRequest) -> web.StreamResponse:
+    async def reply(request):
         return web.Response(status=status, body=body, content_type=content_type, headers=headers)
 
     return reply
@@ -261,7 +261,7 @@ def version(text: str) -> Reply:
 def hand_over(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Reply:
     """Answer with a handler of aiohttp, such as one of the simulated endpoint."""
 
-    async def reply(request: HttpRequest) -> web.StreamResponse:
+    async def reply(request):
         return await handler(request.http)
 
     return reply
@@ -273,7 +273,7 @@ def hand_over(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -
 def stall() -> Reply:
     """Send nothing until the client hangs up or the server ends."""
 
-    async def wait(request: HttpRequest) -> web.StreamResponse:
+    async def wait(request):
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -283,7 +283,7 @@ def stall() -> Reply:
 def when(event: asyncio.Event, reply: Reply) -> Reply:
     """Wait for an event of the test before the reply."""
 
-    async def wait(request: HttpRequest) -> web.StreamResponse:
+    async def wait(request):
         await event.wait()
         return await reply(request)
 
@@ -296,7 +296,7 @@ def after(delay_s: float, reply: Reply) -> Reply:
     Use it only to test the time itself; `when` is faster and reliable.
     """
 
-    async def wait(request: HttpRequest) -> web.StreamResponse:
+    async def wait(request):
         await asyncio.sleep(delay_s)
         return await reply(request)
 
@@ -306,7 +306,7 @@ def after(delay_s: float, reply: Reply) -> Reply:
 def hang_up() -> Reply:
     """Close the connection in order instead of answering."""
 
-    async def reply(request: HttpRequest) -> web.StreamResponse:
+    async def reply(request):
         if request.http.transport is not None:
             request.http.transport.close()
         return web.Response()
@@ -317,7 +317,7 @@ def hang_up() -> Reply:
 def reset() -> Reply:
     """Break the connection instead of answering."""
 
-    async def reply(request: HttpRequest) -> web.StreamResponse:
+    async def reply(request):
         request.reset()
         return web.Response()
 
@@ -444,7 +444,7 @@ def serve_in_thread(app: web.Application) -> Iterator[str]:
     """Serve an application from a thread until the end of the block, and yield its base URL."""
     loop, url, ended = asyncio.new_event_loop(), Future[str](), asyncio.Event()
 
-    async def main() -> None:
+    async def main():
         async with serve_app(app) as at:
             url.set_result(at)
             await ended.wait()

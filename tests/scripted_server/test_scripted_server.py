@@ -25,7 +25,6 @@ from serve_eval.schema import (
 )
 from tests.scripted_server import (
     EVERY_PATH,
-    HttpRequest,
     Reply,
     ScriptedServer,
     TokenLogprob,
@@ -51,7 +50,7 @@ CHAT = (Message(role="user", content="Hi"),)
 def _said(
     reply: Reply, *, chat: bool = False, streamed: bool = False, stall_s: float = 20.0
 ) -> Response | Failure:
-    async def main() -> Response | Failure:
+    async def main():
         limits = Limits(
             max_attempts=1, stream=streamed, stall_timeout_s=stall_s, sample_timeout_s=stall_s
         )
@@ -119,7 +118,7 @@ def test_a_stream_sends_events_of_every_kind() -> None:
 def _post(server: ScriptedServer, *paths: str) -> Sequence[httpx.Response]:
     """Send a question to each path at the same time."""
 
-    async def main() -> Sequence[httpx.Response]:
+    async def main():
         async with server.serve() as url, httpx.AsyncClient(trust_env=False, timeout=20) as client:
             origin = url.removesuffix("/v1")
             body = {"prompt": "p", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
@@ -150,7 +149,7 @@ def test_a_list_goes_on_with_its_last_reply_and_a_function_may_wait() -> None:
     assert sorted(reply.status_code for reply in _post(server, path, path, path)) == [200, 200, 429]
     two = asyncio.Event()
 
-    async def script(request: HttpRequest) -> Reply:
+    async def script(request):
         if request.number == 2:
             two.set()
         return when(two, after(0.001, answer(f"{request.in_flight}")))

@@ -28,7 +28,6 @@ from tests.client.faulty_server import (
     Act,
     FaultyServer,
     Received,
-    Turn,
     chunked,
     http,
 )
@@ -313,7 +312,7 @@ def _answer(asked: Mapping[str, Any], way: str, key: str) -> dict[str, Any]:
 def _streams(answer: Mapping[str, Any], key: str) -> Act:
     """Return an act that streams the answer in pieces, none of which contains the key."""
 
-    async def act(turn: Turn) -> None:
+    async def act(turn):
         choice = dict(answer["choices"][0])
         chat = "message" in choice
         parts = choice.pop("message", None) or {"text": choice.pop("text")}
@@ -341,14 +340,14 @@ def _streams(answer: Mapping[str, Any], key: str) -> Act:
 
 
 def _writes(data: bytes) -> Act:
-    async def act(turn: Turn) -> None:
+    async def act(turn):
         await turn.write(data)
 
     return act
 
 
 def _ends(data: bytes) -> Act:
-    async def act(turn: Turn) -> None:
+    async def act(turn):
         await turn.write(data)
         await turn.finish()
 
@@ -365,7 +364,7 @@ def echoing(rotating: Sequence[str] = ()) -> Iterator[tuple[str, Echoing]]:
         Echoing(rotating),
     )
 
-    async def main() -> None:
+    async def main():
         async with FaultyServer(script) as server:
             url.set_result(server.base_url)
             await ended.wait()

@@ -358,7 +358,7 @@ def _processes(found: Search, url: str, every: str) -> None:
     variables = environment(HOME=str(found.root / "home"), OPENAI_API_KEY=KEY)
     ended, lines = Event(), set()
 
-    def look() -> None:
+    def look():
         while not ended.wait(0.02):
             lines.update(_command_lines(os.getpid()))
 

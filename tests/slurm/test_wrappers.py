@@ -93,7 +93,7 @@ def test_two_of_the_older_wrapper_choose_the_same_port_and_of_the_newest_none_do
     )
     logs = [site.folder / name for name in "ab"]
 
-    def leading() -> int:
+    def leading():
         return sum("leader at" in file.read_text() for file in logs if file.exists())
 
     if wrapper == "newest":

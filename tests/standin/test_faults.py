@@ -93,7 +93,7 @@ def test_faults_of_servers_with_some_arguments() -> None:
     wanted = {"kv_cache_config.dtype": "fp8", "enable_chunked_prefill": True, "command": "serve"}
     text = json.dumps({"corrupt_after": 0, "when": wanted})
 
-    def struck(dtype: str, *, chunked: bool) -> bool:
+    def struck(dtype, *, chunked):
         args = {"kv_cache_config": {"dtype": dtype}, "enable_chunked_prefill": chunked}
         return faults(text, {**flatten(args), "command": "serve"}).corrupt_after == 0
 
@@ -174,7 +174,7 @@ def ask(
     A result is a text, a status, or None if the connection ends.
     """
 
-    async def each() -> list[str | int | None]:
+    async def each():
         said = []
         async with deployment as there, httpx.AsyncClient(trust_env=False) as client:
             url = there if isinstance(there, str) else there.url
@@ -205,7 +205,7 @@ RIGHT, WRONG = "the one answer", "another answer"
 
 
 def test_corruption_from_a_request_on_and_of_a_share(known: Path) -> None:
-    def asked(seed: int) -> list[str | int | None]:
+    def asked(seed):
         return ask(
             aggregated(MadeUpModel(known), {"corrupt_after": 20, "share": 0.5, "seed": seed}), 60
         )
@@ -218,7 +218,7 @@ def test_corruption_from_a_request_on_and_of_a_share(known: Path) -> None:
 
 
 def test_corruption_of_prompts_by_their_length() -> None:
-    async def each(**faults: Any) -> dict[int, str]:
+    async def each(**faults):
         said = {}
         async with (
             aggregated(MadeUpModel(), {"corrupt_after": 0, **faults}) as url,
@@ -244,7 +244,7 @@ def test_corruption_of_prompts_by_their_length() -> None:
 def test_one_generation_server_and_one_pair_are_wrong(known: Path) -> None:
     """Servers take turns, so the first context server always serves the first and third."""
 
-    def asked(**more: Any) -> set[int]:
+    def asked(**more):
         said = ask(deployed(2, 4, answers=known, greeted=False, **more), 8)
         assert set(said) <= {RIGHT, f"the{WRONG.removeprefix('another')}"}
         return {i for i, text in enumerate(said) if text != RIGHT}
@@ -283,7 +283,7 @@ def test_a_slow_leg_is_slow_by_as_much_as_was_drawn() -> None:
 
 
 def test_a_server_flips_where_it_is_not_sure(known: Path) -> None:
-    def asked(times: int, prompt: str = "unsure") -> list[str | int | None]:
+    def asked(times, prompt="unsure"):
         return ask(aggregated(MadeUpModel(known, varied=True)), times, prompt)
 
     said = Counter(asked(40))

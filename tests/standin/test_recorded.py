@@ -331,7 +331,7 @@ async def replay_cluster(folder: Path, tmp_path: Path) -> int:
     numbers = {}
     checked = 0
 
-    async def step(name: str, path: str, body: dict[str, Any] | None = None) -> None:
+    async def step(name, path, body=None):
         nonlocal checked
         client = {"method": "POST" if body else "GET", "path": path, "body": body}
         status, _, said, seconds = await _ask(base, client)

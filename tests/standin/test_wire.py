@@ -22,7 +22,6 @@ from tests.standin import conformance
 from tests.standin.deployments import (
     HTTP,
     READY_S,
-    Deployed,
     deployed,
     environment,
     free_port,
@@ -120,7 +119,7 @@ def test_what_ends_the_loading_ends_main(listens: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("flavour", "status"), [("v12", 404), ("main", 200)])
 def test_the_models_of_an_orchestrator(flavour: Flavour, status: int) -> None:
-    async def main() -> tuple[list[str] | Failure, str]:
+    async def main():
         async with (
             deployed(1, 1, flavour=flavour, greeted=False) as found,
             Client(Endpoint(base_url=found.url), Limits()) as client,
@@ -136,7 +135,7 @@ def test_the_models_of_an_orchestrator(flavour: Flavour, status: int) -> None:
 
 
 def test_an_orchestrator_of_main_without_a_context_worker_lists_nothing_yet() -> None:
-    async def main() -> None:
+    async def main():
         async with (
             deployed(
                 1,
@@ -231,7 +230,7 @@ ROLES = ("context", "generation")
 
 @pytest.mark.parametrize(("flavour", "kind"), [("v12", "remote_http"), ("main", "load_balancng")])
 def test_a_router_that_a_version_does_not_have_is_refused(flavour: Flavour, kind: str) -> None:
-    async def main() -> Deployed:
+    async def main():
         async with deployed(
             1, 1, flavour=flavour, front={"context_servers": {"router": {"type": kind}}}
         ) as found:
@@ -246,7 +245,7 @@ def test_a_router_that_a_version_does_not_have_is_refused(flavour: Flavour, kind
 
 @pytest.mark.parametrize("flavour", ["v12", "main"])
 def test_fields_are_checked_where_the_real_one_checks_them(flavour: Flavour) -> None:
-    async def main() -> list[tuple[int, Any]]:
+    async def main():
         async with deployed(1, 1, flavour=flavour, greeted=False) as found:
             worker = found.workers["context_0"]
             bodies = (

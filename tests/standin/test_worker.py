@@ -137,7 +137,7 @@ def post(url: str, body: dict[str, Any], route: str = "completions") -> httpx.Re
 
 
 def test_small_routes(worker: str) -> None:
-    def get(path: str) -> httpx.Response:
+    def get(path):
         return HTTP.get(worker + path)
 
     assert get("/health").text == ""
@@ -375,7 +375,7 @@ def test_a_tool_parser_tells_calls_apart_and_without_one_they_are_text(
 def _tools(url: str) -> Ability:
     """Return the result of our probe for tool calls."""
 
-    async def main() -> Ability:
+    async def main():
         limits = Limits(stall_timeout_s=READY_S)
         async with Client(Endpoint(base_url=f"{url}/v1", model="M"), limits) as client:
             task = prepared(

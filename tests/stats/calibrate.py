@@ -175,7 +175,7 @@ def _failed(job: Job, rates: Rates) -> list[str]:
 def _excluded(jobs: dict[str, Job], rates: dict[str, Rates]) -> list[str]:
     job = jobs["0"]
 
-    def cells(key: str, margin: float) -> list[str]:
+    def cells(key, margin):
         """Return the cells for a drop of the margin and for no drop."""
         return [
             _percent(

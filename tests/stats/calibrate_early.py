@@ -345,9 +345,7 @@ def cells() -> list[Cell]:
     """Return all rows of the classic rule."""
     found = []
 
-    def add(
-        name: str, draw: Callable[..., Runs], *, sizes: Sequence[int] = tuple(SIZES), **more: object
-    ) -> None:
+    def add(name, draw, *, sizes=tuple(SIZES), **more):
         found.extend(Cell(name, n, draw, **more) for n in sizes)  # type: ignore[arg-type]
 
     for flip_rate in (0.011, 0.034, 0.088, 0.191):

@@ -131,7 +131,7 @@ def _texts(job: Job, random: Random) -> Pairs:
     """Draw scores of texts; half change between two runs, and some are empty."""
     usual = random.beta(5.0, 8.0, job.n)
 
-    def one(lower: FloatArray | float) -> FloatArray:
+    def one(lower):
         noise = numpy.where(random.random(job.n) < 0.5, random.normal(0.0, 0.06, job.n), 0.0)
         scores = numpy.clip(usual + noise - lower, 0.0, 1.0)
         return numpy.where(random.random(job.n) < 0.002, 0.0, scores)

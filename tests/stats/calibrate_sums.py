@@ -88,7 +88,7 @@ def simulate(job: Job, random: Random) -> Pairs:
     speaker = numpy.arange(job.n) % job.speakers
     chances = numpy.clip(job.rate * random.lognormal(0.0, 0.8, job.n), 0.0, 0.8)
 
-    def run(factor: FloatArray | float) -> FloatArray:
+    def run(factor):
         edits = random.binomial(words, numpy.clip(chances * factor, 0.0, 0.9)).astype(float)
         edits[(random.random(job.n) < job.heavy) & (random.random(job.n) < 0.5)] += 100.0
         return edits
@@ -158,7 +158,7 @@ def translate(job: Sentences, random: Random) -> tuple[FloatArray, FloatArray]:
     wanted = random.integers(4, 25, job.n)
     easy = numpy.clip(random.normal(job.quality, 0.2, job.n), 0.05, 0.98)
 
-    def run(less: float) -> FloatArray:
+    def run(less):
         lengths = numpy.maximum(
             1, numpy.round(wanted * random.normal(1.0 - job.shorter, 0.1, job.n))
         ).astype(int)

@@ -84,7 +84,7 @@ def unvarying(random: Random, chances: FloatArray) -> FloatArray:
 def shifted(sd: float) -> State:
     """Move all logits of a round by one normal variable of this standard deviation."""
 
-    def state(random: Random, chances: FloatArray) -> FloatArray:
+    def state(random, chances):
         odds = numpy.exp(sd * random.standard_normal((len(chances), 1)))
         return chances * odds / (1.0 - chances + chances * odds)
 

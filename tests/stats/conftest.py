@@ -20,7 +20,7 @@ def vectors(shared: Path) -> Vectors:
     """Return all vectors of one kind; a kind without vectors fails the test."""
     every = json.loads((shared / "vectors" / "verdict_vectors.json").read_text())["vectors"]
 
-    def of_kind(kind: str) -> list[dict[str, Any]]:
+    def of_kind(kind):
         chosen = [vector for vector in every if vector["kind"] == kind]
         assert chosen, f"no vectors of kind {kind}"
         return chosen

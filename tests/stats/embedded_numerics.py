@@ -102,7 +102,7 @@ def _products(how: Arithmetic) -> Iterator[None]:
     """Round the inputs and the results of every product as wanted."""
     product = arithmetic._product
 
-    def multiply(states: Array, weight: Array) -> Array:
+    def multiply(states, weight):
         if how.activations:
             states = to_int8(states)
         if how.fused is False:

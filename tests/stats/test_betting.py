@@ -343,7 +343,7 @@ def test_the_floor_is_where_the_wealth_of_all_passes_reaches_the_limit() -> None
     random = numpy.random.default_rng(2)
     scores = (random.random((5, 40)) < random.random(40) ** 0.2).astype(float)
 
-    def wealth(chance: float) -> float:
+    def wealth(chance):
         total = numpy.ones(len(GRID))
         for t in range(1, 5):
             usual = scores[:t].mean(axis=0)

@@ -36,7 +36,7 @@ def test_no_bet_grows_on_average_under_its_hypothesis(
         return
     chance = (null - low) / (high - low)
 
-    def wealth(*more: float) -> float:
+    def wealth(*more):
         bet = MarginWealth(null, gap)
         return [1.0, *(bet.bet(value) for value in (*earlier, *more))][-1]
 

@@ -344,7 +344,7 @@ def test_nothing_that_turned_worse(bad: list[bool]) -> None:
 def test_the_chart_is_the_largest_likelihood_ratio_over_its_windows(bad: list[bool]) -> None:
     row = numpy.array(bad)
 
-    def likelihood(part: numpy.typing.NDArray[numpy.bool_]) -> float:
+    def likelihood(part):
         hits, n = int(part.sum()), len(part)
         return sum(k * numpy.log(k / n) for k in (hits, n - hits) if k)
 
@@ -408,7 +408,7 @@ def test_only_windows_that_may_pass_are_computed(monkeypatch: pytest.MonkeyPatch
     """
     computed = 0
 
-    def counted(*given: Any) -> Any:
+    def counted(*given):
         nonlocal computed
         computed += len(given[2])
         return ratio(*given)

@@ -370,7 +370,7 @@ def test_scores_without_a_range_are_scaled_to_the_largest_change(clustered: bool
     usual = random.normal(0.0, 5.0, 60)
     reference = usual + random.normal(0.0, 1.0, (3, 60))
 
-    def test(lost: float) -> float:
+    def test(lost):
         candidate = usual - lost + random.normal(0.0, 1.0, (2, 60))
         pairs = pair(
             reference, candidate, lo=-numpy.inf, hi=numpy.inf, higher_is_better=True,

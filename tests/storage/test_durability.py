@@ -111,7 +111,7 @@ def test_a_journal_is_forced_to_the_disk_when_there_is_something_new(
 
 
 def test_a_closed_journal_gives_its_descriptor_back(tmp_path: Path) -> None:
-    def opened() -> int:
+    def opened():
         return len(list(Path("/proc/self/fd").iterdir()))
 
     before = opened()

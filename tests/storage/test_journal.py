@@ -181,7 +181,7 @@ def test_a_file_size_limit_leaves_whole_records_only(tmp_path: Path) -> None:
 
 
 def test_stored_responses_are_the_first_that_count(tmp_path: Path) -> None:
-    def said(text: str) -> Response:
+    def said(text):
         return Response(text=text, finish_reason="stop")
 
     with Journal(tmp_path / "j") as journal:

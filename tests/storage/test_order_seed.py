@@ -30,7 +30,7 @@ from serve_eval.storage.report_file import read_report
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.invariants.check import check
 from serve_eval.workflows.rescore.rescore import rescore
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, hand_over
+from tests.scripted_server import ScriptedServer, hand_over
 
 N = 60
 
@@ -68,12 +68,12 @@ def _run(
     """Return the report, or None for a run that was interrupted at a request."""
     simulator, running = _Simulator(config), None
 
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         if request.number == stop_at:
             running.cancel()
         return hand_over(simulator.completions)
 
-    async def run() -> Report | None:
+    async def run():
         nonlocal running
         async with ScriptedServer(reply, paths=["/v1/completions"]).serve() as url:
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
@@ -298,7 +298,7 @@ def test_of_many_orders_of_the_same_outcomes_one_in_a_hundred_alarms() -> None:
 
 
 def _compare(plan: Plan, config: SimulatorConfig, out: Path) -> Comparison:
-    async def both() -> Comparison:
+    async def both():
         async with (
             asyncio.timeout(60),
             serve(create_app(config)) as a,
@@ -381,7 +381,7 @@ def test_a_finished_side_stays_as_it_is(
     _run(plan, config, done)
     before = {file.name: file.read_bytes() for file in done.iterdir() if file.is_file()}
 
-    async def other() -> None:
+    async def other():
         async with serve(create_app(config)) as url:
             live = CompareSide(
                 plan=replace(plan, launcher=Spec(name="external", options={"base_url": url}))

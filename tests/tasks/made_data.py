@@ -381,7 +381,7 @@ def write_mmlu_pro(folder: Path, count: int) -> None:
     rng = random.Random("mmlu_pro")
     categories = ("computer science", "law", "math")
 
-    def row(i: int, category: str, reasoning: str) -> dict[str, object]:
+    def row(i, category, reasoning):
         options = [f"{word} {i}" for word in rng.sample(WORDS, rng.randint(3, 10))]
         right = rng.randrange(len(options))
         return {
@@ -505,7 +505,7 @@ def contest_row(name: str, i: int) -> dict[str, object]:
 def png(grey: int) -> bytes:
     """Return an image of one pixel."""
 
-    def chunk(kind: bytes, data: bytes) -> bytes:
+    def chunk(kind, data):
         return (
             struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         )
@@ -592,7 +592,7 @@ def encrypted_zip(files: Mapping[str, bytes], password: bytes) -> bytes:
 def _encrypt(plain: bytes, password: bytes) -> bytes:
     keys = [0x12345678, 0x23456789, 0x34567890]
 
-    def update(byte: int) -> None:
+    def update(byte):
         keys[0] = _crc(keys[0], byte)
         keys[1] = ((keys[1] + (keys[0] & 0xFF)) * 134775813 + 1) & 0xFFFFFFFF
         keys[2] = _crc(keys[2], keys[1] >> 24)

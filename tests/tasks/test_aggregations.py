@@ -177,7 +177,7 @@ def test_a_value_that_is_better_low_passes_below_its_threshold(
 
 
 def test_values_beside_the_value_are_in_the_result() -> None:
-    def secondary(scored: Any) -> dict[str, float]:
+    def secondary(scored):
         return {"best": 100.0 * max(score.value for _, score in scored)}
 
     result = _tally(_task(secondary=secondary), _samples("a", "a"), ["0.5", "0.25"]).result()

@@ -49,10 +49,10 @@ OWN = [
 def _scores(made: Task, asked: Sequence[tuple[Sample, str]]) -> list[Score]:
     """Run the answers in a sandbox and return their scores."""
 
-    async def run() -> list[Score]:
+    async def run():
         sandbox, _ = await strongest()
 
-        async def score(sample: Sample, text: str) -> Score:
+        async def score(sample, text):
             response = Response(text=text, finish_reason="stop")
             program = made.program(sample, response)
             ran = None if program is None else await sandbox.run(program)

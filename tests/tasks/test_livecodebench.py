@@ -97,10 +97,10 @@ def _open(root: Path, rows: Sequence[dict[str, Any]], **options: Any) -> tuple[T
 def _run(task: Task, asked: Sequence[tuple[Any, str]]) -> list[tuple[float, ExecutionResult]]:
     """Run answers in a sandbox, and return their scores and results."""
 
-    async def run() -> list[tuple[float, ExecutionResult]]:
+    async def run():
         sandbox, _ = await strongest()
 
-        async def score(sample: Any, text: str) -> tuple[float, ExecutionResult]:
+        async def score(sample, text):
             response = Response(text=text, finish_reason="stop")
             program = task.program(sample, response)
             assert program is not None
@@ -242,7 +242,7 @@ def test_options_choose_files_dates_and_platforms(tmp_path: Path) -> None:
     write_livecodebench(tmp_path / "livecodebench", {"": 6, "2": 3})
     roots = DataRoots(roots=(tmp_path,), allow_fewer=True)
 
-    def ids(**options: Any) -> list[str]:
+    def ids(**options):
         task = livecodebench.task(**{"release_version": "release_v2", **options})
         return [sample.id for sample in task.load(roots, 9).samples]
 

@@ -119,7 +119,7 @@ def test_a_size_uses_nearly_the_whole_budget(
 ) -> None:
     counted = []
 
-    def tokens(size: int) -> int:
+    def tokens(size):
         counted.append(size)
         return fixed + int(rate * size)
 
@@ -166,7 +166,7 @@ def test_the_needles_with_the_most_letters_decide_the_size() -> None:
     fit, counted = task(**options).fit, []  # type: ignore[arg-type]
     assert fit is not None
 
-    def count(prompt: Prompt) -> int:
+    def count(prompt):
         counted.append(prompt)
         return len(prompt)
 

@@ -233,7 +233,7 @@ def test_files_that_are_not_understood_are_named(
 def test_the_value_weighs_groups_and_sets_alike() -> None:
     made = task(sets=["trec", "triviaqa", "lcc"])
 
-    def scored(name: str, *values: float) -> list[tuple[Sample, Score]]:
+    def scored(name, *values):
         sample = Sample(id="x", prompt="p", target="[]", metadata={"set": name})
         return [(sample, Score(value=value, outcome=Outcome.PARTIAL)) for value in values]
 

@@ -40,7 +40,7 @@ def test_the_sample_of_4096_is_the_golden_one_of_4104(shared: Path) -> None:
 def test_a_literal_none_cell_prints_as_nan_unless_told_otherwise(shared: Path) -> None:
     roots = DataRoots(roots=(shared / "data",))
 
-    def options_of(none_cells: str) -> list[str]:
+    def options_of(none_cells):
         dataset = task(none_cells=none_cells).load(roots, 14042)  # type: ignore[arg-type]
         questions = [str(sample.prompt).rsplit("\n\n", 1)[1] for sample in dataset.samples]
         wanted = {"nan": ". nan", "none": ". None"}[none_cells]

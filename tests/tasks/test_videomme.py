@@ -81,7 +81,7 @@ def test_or_the_video_itself(tmp_path: Path) -> None:
 
 
 def test_the_fingerprint_covers_the_video_and_its_frames(tmp_path: Path) -> None:
-    def told(**options: Any) -> dict[str, str]:
+    def told(**options):
         return fingerprint(task(**options), _load(tmp_path, _row(), **options))
 
     settings = (
@@ -340,7 +340,7 @@ def test_missing_and_wrong_media_are_named(tmp_path: Path) -> None:
 
 
 def test_the_fingerprint_names_the_choices(root: Path) -> None:
-    def told(**options: Any) -> dict[str, str]:
+    def told(**options):
         task = mixed_modality_omni.task(num_samples=6, **options)
         return fingerprint(task, _load_mixed_modality(root, task))
 

@@ -67,7 +67,7 @@ def test_stories_come_after_drills() -> None:
     early = [source.document(0.0) for _ in range(200)]
     late = list(itertools.islice(documents(0), 200))
 
-    def stories(found: list[list[tuple[str, float]]]) -> int:
+    def stories(found):
         return sum("How many" in pieces[0][0] for pieces in found)
 
     assert stories(early) == 0

@@ -208,7 +208,7 @@ class Answers:
 
 
 def _run(root: Path, out: Path, script: Answers, model: str, *tasks: str) -> Report:
-    async def main() -> Report:
+    async def main():
         server = ScriptedServer(script, routes={"/v1/models": models(model)})
         async with server.serve() as url:
             plan = Plan(
@@ -298,7 +298,7 @@ def test_answers_that_only_a_retry_gave_leave_a_control_open(
 def _run_pair(root: Path, out: Path, *tasks: Spec, limit: int | None = None) -> Report:
     """Run tasks against an endpoint that always answers A."""
 
-    async def main() -> Report:
+    async def main():
         server = ScriptedServer([answer("A")], routes={"/v1/models": models("m")})
         async with server.serve() as url:
             plan = Plan(

@@ -349,7 +349,7 @@ def test_an_answer_that_did_not_change_is_not_worse_than_the_reference(
     seen = []
     add = DriftHold.add
 
-    def noted(hold: DriftHold, value: float | None, reference: float | None) -> None:
+    def noted(hold, value, reference):
         seen.append((value, reference))
         add(hold, value, reference)
 

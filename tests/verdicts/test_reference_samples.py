@@ -220,7 +220,7 @@ N = 60
 def _run(folder: Path, references: Path | None = None, *, repeats: int = 1) -> TaskReport:
     """Ask the embedded model, which needs more than 30 tokens for many problems."""
 
-    async def ask() -> TaskReport:
+    async def ask():
         async with serve_app(create_app(WEIGHTS, {"m": "none"})) as url:
             plan = Plan(
                 model="m",

@@ -34,7 +34,7 @@ def main(asked: list[str]) -> int:
         folder = Path(name).resolve()
         built = []
 
-        def build_once() -> str:
+        def build_once():
             built.append(build(ROOT, folder / "dist"))
             return f"{built[0].stat().st_size >> 20} MB; the wheel of the sdist is the same"
 
@@ -59,7 +59,7 @@ def _try(python: Path, wheel: Path, folder: Path, hiding: Hiding) -> bool:
     (folder / "home").mkdir(parents=True)
     begun, made = time.monotonic(), []
 
-    def make() -> str:
+    def make():
         constraints = folder / "constraints.txt"
         constraints.write_bytes((ROOT / "constraints.txt").read_bytes())
         environment = Environment(python, folder / "environment", constraints)

@@ -37,8 +37,6 @@ from serve_eval.schema import (
 )
 from tests.scripted_server import (
     EVERY_PATH,
-    HttpRequest,
-    Reply,
     ScriptedServer,
     answer,
     fail,
@@ -58,7 +56,7 @@ def _server(routes: Answers) -> ScriptedServer:
     and None never answers.
     """
 
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         found = routes.get(request.path, 404)
         if isinstance(found, list):
             found = found.pop(0)
@@ -79,12 +77,12 @@ def _seen(
     `names` in `info` are launched servers. (i,) in an answer stands for the port of worker i.
     """
 
-    async def run() -> tuple[Any, list[str]]:
+    async def run():
         async with AsyncExitStack() as stack:
             urls = [await stack.enter_async_context(_server(one).serve()) for one in workers]
             places = [urlsplit(url) for url in urls]
 
-            def filled(value: Any) -> Any:
+            def filled(value):
                 if isinstance(value, dict):
                     return {name: filled(one) for name, one in value.items()}
                 if isinstance(value, list):
@@ -273,7 +271,7 @@ def _run(
     """Run one request at a time; `names` gives the fingerprint of the n-th, from 0."""
     count = iter(range(10 * N))
 
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         if request.body.get("max_tokens", 0) < 10:
             return answer("probe", body={"system_fingerprint": "of a probe"})
         n = next(count)
@@ -281,7 +279,7 @@ def _run(
             return fail(400)
         return answer(f"#### {n}", body={"system_fingerprint": names(n)})
 
-    async def main() -> Report:
+    async def main():
         async with ScriptedServer(reply, routes={"/v1/models": models("m")}).serve() as url:
             options = {"base_url": url.replace("127.0.0.1", host)}
             plan = replace(_plan(), launcher=Spec(name="external", options=options))

@@ -126,7 +126,7 @@ def make_plan(**more: Any) -> Plan:
 
 
 def _run(engine: Engine, folder: Path) -> Report:
-    async def main() -> Report:
+    async def main():
         async with engine.server.serve() as url:
             plan = replace(make_plan(), launcher=Spec(name="external", options={"base_url": url}))
             return await evaluate(plan, folder, environ={}, moved=True)
@@ -305,7 +305,7 @@ def test_a_server_that_cannot_be_reached_is_left_out(tmp_path: Path) -> None:
 
 
 def test_the_workers_of_trtllm_serve_are_read_where_that_takes_nothing_from_them() -> None:
-    async def main() -> tuple[EngineReport, list[str]]:
+    async def main():
         async with AsyncExitStack() as stack:
             found = await stack.enter_async_context(deployed(1, 1))
             endpoint = Endpoint(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -62,7 +61,7 @@ def late() -> Responder:
     """Answer nothing until the probe arrives."""
     asked = asyncio.Event()
 
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         if is_short(request):
             asked.set()
         return when(asked, AT_ONCE)
@@ -73,7 +72,7 @@ def late() -> Responder:
 def ping(request: HttpRequest) -> Reply:
     """Start every stream immediately and send comments forever; never answer a short request."""
 
-    async def pings() -> AsyncGenerator[bytes]:
+    async def pings():
         while True:
             yield b": ping\n\n"
             await asyncio.sleep(0.02)
@@ -95,7 +94,7 @@ def run(
     limits = Limits(stall_timeout_s=stall_s, sample_timeout_s=60, stream=stream)
     once = replace(limits, max_attempts=1, sample_timeout_s=stall_s, stream=False)
 
-    async def main() -> list[Response | Failure]:
+    async def main():
         async with AsyncExitStack() as stack:
             servers = [
                 ScriptedServer(responder, paths=["/v1/completions"]) for responder in responders
@@ -174,7 +173,7 @@ def test_a_server_that_answers_anything_does_not_hang_whatever_becomes_of_the_pr
     """The first probe lets one long request have its answer; all others come at the second."""
     probes, seen = [asyncio.Event(), asyncio.Event()], {True: 0, False: 0}
 
-    def forget_probes(request: HttpRequest) -> Reply:
+    def forget_probes(request):
         place = min(seen[is_short(request)], 1)
         seen[is_short(request)] += 1
         if is_short(request):
@@ -198,7 +197,7 @@ def test_requests_that_are_lost_by_a_server_that_answers_others_are_asked_again(
 ) -> None:
     lost = 4
 
-    def lose_some(request: HttpRequest) -> Reply:
+    def lose_some(request):
         nonlocal lost
         if is_short(request) and refuses:
             return fail(503)
@@ -234,7 +233,7 @@ async def test_silence_counts_only_while_something_is_awaited() -> None:
 def _compare(a: Engine, b: Engine, out: Path) -> list[Report]:
     """Compare two servers, each asked twice, and return the reports of all four runs."""
 
-    async def main() -> None:
+    async def main():
         async with AsyncExitStack() as stack:
             urls = {}
             for engine in {id(one): one for one in (a, b)}.values():

@@ -73,7 +73,7 @@ def _asked(prompt: str | tuple[Message, ...]) -> str:
 
 
 def _run(quirks: Quirks, plan: Plan, folder: Path) -> Report:
-    async def main() -> Report:
+    async def main():
         async with create(quirks).serve() as url:
             return await evaluate(_at(plan, url), folder, environ={})
 

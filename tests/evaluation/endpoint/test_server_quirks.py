@@ -119,7 +119,7 @@ async def test_a_server_is_known_by_the_owner_of_its_models(
 
 
 def _long_answer(tokens: int) -> act.Act:
-    async def answers(turn: act.Turn) -> None:
+    async def answers(turn):
         body = json.loads(act.answer(turn.request))
         body["usage"]["completion_tokens"] = tokens if _ignored(turn.request) else 2
         await turn.write(act.http(json.dumps(body).encode()))
@@ -139,7 +139,7 @@ def _ignored(request: Received) -> bool:
 def test_a_length_that_is_ignored_is_told_before_anything_is_asked(
     tokens: int, refused: bool
 ) -> None:
-    async def main() -> None:
+    async def main():
         async with (
             FaultyServer([_long_answer(tokens)]) as fake,
             Client(
@@ -171,7 +171,7 @@ def _weighs(shift: int) -> act.Act:
     token begins every text.
     """
 
-    async def answers(turn: act.Turn) -> None:
+    async def answers(turn):
         body = json.loads(act.answer(turn.request, "".join(f" {word}" for word in WORDS)))
         if turn.request.body.get("echo"):
             prompt = turn.request.question
@@ -217,7 +217,7 @@ N = 12
 def run(front: SglangServer, folder: Path, *expect: str, **behind: SglangServer) -> Report:
     """Run at `front`, which passes each request on to the servers behind it."""
 
-    async def main() -> Report:
+    async def main():
         async with AsyncExitStack() as stack:
             urls = {
                 name: await stack.enter_async_context(one.server.serve())

@@ -184,7 +184,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_impatient")
 def test_a_run_warns_once_while_requests_starve(tmp_path: Path) -> None:
-    async def reply(request: HttpRequest) -> Reply:
+    async def reply(request):
         if request.number == 20:
             await asyncio.sleep(1.5)
         return answer("4")
@@ -205,7 +205,7 @@ def _notices(reply: Callable[[HttpRequest], Awaitable[Reply]], tmp_path: Path) -
     )
     said = []
 
-    async def ask() -> None:
+    async def ask():
         async with server.serve() as url:
             here = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
             await evaluate(here, tmp_path / "out", environ={}, notify=said.append)
@@ -216,7 +216,7 @@ def _notices(reply: Callable[[HttpRequest], Awaitable[Reply]], tmp_path: Path) -
 
 @pytest.mark.usefixtures("_impatient")
 def test_a_pause_that_a_quota_asks_for_is_no_starvation(tmp_path: Path) -> None:
-    async def reply(request: HttpRequest) -> Reply:
+    async def reply(request):
         if request.number == 80:
             return fail(429, "slow down", {"Retry-After": "1"})
         return answer("4")

@@ -26,7 +26,7 @@ from serve_eval.schema import Comparison, Limits, Plan, Spec
 from serve_eval.storage.report_file import read_report
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from tests.clock import run_counted
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, after, answer, fail
+from tests.scripted_server import ScriptedServer, after, answer, fail
 
 PLACES: list[Place] = [(task, i) for task in ("one", "other") for i in range(8)]
 
@@ -46,7 +46,7 @@ async def _run(
     """
     stream = iter(places)
 
-    async def worker() -> None:
+    async def worker():
         for place in stream:
             await seat.meet(*place)
             if len(started) >= stops:
@@ -70,7 +70,7 @@ def _both(
     """Return the places that each of two runs starts, in order."""
     started = [[], []]
 
-    async def main() -> None:
+    async def main():
         participants = Lockstep().participants
         runs = [
             _run(participants[i], lists[i], workers[i], started[i], stops=stops[i], s=s[i])
@@ -115,10 +115,10 @@ def test_none_is_ahead_by_more_than_its_workers(
     started = [[], []]
     ahead = []
 
-    async def main() -> None:
+    async def main():
         participants = Lockstep().participants
 
-        async def look() -> None:
+        async def look():
             while len(started[0]) + len(started[1]) < 2 * len(places):
                 ahead.append(abs(len(started[0]) - len(started[1])))
                 await asyncio.sleep(0.05)
@@ -148,10 +148,10 @@ def test_an_early_stop_of_one_side_keeps_the_other_one_no_longer_than_it_goes_on
     """
     started = [[], []]
 
-    async def main() -> None:
+    async def main():
         participants = Lockstep().participants
 
-        async def stops_early() -> None:
+        async def stops_early():
             await participants[0].take(PLACES)
             for place in [*PLACES[:2], *PLACES[8:]]:
                 await participants[0].meet(*place)
@@ -169,7 +169,7 @@ def test_an_early_stop_of_one_side_keeps_the_other_one_no_longer_than_it_goes_on
 
 @pytest.mark.parametrize("places", [[], [PLACES[1]]])
 def test_a_run_that_has_nothing_to_ask_keeps_nobody(places: list[Place]) -> None:
-    async def main() -> None:
+    async def main():
         participants = Lockstep().participants
         await asyncio.gather(_run(participants[0], places, 2, []), participants[1].leave())
 
@@ -177,7 +177,7 @@ def test_a_run_that_has_nothing_to_ask_keeps_nobody(places: list[Place]) -> None
 
 
 def test_one_that_leaves_before_the_other_has_come_does_not_wait() -> None:
-    async def main() -> None:
+    async def main():
         participants = Lockstep().participants
         await participants[0].leave()
         await _run(participants[1], PLACES, 2, [])
@@ -212,7 +212,7 @@ class _Sides:
         self.asked, self.ahead = [0, 0], 0
 
     def server(self, side: int, refuses_after: int | None = None) -> ScriptedServer:
-        def reply(request: HttpRequest) -> Reply:
+        def reply(request):
             if request.max_tokens <= 2:  # sent before the run
                 return answer("1", finish="length")
             self.asked[side] += 1
@@ -238,7 +238,7 @@ def _compare(
     """
     sides = _Sides()
 
-    async def both() -> Comparison:
+    async def both():
         async with AsyncExitStack() as stack, asyncio.timeout(100):
             servers = sides.server(0), sides.server(1, refuses_after)
             urls = [await stack.enter_async_context(server.serve()) for server in servers]
@@ -328,7 +328,7 @@ def test_sides_of_which_other_parts_are_answered_come_to_their_end(
 ) -> None:
     out = tmp_path / "out"
 
-    def lose() -> None:
+    def lose():
         for side, kept in (("a", slice(0, 8)), ("b", slice(3, 5))):
             for journal in (out / side / "samples").glob("*.jsonl"):
                 lines = journal.read_bytes().splitlines(keepends=True)

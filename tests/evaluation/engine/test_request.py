@@ -341,7 +341,7 @@ class _Updates:
 def _ask(samples: Sequence[Sample], folder: Path, progress: Any = None) -> ScoreAccumulator:
     accumulator = ScoreAccumulator(_task(), samples)
 
-    async def main() -> None:
+    async def main():
         async with (
             ScriptedServer([answer("A")]).serve() as url,
             Client(Endpoint(base_url=url), Limits(concurrency=8)) as client,

@@ -47,7 +47,6 @@ from tests.client import faulty_server as act
 from tests.client.faulty_server import FaultyServer
 from tests.clock import until
 from tests.scripted_server import (
-    HttpRequest,
     Reply,
     ScriptedServer,
     answer,
@@ -176,7 +175,7 @@ def test_a_task_without_an_answer_has_no_value() -> None:
 def test_the_result_does_not_depend_on_the_order_of_the_answers(
     kinds: list[str], rng: random.Random
 ) -> None:
-    def score(sample: Sample, response: Response) -> Score:
+    def score(sample, response):
         value = float(response.text)
         return Score(value=value, outcome=Outcome.PARTIAL, parts={"half": value / 2})
 
@@ -243,7 +242,7 @@ def _run(
 def _session(
     server: Server, samples: list[Sample], journal_path: Path, **limits: Any
 ) -> tuple[ScoreAccumulator, Load]:
-    async def main() -> tuple[ScoreAccumulator, Load]:
+    async def main():
         chosen = Limits(**{"concurrency": 16, "retry_budget": 100_000, **limits})
         async with (
             serve(server) as url,
@@ -362,7 +361,7 @@ def test_refusals_that_come_back_before_the_first_answer_do_not_end_a_run(tmp_pa
     """
     refused, answering = [0], asyncio.Event()
 
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         if int(request.prompt.removeprefix("question ")) % 20 == 7:
             refused[0] += 1
             if refused[0] > DEAD_AFTER:
@@ -382,7 +381,7 @@ async def test_tasks_follow_each_other_without_an_idle_tail(tmp_path: Path) -> N
     """The next task starts while the last answers of one task are still in flight."""
     fifteen = asyncio.Event()
 
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         if request.number == 15:
             fifteen.set()
         return when(fifteen, A) if request.prompt == "question 9" and request.number <= 15 else A
@@ -437,7 +436,7 @@ async def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_
 ) -> None:
     given_up = asyncio.Event()
 
-    async def reply(request: HttpRequest) -> Reply:
+    async def reply(request):
         if int(request.prompt.split()[1]) >= 20:
             try:
                 await given_up.wait()  # hangs until its client disconnects
@@ -495,7 +494,7 @@ def test_a_run_that_is_stopped_ends_the_progress_of_what_began_and_of_nothing_el
             assert shown[task] == "begun"
             shown[task] = "ended"
 
-    async def main() -> None:
+    async def main():
         async with (
             server.serve() as url,
             Client(Endpoint(base_url=url), Limits(concurrency=4)) as client,
@@ -538,7 +537,7 @@ def test_ten_percent_random_faults_change_nothing(
     ]
     simulator = _Simulator(config)
 
-    async def failing(request: HttpRequest) -> Reply | web.StreamResponse:
+    async def failing(request):
         nonlocal faulty, spent
         sound = await simulator.completions(request.http)
         if rng.random() < 0.10:

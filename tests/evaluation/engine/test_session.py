@@ -71,7 +71,7 @@ async def test_the_lag_is_the_most_by_which_a_timer_was_late(
         upkeep.asyncio, "get_running_loop", lambda: SimpleNamespace(time=lambda: now[0])
     )
 
-    async def sleep(seconds: float) -> None:
+    async def sleep(seconds):
         now[0] += seconds + next(late, 0.0)
         if now[0] > 60.0:
             raise asyncio.CancelledError
@@ -85,7 +85,7 @@ async def test_the_lag_is_the_most_by_which_a_timer_was_late(
 async def test_a_task_ends_before_the_next_one_begins(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    async def send(client: Any, task: Any, sample: Any, *, alone: bool) -> Response:
+    async def send(client, task, sample, *, alone):
         await asyncio.sleep(0)
         return Response(text="A", finish_reason="stop")
 
@@ -127,7 +127,7 @@ async def test_a_decided_task_gives_up_what_is_in_flight_and_starts_nobody_for_w
 ) -> None:
     session, asked, given_up = made(Counting, concurrency=4), [], []
 
-    async def send(client: Any, task: Any, sample: Any, *, alone: bool) -> Response:
+    async def send(client, task, sample, *, alone):
         asked.append(sample.prompt)
         try:
             await (
@@ -164,7 +164,7 @@ async def test_a_connection_out_of_step_is_said_while_others_are_asked(
     session, told = made(concurrency=1), []
     session._notify = told.append
 
-    async def send(client: Any, task: Any, sample: Any, *, alone: bool) -> Response:
+    async def send(client, task, sample, *, alone):
         if sample.id == "s0":
             session.out_of_step(1, "a second message came after a complete answer")
         else:
@@ -207,7 +207,7 @@ def test_results_are_shown_while_others_are_awaited(
 ) -> None:
     told = Told()
 
-    async def send(client: Any, task: Any, sample: Any, *, alone: bool) -> Response:
+    async def send(client, task, sample, *, alone):
         if sample.id == "s2":
             await asyncio.wait_for(until(lambda: "one 2" in told.events), 10)
         return RIGHT
@@ -222,7 +222,7 @@ def test_a_sudden_end_notes_what_was_in_flight(
 ) -> None:
     session = made(concurrency=1)
 
-    async def send(client: Any, task: Any, sample: Any, *, alone: bool) -> Response:
+    async def send(client, task, sample, *, alone):
         if sample.id == "s1":
             if end is not None:
                 raise end
@@ -240,7 +240,7 @@ def test_answered_requests_do_not_starve(monkeypatch: pytest.MonkeyPatch, tmp_pa
     session, waiting_s = made(concurrency=1), [0.0]
     session.starvation = StarvationWatch(lambda: 0.0, lambda: waiting_s[0])
 
-    async def send(client: Any, task: Any, sample: Any, *, alone: bool) -> Response:
+    async def send(client, task, sample, *, alone):
         return RIGHT
 
     ask_with(monkeypatch, tmp_path, send, session, samples=LEAST_ANSWERS)

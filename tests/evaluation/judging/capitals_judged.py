@@ -10,16 +10,12 @@ from typing import Any
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import (
-    DataRoots,
     Dataset,
     Hypothesis,
     Message,
     Metric,
-    Question,
-    Response,
     Sample,
     SamplingParams,
-    Score,
     Task,
 )
 
@@ -29,7 +25,7 @@ def task(*, judge: dict[str, Any], count: int = 10) -> Task:
     make = registry.load("serve_eval.scorers", "judge")
     scorer = make(**registry.check_options(make, judge, "scorer.judge"))
 
-    def load(roots: DataRoots, wanted: int) -> Dataset:
+    def load(roots, wanted):
         samples = [
             Sample(
                 id=str(i),
@@ -41,10 +37,10 @@ def task(*, judge: dict[str, Any], count: int = 10) -> Task:
         ]
         return Dataset(samples=samples, files=(), total=wanted)
 
-    def score(sample: Sample, response: Response) -> Score:
+    def score(sample, response):
         return scorer.score(sample.metadata["expected"], response)  # type: ignore[no-any-return]
 
-    def questions(sample: Sample, response: Response) -> list[Question]:
+    def questions(sample, response):
         return scorer.questions(sample, sample.metadata["expected"], response)  # type: ignore[no-any-return]
 
     return Task(

@@ -20,7 +20,7 @@ import yaml
 
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.schema import FailureKind, Outcome, Plan, Report, Spec
+from serve_eval.schema import FailureKind, Outcome, Plan, Spec
 from serve_eval.workflows.references.register import register
 from tests.cli.command import environment, serve_eval
 from tests.evaluation.judging.conftest import JudgeServer, fair, unsure
@@ -58,7 +58,7 @@ def _plan(file: Path) -> Plan:
 
 
 def _with(server: JudgeServer, story: Callable[[str], Awaitable[None]]) -> None:
-    async def main() -> None:
+    async def main():
         async with server.serving() as url:
             await story(url)
 
@@ -68,8 +68,8 @@ def _with(server: JudgeServer, story: Callable[[str], Awaitable[None]]) -> None:
 def test_a_changed_judge_judges_the_answers_that_were_had(tmp_path: Path) -> None:
     judge, out = JudgeServer(), tmp_path / "out"
 
-    async def story(url: str) -> None:
-        async def session(**options: Any) -> Report:
+    async def story(url):
+        async def session(**options):
             options = {
                 "judges": [{"base_url": url, "model": "judge-1", **options.pop("judge", {})}],
                 **options,
@@ -104,7 +104,7 @@ def test_a_changed_judge_judges_the_answers_that_were_had(tmp_path: Path) -> Non
 def test_what_is_run_again_says_so_to_judges_too(tmp_path: Path) -> None:
     judge, out = JudgeServer(unsure), tmp_path / "out"
 
-    async def story(url: str) -> None:
+    async def story(url):
         plan = _plan(_file(tmp_path, {"judges": [{"base_url": url, "model": "judge-1"}]}))
         (task,) = (await evaluate(plan, out, environ={})).tasks
         assert task.result.failures == {FailureKind.JUDGE_ERROR: N - 1}
@@ -161,7 +161,7 @@ def test_a_command_that_is_killed_while_answers_are_judged_goes_on_with_the_othe
     count, out = 200, tmp_path / "out"
     judge = JudgeServer()
 
-    async def story(url: str) -> None:
+    async def story(url):
         loop = asyncio.get_running_loop()
         file = _file(
             tmp_path,
@@ -181,7 +181,7 @@ def test_a_command_that_is_killed_while_answers_are_judged_goes_on_with_the_othe
         command += ["--cases", str(file), "--no-reference", "-o", str(out)]
         judged = out / "judgements/cases-towns.jsonl"
 
-        def killed() -> None:
+        def killed():
             with subprocess.Popen(command, env=environment(), stdout=-3, stderr=-3) as process:
                 while not judged.exists() or judged.read_bytes().count(b"\n") < 40:
                     assert process.poll() is None
@@ -212,7 +212,7 @@ def test_a_command_that_is_killed_while_answers_are_judged_goes_on_with_the_othe
 def test_a_reference_holds_for_the_same_judges_only(tmp_path: Path) -> None:
     judge, references = JudgeServer(), tmp_path / "references"
 
-    async def story(url: str) -> None:
+    async def story(url):
         options = {"judges": [{"base_url": url, "model": "judge-1"}], "metrics": ["correctness"]}
         await evaluate(_plan(_file(tmp_path, options)), tmp_path / "out", environ={})
         register([tmp_path / "out"], references)

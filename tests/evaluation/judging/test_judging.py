@@ -65,7 +65,7 @@ def _with(
     The story gets a plan with these judges.
     """
 
-    async def main() -> None:
+    async def main():
         async with AsyncExitStack() as stack:
             urls = [await stack.enter_async_context(server.serving()) for server in servers]
             judges = [
@@ -84,7 +84,7 @@ def _records(out: Path) -> list[dict[str, Any]]:
 def test_answers_are_judged_once_and_the_report_says_by_whom(tmp_path: Path) -> None:
     judge, out = JudgeServer(), tmp_path / "out"
 
-    async def story(plan: Plan) -> None:
+    async def story(plan):
         report = await evaluate(plan, out, environ={})
         (task,) = report.tasks
         right = task.result.outcomes[Outcome.CORRECT]
@@ -114,7 +114,7 @@ def test_answers_are_judged_once_and_the_report_says_by_whom(tmp_path: Path) -> 
 def test_a_judge_out_of_step_is_told_of_in_the_report(tmp_path: Path) -> None:
     out = tmp_path / "out"
 
-    async def story(plan: Plan) -> None:
+    async def story(plan):
         await evaluate(plan, out, environ={})
         judges_proofs(out / FILE).note(ConnectionStep("a session", 1, out="for the test"))
         for report in (await evaluate(plan, out, environ={}), judge_again(plan, out)):
@@ -130,7 +130,7 @@ def test_what_was_judged_before_a_kill_stays_and_the_rest_is_asked(tmp_path: Pat
         tmp_path / "out",
     )
 
-    async def story(plan: Plan) -> None:
+    async def story(plan):
         running = asyncio.create_task(evaluate(plan, out, environ={}))
         await judge.waiting.wait()
         running.cancel()
@@ -165,7 +165,7 @@ def test_a_judgement_that_is_missing_is_no_wrong_answer_and_is_asked_for_again(
     )
     out = tmp_path / "out"
 
-    async def story(plan: Plan) -> None:
+    async def story(plan):
         (task,) = (await evaluate(plan, out, environ={})).tasks
         result = task.result
         assert (result.scored, result.failed, result.failures) == (
@@ -205,7 +205,7 @@ def test_judges_and_rounds_are_averaged_and_how_far_they_are_apart_is_told(tmp_p
     )
     servers = [moody, strict]
 
-    async def story(plan: Plan) -> None:
+    async def story(plan):
         (task,) = (await evaluate(plan, tmp_path / "out", environ={})).tasks
         right = task.result.outcomes[Outcome.PARTIAL]
         share = pytest.approx(100 * right / N)
@@ -226,7 +226,7 @@ def test_judges_and_rounds_are_averaged_and_how_far_they_are_apart_is_told(tmp_p
 
 
 def test_half_of_the_judgements_are_enough_for_a_score(tmp_path: Path) -> None:
-    async def story(plan: Plan) -> None:
+    async def story(plan):
         (task,) = (await evaluate(plan, tmp_path / "out", environ={})).tasks
         assert (task.result.scored, task.judges[1].unreadable) == (N, N)
 
@@ -236,7 +236,7 @@ def test_half_of_the_judgements_are_enough_for_a_score(tmp_path: Path) -> None:
 
 
 def test_a_verdict_that_is_cut_off_is_told_with_what_to_do(tmp_path: Path) -> None:
-    async def story(plan: Plan) -> None:
+    async def story(plan):
         options = plan.tasks[0].options["judge"]
         assert isinstance(options, dict)
         options["judges"][0]["sampling"] = {"max_tokens": 4}
@@ -273,7 +273,7 @@ def test_a_judge_that_does_not_answer_is_named_before_anything_is_asked(
     assert "Check that the server is up" in refused.value.hint
     assert (out / f"samples/{TASK}.jsonl").read_bytes() == b""
 
-    async def unknown(plan: Plan) -> None:
+    async def unknown(plan):
         judge.model = "another"
         with pytest.raises(EndpointError, match=r"judge judge-1: .*does not exist") as refused:
             await evaluate(plan, tmp_path / "unknown", environ={})
@@ -286,13 +286,13 @@ def test_a_judge_that_does_not_answer_is_named_before_anything_is_asked(
 def test_a_judge_that_ends_meanwhile_ends_the_run_and_what_was_had_is_kept(tmp_path: Path) -> None:
     out, count = tmp_path / "out", 40
 
-    async def main() -> None:
+    async def main():
         judge = JudgeServer()
         serving = judge.serving()
         url = await serving.__aenter__()
         ended = []
 
-        def says(prompt: str, number: int) -> str:
+        def says(prompt, number):
             if number == 2:
                 ended.append(asyncio.create_task(serving.__aexit__(None, None, None)))
             return fair(prompt, number)
@@ -324,7 +324,7 @@ def test_a_judge_that_ends_meanwhile_ends_the_run_and_what_was_had_is_kept(tmp_p
 def test_keys_come_from_the_environment_and_go_to_their_judge_alone(tmp_path: Path) -> None:
     keyed, plain = JudgeServer(), JudgeServer(model="plain")
 
-    async def story(plan: Plan) -> None:
+    async def story(plan):
         judge = plan.tasks[0].options["judge"]
         assert isinstance(judge, dict)
         judge["judges"][0]["api_key_env"] = "JUDGE_KEY"
@@ -346,7 +346,7 @@ def test_nothing_is_asked_when_a_run_is_only_looked_at(tmp_path: Path) -> None:
     out, new = tmp_path / "out", tmp_path / "new"
     made = []
 
-    async def story(plan: Plan) -> None:
+    async def story(plan):
         made.extend([plan, await evaluate(plan, out, environ={})])
 
     judge = JudgeServer()
@@ -373,7 +373,7 @@ def test_nothing_is_asked_when_a_run_is_only_looked_at(tmp_path: Path) -> None:
 def test_a_repeat_that_says_the_same_is_not_judged_again(tmp_path: Path) -> None:
     judge = JudgeServer()
 
-    async def story(plan: Plan) -> None:
+    async def story(plan):
         (task,) = (await evaluate(replace(plan, repeats=3), tmp_path / "out", environ={})).tasks
         assert (task.result.scored, task.judges[0].planned) == (3 * N, 3 * N)
 
@@ -382,7 +382,7 @@ def test_a_repeat_that_says_the_same_is_not_judged_again(tmp_path: Path) -> None
 
 
 async def test_an_endpoint_may_judge_itself_and_that_is_said(tmp_path: Path) -> None:
-    def both(prompt: str, number: int) -> str | int:
+    def both(prompt, number):
         if "<answer-" in prompt:
             return 500 if endpoint.short < 2 else fair(prompt, number)
         return f"Town {prompt.rstrip('?').split()[-1]}"
@@ -403,7 +403,7 @@ async def test_an_endpoint_may_judge_itself_and_that_is_said(tmp_path: Path) -> 
 
 
 def test_a_task_that_is_judged_cannot_stop_early(tmp_path: Path) -> None:
-    async def story(plan: Plan) -> None:
+    async def story(plan):
         (task,) = (
             await evaluate(replace(plan, early_stop=0.01), tmp_path / "out", environ={})
         ).tasks

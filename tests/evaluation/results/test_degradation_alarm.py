@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,7 +35,7 @@ from serve_eval.storage.report_file import read_report
 from serve_eval.verdicts.below_reference import RIGHT
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.references.register import register
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, after, hand_over
+from tests.scripted_server import ScriptedServer, after, hand_over
 
 N = 300
 
@@ -79,7 +78,7 @@ def _run(
     good, bad = _Simulator(config), _Simulator(replace(config, damage=1.0))
     lines, enough = [], asyncio.Event()
 
-    async def reply(request: HttpRequest) -> Reply:
+    async def reply(request):
         if request.number == interrupted_at:
             enough.set()
         known = await good.completions(request.http)
@@ -88,11 +87,11 @@ def _run(
 
     server = ScriptedServer(reply, paths=["/v1/completions"])
 
-    async def run() -> Report:
+    async def run():
         async with server.serve() as url:
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
 
-            async def go() -> Report:
+            async def go():
                 return await evaluate(
                     at, out, environ={}, notify=lambda line: lines.append((len(server.asked), line))
                 )
@@ -214,14 +213,14 @@ def test_a_finished_run_is_what_a_comparison_looks_at_the_other_side_against(
     """
     good, bad = _Simulator(replace(hard, run=1)), _Simulator(replace(hard, damage=1.0))
 
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         return hand_over((bad if _falls(request.number, True)[0] else good).completions)
 
     server, first = ScriptedServer(reply, paths=["/v1/completions"]), tmp_path / "a"
     if finished:
         _run(plan, replace(hard, run=2), lambda number, known: (False, 0.0), first)
 
-    async def go() -> None:
+    async def go():
         async with server.serve() as url, serve(create_app(replace(hard, run=2))) as sound:
             at = {
                 name: replace(plan, launcher=external(u)) for name, u in (("a", sound), ("b", url))
@@ -251,11 +250,11 @@ def test_nothing_beyond_the_first_unfinished_sample_is_looked_at() -> None:
     tally, lines = ScoreAccumulator(task, samples), []
     looking = DegradationAlarm(tally, range(200), lines.append)
 
-    def answer(i: int, text: str) -> None:
+    def answer(i, text):
         attempt = Attempt(start_s=i, end_s=i + 1, failure=None, status=200, request_id="r")
         tally.add(i, Response(text=text, finish_reason="stop", attempts=(attempt,)))
 
-    def look() -> list[str]:
+    def look():
         asyncio.run(looking.look())
         return lines
 
@@ -347,7 +346,7 @@ def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(
     looking = DegradationAlarm(bad, range(300), lines.append)
     found, withdrawn = threading.Event(), threading.Event()
 
-    def slow(*given: Any, **more: Any) -> Any:
+    def slow(*given, **more):
         worse = degradations(*given, **more)
         found.set()
         withdrawn.wait(10)
@@ -355,7 +354,7 @@ def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(
 
     monkeypatch.setattr(ask_tasks, "degradations", slow)
 
-    async def run() -> None:
+    async def run():
         if meanwhile:
             look = asyncio.create_task(looking.look())
             await asyncio.to_thread(found.wait, 10)
@@ -395,7 +394,7 @@ async def test_what_an_earlier_session_had_comes_first() -> None:
 def test_a_run_in_another_order_has_no_alarm(
     plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(*_: Any, **__: Any) -> DegradationAlarm:
+    def refused(*_, **__):
         raise AssertionError
 
     monkeypatch.setattr("serve_eval.evaluation.ask_tasks.DegradationAlarm", refused)

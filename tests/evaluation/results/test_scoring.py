@@ -420,7 +420,7 @@ def test_of_a_hold_out_sample_no_message_is_told() -> None:
 
 
 def test_half_a_character_in_an_answer_is_written_escaped() -> None:
-    def score(sample: Sample, response: Response) -> Score:
+    def score(sample, response):
         return Score(value=1.0, outcome=Outcome.CORRECT, answer=json.loads(response.text))
 
     lines = []
@@ -533,7 +533,7 @@ def test_a_failure_mode_that_cannot_be_told_costs_no_score() -> None:
 async def test_a_score_that_comes_late_is_waited_for_unless_the_answer_was_withdrawn() -> None:
     futures = []
 
-    def apart(sample: Sample, response: Response) -> Future[Grade | Unfinished]:
+    def apart(sample, response):
         futures.append(Future())
         return futures[-1]
 

@@ -295,7 +295,7 @@ def _task() -> Task:
 
 
 def _look(a: ScriptedServer, b: ScriptedServer, samples: list[Sample]) -> list[str]:
-    async def both() -> list[str]:
+    async def both():
         async with (
             a.serve() as at_a,
             b.serve() as at_b,
@@ -361,7 +361,7 @@ def _compared(
     """Return the comparison with each form and its exit code."""
     found = {}
 
-    async def story() -> None:
+    async def story():
         context = LaunchContext(model=SOUND, log_dir=folder / "logs")
         async with embedded.launch(
             context, embedded.EmbeddedOptions(also={one: one for one in damages})

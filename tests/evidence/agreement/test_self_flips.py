@@ -79,7 +79,7 @@ def _spoken(rng: random.Random, changed: float) -> SelfFlips:
     ]
     apart = [rng.random() < changed for _ in kinds]
 
-    def run(other: bool) -> tuple[list[float], list[str]]:
+    def run(other):
         texts = [
             f"because {stem[: 9 - 4 * (rng.random() < p)]}{' so' * (other and b)}"
             for (stem, p), b in zip(kinds, apart, strict=True)

@@ -270,7 +270,7 @@ def test_the_answer_counts_and_not_the_failure_before_it() -> None:
 
 
 def test_who_lets_wait_is_told_by_the_latencies_of_the_answers() -> None:
-    def answer(k: int) -> Record:
+    def answer(k):
         record = _answer(f"{k}", float(k))
         assert record.response is not None
         response = msgspec.structs.replace(record.response, latency_s=5.0 if k % 2 else 1.0)

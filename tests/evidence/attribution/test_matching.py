@@ -243,7 +243,7 @@ def test_repeats_that_a_router_keeps_at_a_server_accuse_it_by_prompts_only(
 ) -> None:
     """All wrong answers are at g0: of few prompts by chance, though plain by answers."""
 
-    def answer(asked: Asked) -> Said:
+    def answer(asked):
         server = "g0" if asked.chance("server") < 0.5 else "g1"
         bad = server == "g0" and asked.chance("wrong") < wrong
         said = Said(text="0") if bad else sound(asked, 1.0)
@@ -309,7 +309,7 @@ def each(slow: dict[str, float], prompts: int = 40, tokens: dict[str, int] = {})
     Prompt k takes 1 + k / 10 s, times the factor of the worker.
     """
 
-    def one(context: str | None, generation: str | None, k: int) -> Timed:
+    def one(context, generation, k):
         name = context or generation or ""
         return Timed(
             context, generation, f"{k}", (1 + k / 10) * slow.get(name, 1.0), tokens.get(name, 50)

@@ -131,7 +131,7 @@ def run(
 ) -> Report:
     """Run the router's plan, then go on with each of `more`, and return the last report."""
 
-    async def story() -> Report:
+    async def story():
         async with router.server.serve() as url:
             spec = Spec(name="external", options={"base_url": url, **(options or {})})
             here = [replace(one, launcher=spec) for one in (router.plan, *more)]
@@ -304,10 +304,10 @@ def test_names_win_against_what_is_found_otherwise(plan: Plan, tmp_path: Path) -
     """An orchestrator also lists each request once, with the id of its answer."""
     numbers, listed_before = count(1), []
 
-    def names(server: str) -> Headers:
+    def names(server):
         return {} if server == "decode-2:9" else {"X-Generation-Server": server}
 
-    def listed(request: HttpRequest) -> Reply:
+    def listed(request):
         told = [
             {"gen_server": "by-id:1", "ctx_perf_metrics": {"request_id": f"request-{number}"}}
             for number in islice(numbers, len(router.server.asked) - len(listed_before))
@@ -332,7 +332,7 @@ def test_names_win_against_what_is_found_otherwise(plan: Plan, tmp_path: Path) -
 
 
 def test_names_answer_a_request_for_perf_metrics(plan: Plan, tmp_path: Path) -> None:
-    def names(server: str) -> Headers:
+    def names(server):
         return {
             "X-Generation-Server": server,
             "X-TRTLLM-Start-End-Time": "disagg-start;ts=1.5",
@@ -362,7 +362,7 @@ def test_a_new_journal_is_read_only_for_names(
 ) -> None:
     read = []
 
-    def note(*given: object) -> list[object]:
+    def note(*given):
         read.append(given)
         return []
 
@@ -423,7 +423,7 @@ def test_servers_are_asked_separately_if_their_names_are_addresses(
 
 @pytest.mark.parametrize("name", ["decode-{}", "decode {}:9", "user:key@decode-{}:9", "a:{}:9"])
 def test_names_that_are_no_addresses_are_not_asked(plan: Plan, tmp_path: Path, name: str) -> None:
-    def names(server: str) -> Headers:
+    def names(server):
         return {"X-Generation-Server": name.format(server.removesuffix(":9")[-1])}
 
     report = run(Router(replace(plan, limit=3), names=names), tmp_path)

@@ -285,7 +285,7 @@ def run(
 ) -> tuple[Report, Deployed]:
     """Return the report of a run against a deployment that somebody else started."""
 
-    async def story() -> tuple[Report, Deployed]:
+    async def story():
         async with deployed(
             contexts,
             2,
@@ -387,7 +387,7 @@ def test_lines_that_come_after_the_answers_are_waited_for(
 ) -> None:
     append = metrics.Lines._append
 
-    def late(*given: Any) -> None:
+    def late(*given):
         time.sleep(0.4)
         append(*given)
 

@@ -7,7 +7,6 @@ import io
 import json
 import stat
 import threading
-from collections.abc import Callable
 from contextvars import Context
 from dataclasses import replace
 from pathlib import Path
@@ -81,7 +80,7 @@ def at(plan: Plan, there: Deployed) -> Plan:
 def run(plan: Plan, out: Path, *shape: int, **more: Any) -> tuple[Report, Deployed]:
     """Run against workers behind an orchestrator."""
 
-    async def story() -> tuple[Report, Deployed]:
+    async def story():
         async with deployed(*shape, **more) as there:
             return await evaluate(at(plan, there), out, environ={}), there
 
@@ -164,7 +163,7 @@ def test_a_router_that_looks_at_the_prompts_is_noticed(
     )
     answered = list(journal.read(tmp_path / "samples" / "gsm8k.jsonl"))
 
-    def dealt(server: Callable[[str], int]) -> Report:
+    def dealt(server):
         known = [
             Served(
                 task="gsm8k",
@@ -220,7 +219,7 @@ def test_other_runs_go_on_while_requests_are_joined(
 ) -> None:
     at_work = []
 
-    def noted(*given: Any) -> Any:
+    def noted(*given):
         at_work.append(threading.current_thread())
         return join(*given)
 
@@ -249,7 +248,7 @@ def test_a_door_that_tells_nothing_leaves_no_file(
 def test_a_run_that_goes_on_adds_what_it_asks(plan: Plan, answers: Path, tmp_path: Path) -> None:
     few = replace(plan, limit=20)
 
-    async def story() -> Report:
+    async def story():
         async with deployed(1, 2, answers=answers, faults=PACE) as there:
             await evaluate(at(few, there), tmp_path, environ={})
             before.extend(lines(tmp_path))
@@ -320,7 +319,7 @@ async def test_odd_records_never_cost_a_run(plan: Plan, tmp_path: Path, records:
 
 
 async def test_a_key_that_a_door_tells_back_is_not_written_down() -> None:
-    def tells(request: HttpRequest) -> Reply:
+    def tells(request):
         return json_reply([{"ctx_server": request.headers["Authorization"]}])
 
     async with (
@@ -364,16 +363,16 @@ def _tell(request: HttpRequest) -> Reply:
 
 
 def test_a_door_is_shared_by_the_runs_of_a_command_and_by_no_others() -> None:
-    async def open_here(client: Client) -> Any:
+    async def open_here(client):
         with scope():
             return await trace._door(client)
 
-    async def story(url: str) -> list[Any]:
+    async def story(url):
         async with Client(Endpoint(base_url=url, model="m"), Limits()) as client:
             alone = asyncio.get_running_loop().create_task(open_here(client), context=Context())
             return [await open_here(client), await open_here(client), await alone]
 
-    async def begin() -> list[list[Any]]:
+    async def begin():
         async with ScriptedServer(_tell, paths=EVERY_PATH).serve() as url:
             return [await story(url), await asyncio.to_thread(asyncio.run, story(url))]
 

@@ -163,7 +163,7 @@ def run(
 ) -> Report:
     """Run a task at a deployment. Without `named`, nobody lists the servers behind its door."""
 
-    async def main() -> Report:
+    async def main():
         async with AsyncExitStack() as stack:
             front = await stack.enter_async_context(deployed.front.serve())
             behind = {

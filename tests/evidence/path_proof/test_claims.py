@@ -65,7 +65,7 @@ def test_moved_tokens_decide(moved: int, of: int, hits: int, state: ProofState) 
 
 
 def test_servers_of_trtllm_tell_too_little_without_reports() -> None:
-    def judge(context: int, legs: NamedLegs = NamedLegs()) -> tuple[ProofState, str]:  # noqa: B008
+    def judge(context, legs=NamedLegs()):  # noqa: B008
         servers = [_server("context", requests=context), _server("generation", requests=400)]
         told = judge_kv_transfer(PathFacts(servers=servers, answered=400, legs=legs))
         return told.state, told.evidence
@@ -93,7 +93,7 @@ def test_servers_of_trtllm_tell_too_little_without_reports() -> None:
 
 
 def test_legs_are_those_of_the_last_attempt() -> None:
-    def line(context: str | None, **more: Any) -> Served:
+    def line(context, **more):
         return Served(
             task="t", id="1", started_s=0, context=context, generation="g", how="header", **more
         )
@@ -104,7 +104,7 @@ def test_legs_are_those_of_the_last_attempt() -> None:
 
 
 def test_an_idle_server_is_named_only_if_chance_cannot_leave_it_out() -> None:
-    def warn(requests: int) -> list[str]:
+    def warn(requests):
         servers = [_server("context", requests=requests), _server("context", 1, requests=0)]
         return list(list_unused(PathFacts(servers=servers, answered=requests)))
 
@@ -204,7 +204,7 @@ def test_the_longest_shared_beginning_is_found() -> None:
 
 
 def test_equal_answers_prove_determinism_only_of_enough_prompts() -> None:
-    def judge(prompts: int, differ: int) -> ProofState:
+    def judge(prompts, differ):
         found = RepeatedAnswers(prompts=prompts, differ=differ, example="t 1")
         return judge_determinism(PathFacts(repeated=found)).state
 
@@ -227,7 +227,7 @@ def test_comparisons_of_sessions_are_added() -> None:
 
 
 def test_only_answers_that_should_repeat_are_compared() -> None:
-    def may(**options: object) -> bool:
+    def may(**options):
         return may_compare(build_task(Spec(name="word_problems", options=options)))
 
     assert may()

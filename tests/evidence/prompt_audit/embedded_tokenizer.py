@@ -13,7 +13,7 @@ from serve_eval.launchers._embedded.tokenizer import Tokenizer
 from serve_eval.launchers.embedded import WEIGHTS
 from serve_eval.protocol.chat_template import renderer
 from serve_eval.schema import Message
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, json_reply, models
+from tests.scripted_server import ScriptedServer, answer, json_reply, models
 
 TODAY = date(2026, 11, 26)
 TEMPLATE = json.loads((WEIGHTS / "tokenizer_config.json").read_text())["chat_template"]
@@ -70,7 +70,7 @@ def serve_folder(
     """
     local = local_side(folder, bos=bos)
 
-    async def respond(request: HttpRequest) -> Reply:
+    async def respond(request):
         messages = request.body.get("messages")
         prompt = request.body.get("prompt") or tuple(Message(**one) for one in messages)
         found = list((await local.read(prompt)).ids or ())

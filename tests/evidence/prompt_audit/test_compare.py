@@ -215,7 +215,7 @@ def test_ids_without_their_texts_still_show_the_first_token(case: str) -> None:
 
 
 def test_counts_alone_say_by_how_many_tokens_the_sides_differ() -> None:
-    def one(expected: int | None, found: int | None) -> PromptFinding:
+    def one(expected, found):
         sides = (
             PromptReading(side="the folder", count=expected, problem="HTTP 500: no"),
             PromptReading(side="the server", count=found, problem="HTTP 500: no"),

@@ -51,7 +51,7 @@ Routes = dict[str, Callable[[HttpRequest], Reply]]
 def _read(routes: Routes, prompt: Prompt) -> tuple[PromptReading, ScriptedServer]:
     server = _server(routes)
 
-    async def main() -> PromptReading:
+    async def main():
         async with (
             server.serve() as url,
             Client(Endpoint(base_url=url, model="m"), Limits()) as client,
@@ -62,7 +62,7 @@ def _read(routes: Routes, prompt: Prompt) -> tuple[PromptReading, ScriptedServer
 
 
 def _server(routes: Routes) -> ScriptedServer:
-    def respond(request: HttpRequest) -> Reply:
+    def respond(request):
         return routes.get(request.path, lambda _: fail(404, "Not Found"))(request)
 
     return ScriptedServer(respond, paths=EVERY_PATH)
@@ -71,7 +71,7 @@ def _server(routes: Routes) -> ScriptedServer:
 def _answers(count: int = 3, *, strict: bool = False, ids: bool = False) -> Routes:
     """Answer completions and chats; `strict` refuses the field that asks for ids."""
 
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         assert request.max_tokens == 1
         if "return_token_ids" not in request.body:
             return answer("x", usage=(count, 1))
@@ -171,10 +171,10 @@ def test_a_count_without_ids_comes_from_answers_or_from_count_tokens() -> None:
 
 @pytest.mark.parametrize("prompt", [TEXT, CHAT])
 def test_a_route_counts_without_an_answer(prompt: Prompt) -> None:
-    def count(routes: Routes) -> tuple[int | None, set[str]]:
+    def count(routes):
         server = _server(routes)
 
-        async def main() -> int | None:
+        async def main():
             async with (
                 server.serve() as url,
                 Client(Endpoint(base_url=url, model="m"), Limits()) as client,
@@ -210,7 +210,7 @@ def test_a_failed_request_is_the_problem_of_the_reading(prompt: Prompt) -> None:
 
 
 def test_nobody_who_listens_is_no_finding_about_tokens() -> None:
-    async def main() -> list[PromptFinding]:
+    async def main():
         endpoint = Endpoint(base_url="http://127.0.0.1:9/v1", model="m")
         async with Client(endpoint, Limits()) as one, Client(endpoint, Limits()) as other:
             return await audit(one, other)
@@ -221,7 +221,7 @@ def test_nobody_who_listens_is_no_finding_about_tokens() -> None:
 
 
 def _audit(routes: Routes, others: Routes, prompts: list[Prompt]) -> list[PromptFinding]:
-    async def main() -> list[PromptFinding]:
+    async def main():
         async with (
             _server(routes).serve() as url,
             _server(others).serve() as there,
@@ -237,7 +237,7 @@ def test_two_endpoints_are_compared_prompt_by_prompt() -> None:
     sound = {**_answers(ids=True), "/tokenize": _vllm}
     assert [one.cause for one in _audit(sound, sound, [TEXT, CHAT])] == [PromptCause.SAME] * 2
 
-    def doubled(request: HttpRequest) -> Reply:
+    def doubled(request):
         return json_reply({"tokens": [1, *IDS], "token_strs": ["<s>", "<s>", "The", "Ġsum"]})
 
     faulty = {**_answers(4), "/tokenize": doubled}
@@ -302,7 +302,7 @@ def test_a_template_that_is_missing_or_fails_is_the_problem_of_chats_only(tmp_pa
 
 
 def _audit_local(server: Any, *locals_: LocalTokenizer) -> list[list[PromptFinding]]:
-    async def main() -> list[list[PromptFinding]]:
+    async def main():
         async with (
             serve(server) as url,
             Client(Endpoint(base_url=url, model="m"), Limits()) as client,

@@ -44,7 +44,7 @@ def context(tmp_path: Path) -> LaunchContext:
 def launch_and(
     context: LaunchContext, story: Callable[[Endpoint], Awaitable[Any]], **options: Any
 ) -> Any:
-    async def tell() -> Any:
+    async def tell():
         async with embedded.launch(context, embedded.EmbeddedOptions(**options)) as endpoint:
             return await story(endpoint)
 
@@ -64,7 +64,7 @@ async def ask(endpoint: Endpoint, model: str, **more: object) -> Any:
 def test_it_serves_two_models_and_leaves_nothing_behind(
     context: LaunchContext, folder: Path
 ) -> None:
-    async def story(endpoint: Endpoint) -> Endpoint:
+    async def story(endpoint):
         assert endpoint.model == "embedded"
         sound = await ask(endpoint, "embedded", max_tokens=30)
         hurt = await ask(endpoint, "hurt", max_tokens=30)
@@ -94,7 +94,7 @@ def test_it_ends_when_the_run_fails_and_when_its_parent_is_killed(
 ) -> None:
     pids = []
 
-    async def failing(endpoint: Endpoint) -> None:
+    async def failing(endpoint):
         pids.append(endpoint.info.pid)
         raise RuntimeError("the run failed")
 
@@ -126,7 +126,7 @@ def test_it_ends_when_the_run_fails_and_when_its_parent_is_killed(
 def test_what_cannot_be_served_is_an_error_that_says_why(
     context: LaunchContext, folder: Path, tmp_path: Path
 ) -> None:
-    async def story(endpoint: Endpoint) -> None:
+    async def story(endpoint):
         raise AssertionError("it started")
 
     with pytest.raises(LaunchError, match=r"has no config\.json"):
@@ -317,9 +317,7 @@ def _with(folder: Path, template: str) -> Path:
 async def _chats(folder: Path, *variables: dict[str, object]) -> list[tuple[int, str]]:
     """Return the responses to chats sent together, and check that texts are answered meanwhile."""
 
-    async def ask(
-        session: aiohttp.ClientSession, url: str, path: str, body: object
-    ) -> tuple[int, str]:
+    async def ask(session, url, path, body):
         async with session.post(
             url + path, json={"model": "tiny", "max_tokens": 2, **dict(body)}
         ) as reply:  # type: ignore[call-overload]

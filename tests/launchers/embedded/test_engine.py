@@ -117,7 +117,7 @@ def test_more_sequences_than_rows_all_come_to_their_turn(
 def test_log_probabilities_are_the_same_whatever_the_batch_and_those_of_the_model(
     model: Model, tokenizer: Tokenizer
 ) -> None:
-    def told(others: int) -> Generation:
+    def told(others):
         engine = Engine(model, tokenizer)
         for seed in range(others):
             _submit(engine, _ids(seed, 30 + seed), max_tokens=20)
@@ -225,7 +225,7 @@ def test_a_text_ends_before_the_earliest_stop_string_and_no_piece_shows_any_of_i
 def test_the_same_seed_gives_the_same_whatever_the_batch_and_another_turn_another(
     model: Model, tokenizer: Tokenizer
 ) -> None:
-    def sampled(others: int, **wanted: object) -> tuple[int, ...]:
+    def sampled(others, **wanted):
         engine = Engine(model, tokenizer)
         for seed in range(others):
             _submit(engine, _ids(seed, 12), shaping=Shaping())
@@ -245,14 +245,14 @@ def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
     logits, count = np.log(shares).astype(np.float32), 4000
     chance = np.random.default_rng(0)
 
-    def frequencies(**how: float) -> list[float]:
+    def frequencies(**how):
         found = Counter(
             draw_token(logits, Shaping(**how), chance)  # type: ignore[arg-type]
             for _ in range(count)
         )
         return [found[i] / count for i in range(4)]
 
-    def close(found: list[float], expected: np.ndarray) -> bool:
+    def close(found, expected):
         return all(
             abs(f - e) <= 4 * math.sqrt(e * (1 - e) / count)
             for f, e in zip(found, expected, strict=True)
@@ -355,7 +355,7 @@ def test_a_fault_strikes_only_the_prompts_that_it_concerns(
 
 
 def test_the_usage_has_cached_tokens_only_with_a_cache(folder: Path) -> None:
-    async def ask(blocks: int) -> list[Any]:
+    async def ask(blocks):
         async with running(folder, caching=PrefixCaching(blocks)) as peer:
             prompt = "Two and two, is it 4? " * 3
             found = []

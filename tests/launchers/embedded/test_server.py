@@ -19,7 +19,6 @@ from openai import AsyncOpenAI
 
 from serve_eval.launchers._embedded import server
 from serve_eval.launchers._embedded.engine import Engine
-from serve_eval.launchers._embedded.generation import Generation, Wanted
 from serve_eval.launchers._embedded.server import create_app
 from serve_eval.launchers._embedded.tokenizer import Tokenizer
 from serve_eval.launchers._http import requests
@@ -78,8 +77,8 @@ Tell = Callable[[Story], None]
 
 @pytest.fixture
 def tell(folder: Path) -> Tell:
-    def tell(story: Story) -> None:
-        async def told() -> None:
+    def tell(story):
+        async def told():
             async with running(folder) as peer:
                 await story(peer)
 
@@ -96,7 +95,7 @@ def text_of(tokenizer: Tokenizer, ids: list[int]) -> str:
 
 
 def test_the_sdk_of_openai_completes_chats_and_streams(tell: Tell) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         whole = await peer.sdk.completions.create(
             model="tiny", prompt=PROMPT, max_tokens=9, temperature=0
         )
@@ -144,7 +143,7 @@ def test_the_sdk_of_openai_completes_chats_and_streams(tell: Tell) -> None:
 
 
 def test_token_ids_and_lists_are_the_same_prompts(tell: Tell, tokenizer: Tokenizer) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         [alone] = await peer.choices()
         ids = tokenizer.encode(PROMPT)
         for prompt in ([PROMPT], ids, [ids]):
@@ -159,8 +158,8 @@ def test_token_ids_and_lists_are_the_same_prompts(tell: Tell, tokenizer: Tokeniz
 
 
 def test_several_answers_differ_and_a_seed_repeats_them(tell: Tell) -> None:
-    async def story(peer: Peer) -> None:
-        async def texts(path: str, **more: object) -> list[str]:
+    async def story(peer):
+        async def texts(path, **more):
             found = await peer.choices(path, n=4, temperature=1.2, max_tokens=12, **more)
             assert [one["index"] for one in found] == [0, 1, 2, 3]
             return [one["text"] if "text" in one else one["message"]["content"] for one in found]
@@ -183,7 +182,7 @@ def test_several_answers_differ_and_a_seed_repeats_them(tell: Tell) -> None:
 
 
 def test_a_stop_string_is_left_out_and_named_in_streams_too(tell: Tell) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         [whole] = await peer.choices(max_tokens=30)
         stop = whole["text"][7:9]
         expected = whole["text"][: whole["text"].index(stop)]
@@ -200,7 +199,7 @@ def test_a_stop_string_is_left_out_and_named_in_streams_too(tell: Tell) -> None:
 
 
 def test_a_stream_of_several_choices_holds_each_of_them(tell: Tell) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         body = {"prompt": ["one", "two"], "n": 2, "temperature": 1.0, "seed": 1, "max_tokens": 12}
         whole = await peer.choices(**body)
         events = await peer.events(**body)
@@ -216,7 +215,7 @@ def test_a_stream_of_several_choices_holds_each_of_them(tell: Tell) -> None:
 
 
 def test_the_defaults_are_sixteen_tokens_for_a_text_and_the_window_for_a_chat(tell: Tell) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         _, text = await peer.ask(ignore_eos=True)
         assert text["usage"]["completion_tokens"] == 16
         _, chat = await peer.ask("/chat/completions", ignore_eos=True)
@@ -230,7 +229,7 @@ def test_the_defaults_are_sixteen_tokens_for_a_text_and_the_window_for_a_chat(te
 
 
 def test_completions_tell_log_probabilities_in_openais_older_form(tell: Tell) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         [choice] = await peer.choices(logprobs=2, max_tokens=5)
         told = choice["logprobs"]
         assert "".join(told["tokens"]) == choice["text"]
@@ -255,7 +254,7 @@ def test_completions_tell_log_probabilities_in_openais_older_form(tell: Tell) ->
 
 
 def test_chat_tells_log_probabilities_with_bytes(tell: Tell) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         chat = await peer.sdk.chat.completions.create(
             model="tiny", messages=TURNS, temperature=0, max_tokens=5, logprobs=True, top_logprobs=3
         )
@@ -276,7 +275,7 @@ def test_chat_tells_log_probabilities_with_bytes(tell: Tell) -> None:
 def test_echo_tells_the_prompts_own_log_probabilities(
     tell: Tell, tokenizer: Tokenizer, max_tokens: int
 ) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         _, answer = await peer.ask(echo=True, logprobs=0, max_tokens=max_tokens)
         [choice], count = answer["choices"], len(tokenizer.encode(PROMPT))
         assert choice["text"].startswith(PROMPT)
@@ -306,7 +305,7 @@ def test_echo_tells_the_prompts_own_log_probabilities(
 
 
 def test_vllms_field_tells_them_by_token_id(tell: Tell, tokenizer: Tokenizer) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         [echoed] = await peer.choices(echo=True, logprobs=0, max_tokens=1)
         [choice] = await peer.choices(prompt_logprobs=2, max_tokens=1)
         first, *entries = choice["prompt_logprobs"]
@@ -386,7 +385,7 @@ def test_vllms_field_tells_them_by_token_id(tell: Tell, tokenizer: Tokenizer) ->
 def test_what_cannot_be_answered_is_refused_with_the_reason(
     tell: Tell, path: str, body: dict[str, object], said: str
 ) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         status, answer = await peer.ask(path, **body)
         assert status == 400
         assert said in (answer.get("message") or answer["error"])
@@ -466,7 +465,7 @@ def test_every_field_of_trtllm_serve_is_honoured_or_refused(tell: Tell) -> None:
     assert {name for name, _ in REFUSED} == set(server.NEUTRAL)
     assert known == {*HONOURED, *HARMLESS, *server.NEUTRAL}
 
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         for path, own in (
             ("/completions", requests.TEXT_FIELDS),
             ("/chat/completions", requests.CHAT_FIELDS),
@@ -501,7 +500,7 @@ def test_every_field_of_trtllm_serve_is_honoured_or_refused(tell: Tell) -> None:
 def test_what_is_refused_only_together(
     tell: Tell, path: str, body: dict[str, object], said: str
 ) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         status, answer = await peer.ask(path, **body)
         assert (status, said in answer["message"]) == (400, True)
 
@@ -509,7 +508,7 @@ def test_what_is_refused_only_together(
 
 
 def test_a_body_that_is_none_is_refused(tell: Tell) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         for raw in (b"{", b"[]", b"{}", b"\xff"):
             for path in ("/completions", "/chat/completions"):
                 async with peer.session.post(peer.base_url + path, data=raw) as reply:
@@ -530,10 +529,10 @@ def test_unknown_fields_are_refused_only_when_strict_and_neutral_values_never(
         "response_format": {"type": "text"},
     }
 
-    async def lenient(peer: Peer) -> None:
+    async def lenient(peer):
         assert (await peer.ask(surprise=1, **neutral))[0] == 200
 
-    async def strict() -> None:
+    async def strict():
         async with running(folder, strict_fields=True) as peer:
             assert (await peer.ask(**neutral))[0] == 200
             status, answer = await peer.ask(surprise=1)
@@ -544,7 +543,7 @@ def test_unknown_fields_are_refused_only_when_strict_and_neutral_values_never(
 
 
 def test_two_models_stand_behind_two_names_and_a_third_is_not_there(tell: Tell) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         found = {model.id: model for model in (await peer.sdk.models.list()).data}
         assert set(found) == {"tiny", "hurt"}
         [sound], [hurt] = (
@@ -570,10 +569,10 @@ def test_two_models_stand_behind_two_names_and_a_third_is_not_there(tell: Tell) 
 
 
 def test_many_at_once_get_what_each_gets_alone(tell: Tell) -> None:
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         prompts = [f"{'word ' * (i % 7)}question {i}" for i in range(40)]
 
-        async def ask(prompt: str) -> str:
+        async def ask(prompt):
             [choice] = await peer.choices(prompt=prompt, max_tokens=5 + len(prompt) % 7)
             return choice["text"]
 
@@ -590,11 +589,11 @@ def test_the_work_for_a_client_that_goes_away_is_given_up(
     submitted = []
     submit = Engine.submit
 
-    def recorded(self: Engine, wanted: Wanted, changed: asyncio.Event) -> Generation:
+    def recorded(self, wanted, changed):
         submitted.append(submit(self, wanted, changed))
         return submitted[-1]
 
-    async def story(peer: Peer) -> None:
+    async def story(peer):
         body = {
             "model": "tiny",
             "prompt": "x",

@@ -59,7 +59,7 @@ def tensors(seed: int) -> Tensors:
     """Return random weights, large enough to spread the results."""
     rng = np.random.default_rng(seed)
 
-    def random(*shape: int, scale: float) -> NDArray[np.float32]:
+    def random(*shape, scale):
         return rng.normal(0, scale, shape).astype(np.float32)
 
     found = {"model.embed_tokens.weight": random(VOCABULARY, WIDTH, scale=1.0)}
@@ -105,10 +105,10 @@ def logits(found: Tensors, ids: Sequence[int]) -> NDArray[np.float64]:
     angles = np.outer(np.arange(count), 10000.0 ** (-np.arange(size // 2) / (size // 2)))
     cos, sin = np.cos(angles), np.sin(angles)
 
-    def normed(x: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    def normed(x, weight):
         return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * weight
 
-    def turned(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    def turned(x):
         a, b = x[:, : size // 2], x[:, size // 2 :]
         return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=1)
 

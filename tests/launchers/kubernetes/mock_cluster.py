@@ -212,23 +212,23 @@ class MockCluster:
 
         tasks = set()
 
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def serve(reader, writer):
             try:
                 await serving(reader, writer)
             finally:
                 if not writer.is_closing():
                     writer.transport.abort()
 
-        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        def accept(reader, writer):
             tasks.add(asyncio.create_task(serve(reader, writer)))
 
-        async def stop() -> None:
+        async def stop():
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await asyncio.sleep(0)
 
-        async def start() -> None:
+        async def start():
             server = await asyncio.start_server(accept, "127.0.0.1", 0)
             self._ports[name] = server.sockets[0].getsockname()[1]
             stack = self._stops[name] = AsyncExitStack()
@@ -244,7 +244,7 @@ class MockCluster:
     def remove(self, name: str) -> None:
         """Remove a pod."""
 
-        async def remove() -> None:
+        async def remove():
             del self.objects.objects[PODS, NAMESPACE, name]
 
         self._run(remove())
@@ -252,7 +252,7 @@ class MockCluster:
     def after(self, requests: int, act: Callable[[], None]) -> threading.Thread:
         """Call `act` in a thread once the tunnels have carried that many requests."""
 
-        def wait() -> None:
+        def wait():
             while sum(self.answered.values()) < requests and self._loop.is_running():
                 threading.Event().wait(0.01)
             act()
@@ -274,7 +274,7 @@ class MockCluster:
     def break_tunnels(self) -> None:
         """Break all open tunnels without a farewell."""
 
-        async def cut() -> None:
+        async def cut():
             for socket in list(self._sockets):
                 socket._req.transport.abort()
 
@@ -287,7 +287,7 @@ class MockCluster:
     def break_streams(self) -> None:
         """Break all logs that are followed."""
 
-        async def cut() -> None:
+        async def cut():
             for request in self._followed:
                 if request.transport is not None:
                     request.transport.abort()
@@ -360,7 +360,7 @@ class MockCluster:
     async def _pass_on(self, socket: web.WebSocketResponse, name: str) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._ports[name])
 
-        async def down() -> None:
+        async def down():
             while piece := await reader.read(65536):
                 self.answered[name] = self.answered.get(name, 0) + piece.count(b"HTTP/1.1 ")
                 await socket.send_bytes(b"\x00" + piece)

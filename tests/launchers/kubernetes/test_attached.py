@@ -170,7 +170,7 @@ def test_an_api_server_that_is_away_for_a_while_raises_no_alarm(
     cluster.add(pod("llama-0"), any_model=True, latency_s=0.02)
     cluster.logs["llama-0"] = ["2026-11-25T18:00:00.000000000Z first"]
 
-    def go_away() -> None:
+    def go_away():
         cluster.away = True
         cluster.break_streams()
         time.sleep(0.3)
@@ -205,7 +205,7 @@ def test_credentials_that_expire_are_read_again(
     cluster.add(service())
     cluster.add(pod("llama-0"), any_model=True, latency_s=0.02)
 
-    def expire() -> None:
+    def expire():
         cluster.expired = 1
 
     cluster.after(10, expire).join(0)

@@ -51,7 +51,7 @@ def attach(
     """
     said = []
 
-    def take(line: str) -> None:
+    def take(line):
         said.append(line)
         if len(said) == 1:
             at_first()
@@ -59,7 +59,7 @@ def attach(
     context = LaunchContext(model="org/model", log_dir=folder / "logs", notify=take)
     chosen = kubernetes.KubernetesOptions(**{"service": SERVICE, **options})
 
-    async def story() -> None:
+    async def story():
         async with kubernetes.launch(context, chosen) as endpoint:
             await during(endpoint)
 
@@ -187,7 +187,7 @@ def test_a_worker_behind_the_service_is_watched_too(cluster: MockCluster, tmp_pa
     for name in ("llama-0", "worker-0"):
         cluster.add(pod(name), any_model=True)
 
-    async def lose_a_worker(endpoint: Endpoint) -> None:
+    async def lose_a_worker(endpoint):
         cluster.remove("worker-0")
         await asyncio.sleep(5)
 
@@ -204,7 +204,7 @@ def test_a_pod_that_ends_with_the_run_is_noticed(
     for name in ("llama-0", "llama-1"):
         cluster.add(pod(name), any_model=True)
 
-    async def lose_a_pod(endpoint: Endpoint) -> None:
+    async def lose_a_pod(endpoint):
         cluster.remove("llama-1")
 
     with pytest.raises(LaunchError, match="pod llama-1 is gone"):
@@ -215,7 +215,7 @@ def test_a_pod_that_joins_gets_no_requests(cluster: MockCluster, tmp_path: Path)
     cluster.add(service())
     cluster.add(pod("llama-0"), any_model=True)
 
-    async def grow(endpoint: Endpoint) -> None:
+    async def grow(endpoint):
         cluster.add(pod("llama-1"), any_model=True)
         await asyncio.sleep(0.3)
 
@@ -228,7 +228,7 @@ def test_a_pod_that_is_no_longer_ready_is_told(cluster: MockCluster, tmp_path: P
     cluster.add(service())
     cluster.add(pod("llama-0"), any_model=True)
 
-    async def fail_a_probe(endpoint: Endpoint) -> None:
+    async def fail_a_probe(endpoint):
         cluster.add(pod("llama-0", ready=False))
         await asyncio.sleep(0.2)
         cluster.add(pod("llama-0"))
@@ -244,7 +244,7 @@ def test_the_address_in_the_cluster_is_that_of_the_service(
     """Its name resolves only in the cluster, so that the test resolves it."""
     resolve = socket.getaddrinfo
 
-    def resolved(host: Any, *more: Any, **named: Any) -> Any:
+    def resolved(host, *more, **named):
         inside = host in ("llama.serving.svc", b"llama.serving.svc")
         return resolve("127.0.0.1" if inside else host, *more, **named)
 
@@ -255,7 +255,7 @@ def test_the_address_in_the_cluster_is_that_of_the_service(
     cluster.add(service(ports=[{"port": port, "targetPort": port}]))
     found = []
 
-    async def grow(endpoint: Endpoint) -> None:
+    async def grow(endpoint):
         found.append(endpoint)
         cluster.add(pod("llama-1"))
         await asyncio.sleep(5)

@@ -309,14 +309,14 @@ def talk(cluster: MockCluster, serving: Serving, story: Talk, count: int = 1) ->
     cluster.serve_raw("llama-0", serving)
     said = []
 
-    async def one(port: int) -> None:
+    async def one(port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             await asyncio.wait_for(story(reader, writer), 20)
         finally:
             writer.close()
 
-    async def all_of_them() -> None:
+    async def all_of_them():
         async with (
             connect(None, None, None) as api,
             open_tunnels(api, {"llama-0": 8000}, frozenset, said.append) as (port, _),
@@ -339,7 +339,7 @@ async def _echo_digest(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 
 
 def test_many_bytes_arrive_whole_both_ways_and_the_end_is_seen(cluster: MockCluster) -> None:
-    async def story(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def story(reader, writer):
         writer.write(MANY)
         await writer.drain()
         assert await reader.readexactly(32) == hashlib.sha256(MANY).digest()
@@ -356,7 +356,7 @@ def test_a_slow_client_slows_the_server(cluster: MockCluster) -> None:
     """A response of any length needs a bounded amount of memory on its way."""
     written = 0
 
-    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def pour(reader, writer):
         nonlocal written
         await reader.read(1)
         for _ in range(64):
@@ -364,7 +364,7 @@ def test_a_slow_client_slows_the_server(cluster: MockCluster) -> None:
             await writer.drain()
             written += len(MANY)
 
-    async def story(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def story(reader, writer):
         writer.write(b"x")
         await reader.read(10)
         await asyncio.sleep(0.7)
@@ -376,12 +376,12 @@ def test_a_slow_client_slows_the_server(cluster: MockCluster) -> None:
 def test_a_tunnel_that_breaks_resets_the_connection(cluster: MockCluster) -> None:
     """A body that ends with its connection would look complete after an orderly end."""
 
-    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def half(reader, writer):
         await reader.read(1)
         writer.write(b"HTTP/1.0 200 OK\r\n\r\nthe first half")
         await asyncio.sleep(10)
 
-    async def story(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def story(reader, writer):
         writer.write(b"x")
         assert (await reader.read(100)).endswith(b"the first half")
         await asyncio.to_thread(cluster.break_tunnels)
@@ -400,7 +400,7 @@ def test_a_tunnel_that_breaks_resets_the_connection(cluster: MockCluster) -> Non
 def test_an_error_of_the_cluster_resets_the_connection(cluster: MockCluster) -> None:
     cluster.error_of["llama-0"] = "error forwarding port 8000: lost connection to pod"
 
-    async def story(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def story(reader, writer):
         try:
             ended = await reader.read(100)
         except ConnectionResetError:
@@ -415,12 +415,12 @@ def test_a_client_that_goes_away_ends_the_connection_of_the_server(cluster: Mock
     """The server then stops computing an answer that nobody reads."""
     ended = asyncio.Event()
 
-    async def notice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def notice(reader, writer):
         while await reader.read(100):
             pass
         ended.set()
 
-    async def story(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def story(reader, writer):
         writer.write(b"x")
         await writer.drain()
         writer.close()
@@ -440,7 +440,7 @@ def follow(cluster: MockCluster, folder: Path, seconds: float = 0.3) -> list[str
     """Follow the log of a pod for some seconds, and return what was said."""
     said = []
 
-    async def story() -> None:
+    async def story():
         async with (
             connect(None, None, None) as api,
             logs.follow_logs(api, [read_pod(pod("llama-0"))], folder, said.append),

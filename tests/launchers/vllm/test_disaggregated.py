@@ -103,7 +103,7 @@ def _launched(
 ) -> None:
     options = _options(command=COMMAND, ready_timeout_s=60.0, answer_timeout_s=30.0, **given)
 
-    async def run() -> None:
+    async def run():
         async with launch(context, options) as endpoint:
             await story(endpoint)
 
@@ -119,7 +119,7 @@ async def _ask(endpoint: Endpoint) -> httpx.Response:
 def test_servers_and_front_door_start_and_hand_over(
     context: LaunchContext, said: list[str]
 ) -> None:
-    async def story(endpoint: Endpoint) -> None:
+    async def story(endpoint):
         servers = endpoint.info.servers or {}
         assert list(servers) == ["context_0", "generation_0", "generation_1", "orchestrator"]
         replies = [await _ask(endpoint) for _ in range(2)]
@@ -140,7 +140,7 @@ def test_servers_and_front_door_start_and_hand_over(
 def test_each_server_has_its_own_port_for_nixl(context: LaunchContext) -> None:
     ports = []
 
-    async def story(endpoint: Endpoint) -> None:
+    async def story(endpoint):
         for words in endpoint.info.commands or ():
             ports.extend(one for one in words if one.startswith("VLLM_NIXL_SIDE_CHANNEL_PORT="))
         ports.extend(f"{url.rpartition(':')[2]}" for url in (endpoint.info.servers or {}).values())
@@ -156,7 +156,7 @@ def test_the_folder_of_the_cache_is_the_launch_s_own_and_is_deleted(
     old = tmp_path / "kv/of_another_model"
     old.mkdir(parents=True)
 
-    async def story(endpoint: Endpoint) -> None:
+    async def story(endpoint):
         [made] = [one for one in (tmp_path / "kv").iterdir() if one != old]
         assert made.stat().st_mode & 0o777 == 0o700
         assert str(made) in str(endpoint.info.commands)
@@ -167,7 +167,7 @@ def test_the_folder_of_the_cache_is_the_launch_s_own_and_is_deleted(
 
 
 def test_the_end_of_a_context_server_ends_the_launch_and_names_it(context: LaunchContext) -> None:
-    async def story(endpoint: Endpoint) -> None:
+    async def story(endpoint):
         port = (endpoint.info.servers or {})["context_0"].rpartition(":")[2]
         os.kill(_find_server(port), signal.SIGKILL)
         await asyncio.sleep(30)

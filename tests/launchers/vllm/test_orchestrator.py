@@ -26,7 +26,6 @@ from serve_eval.launchers._vllm.orchestrator import (
 )
 from tests.scripted_server import (
     HttpRequest,
-    Reply,
     ScriptedServer,
     answer,
     fail,
@@ -163,7 +162,7 @@ async def opened(
 
 
 def tried(story: Callable[[Door], Awaitable[None]], *args: Any, **more: Any) -> None:
-    async def run() -> None:
+    async def run():
         async with opened(*args, **more) as door:
             await story(door)
 
@@ -176,7 +175,7 @@ def _named(reply: httpx.Response) -> tuple[str | None, str | None]:
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 def test_an_answer_is_that_of_the_generation_server_and_names_both(path: str) -> None:
-    async def story(door: Door) -> None:
+    async def story(door):
         body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
         asked = LENT if path == "/v1/completions" else body
         reply = await door.ask(asked, path)
@@ -193,7 +192,7 @@ def test_an_answer_is_that_of_the_generation_server_and_names_both(path: str) ->
 def test_a_stream_comes_as_it_is_written() -> None:
     ready = asyncio.Event()
 
-    async def story(door: Door) -> None:
+    async def story(door):
         async with door.client.stream("POST", "/v1/completions", json=LENT) as reply:
             assert _named(reply) == ("context_0", "generation_0")
             assert reply.headers["Content-Type"].startswith("text/event-stream")
@@ -202,7 +201,7 @@ def test_a_stream_comes_as_it_is_written() -> None:
             ready.set()
             assert b"[DONE]" in b"".join([piece async for piece in pieces])
 
-    async def begin_then_wait(request: HttpRequest) -> web.StreamResponse:
+    async def begin_then_wait(request):
         response = await _begin(request)
         await ready.wait()
         await response.write(b"data: [DONE]\n\n")
@@ -223,7 +222,7 @@ async def _begin(request: HttpRequest) -> web.StreamResponse:
 def test_servers_take_turns_in_every_pair(contexts: int, generations: int) -> None:
     pairs = contexts * generations
 
-    async def story(door: Door) -> None:
+    async def story(door):
         named = [_named(await door.ask(LENT)) for _ in range(2 * pairs)]
         every = [
             (f"context_{i}", f"generation_{j}")
@@ -238,7 +237,7 @@ def test_servers_take_turns_in_every_pair(contexts: int, generations: int) -> No
 
 
 def test_what_cannot_be_handed_over_is_answered_by_a_generation_server_alone() -> None:
-    async def story(door: Door) -> None:
+    async def story(door):
         asked = {**LENT, "echo": True, "logprobs": 1}
         reply = await door.ask(asked)
         assert _named(reply) == (None, "generation_0")
@@ -249,7 +248,7 @@ def test_what_cannot_be_handed_over_is_answered_by_a_generation_server_alone() -
 
 
 def test_a_body_that_is_no_object_gets_the_error_of_a_server() -> None:
-    async def story(door: Door) -> None:
+    async def story(door):
         reply = await door.client.post("/v1/completions", content=b"[1")
         assert (reply.status_code, reply.text) == (400, "broken")
 
@@ -257,7 +256,7 @@ def test_a_body_that_is_no_object_gets_the_error_of_a_server() -> None:
 
 
 def test_a_refusal_of_the_context_server_is_the_answer() -> None:
-    async def story(door: Door) -> None:
+    async def story(door):
         reply = await door.ask(LENT)
         assert reply.status_code == 400
         assert "too long" in reply.text
@@ -268,7 +267,7 @@ def test_a_refusal_of_the_context_server_is_the_answer() -> None:
 
 
 def test_a_context_server_that_hands_nothing_over_fails_the_request() -> None:
-    async def story(door: Door) -> None:
+    async def story(door):
         reply = await door.ask(LENT)
         assert reply.status_code == 502
         assert "context_0: no kv_transfer_params in its answer" in reply.text
@@ -279,7 +278,7 @@ def test_a_context_server_that_hands_nothing_over_fails_the_request() -> None:
 
 
 def test_a_folder_needs_no_params() -> None:
-    async def story(door: Door) -> None:
+    async def story(door):
         reply = await door.ask(LENT)
         assert _named(reply) == ("context_0", "generation_0")
         assert door.generation[0].bodies == [LENT]
@@ -289,7 +288,7 @@ def test_a_folder_needs_no_params() -> None:
 
 
 def test_a_failure_of_the_generation_server_names_both() -> None:
-    async def story(door: Door) -> None:
+    async def story(door):
         reply = await door.ask(LENT)
         assert (reply.status_code, _named(reply)) == (500, ("context_0", "generation_0"))
         assert len(door.generation[0].asked) == 1
@@ -299,7 +298,7 @@ def test_a_failure_of_the_generation_server_names_both() -> None:
 
 @pytest.mark.parametrize("side", ["context", "generation"])
 def test_a_server_that_hangs_up_is_named_and_not_asked_again(side: str) -> None:
-    async def story(door: Door) -> None:
+    async def story(door):
         reply = await door.ask(LENT)
         assert reply.status_code == 502
         assert f"{side}_0: ServerDisconnectedError" in reply.text
@@ -313,7 +312,7 @@ def test_a_server_that_hangs_up_is_named_and_not_asked_again(side: str) -> None:
 def test_an_answer_that_breaks_off_does_not_end_as_a_whole_one() -> None:
     seen = asyncio.Event()
 
-    async def story(door: Door) -> None:
+    async def story(door):
         async with door.client.stream("POST", "/v1/completions", json=LENT) as reply:
             pieces = reply.aiter_bytes()
             assert b"one" in await anext(pieces)
@@ -321,7 +320,7 @@ def test_an_answer_that_breaks_off_does_not_end_as_a_whole_one() -> None:
             with pytest.raises(httpx.RemoteProtocolError):
                 await anext(pieces)
 
-    async def break_off(request: HttpRequest) -> web.StreamResponse:
+    async def break_off(request):
         response = await _begin(request)
         await seen.wait()
         request.reset()
@@ -333,14 +332,14 @@ def test_an_answer_that_breaks_off_does_not_end_as_a_whole_one() -> None:
 def test_a_client_that_leaves_ends_the_request_to_the_server() -> None:
     arrived, ended = asyncio.Event(), asyncio.Event()
 
-    async def story(door: Door) -> None:
+    async def story(door):
         asking = asyncio.create_task(door.ask(LENT))
         async with asyncio.timeout(20):
             await arrived.wait()
             asking.cancel()
             await ended.wait()
 
-    async def wait(request: HttpRequest) -> web.StreamResponse:
+    async def wait(request):
         arrived.set()
         try:
             await asyncio.Event().wait()
@@ -352,13 +351,13 @@ def test_a_client_that_leaves_ends_the_request_to_the_server() -> None:
 
 
 def test_it_is_healthy_if_every_server_is() -> None:
-    def healthy(request: HttpRequest) -> Reply:
+    def healthy(request):
         return raw(b"")
 
-    async def story(door: Door) -> None:
+    async def story(door):
         assert (await door.client.get("/health")).status_code == 200
 
-    async def ill(door: Door) -> None:
+    async def ill(door):
         reply = await door.client.get("/health")
         assert reply.status_code == 503
         assert "not healthy: context_0, generation_0" in reply.text
@@ -369,7 +368,7 @@ def test_it_is_healthy_if_every_server_is() -> None:
 
 
 def test_the_first_context_server_answers_questions_about_the_model() -> None:
-    async def story(door: Door) -> None:
+    async def story(door):
         assert (await door.client.get("/v1/models")).json() == {"data": []}
         assert (await door.client.post("/tokenize", json={"prompt": "a"})).json() == {"count": 1}
         assert (await door.client.get("/metrics")).status_code == 404
@@ -382,7 +381,7 @@ def test_the_first_context_server_answers_questions_about_the_model() -> None:
 
 
 def test_the_key_and_the_id_of_a_request_reach_both_servers() -> None:
-    async def story(door: Door) -> None:
+    async def story(door):
         sent = {"Authorization": "Bearer k", "X-Request-ID": "r1", "X-Other": "o"}
         await door.client.post("/v1/completions", json=LENT, headers=sent)
         for server in (door.context[0], door.generation[0]):

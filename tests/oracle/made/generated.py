@@ -127,7 +127,7 @@ def truthful(d: Drawn) -> dict[str, Any]:
 
 
 def bbh(says: str, *targets: str) -> Row:
-    def row(d: Drawn) -> dict[str, Any]:
+    def row(d):
         target = d.pick(*targets) if targets else " ".join(sorted(d.word() for _ in range(3)))
         d.right(says.format(target))
         return {"input": d.question(), "target": target}
@@ -136,7 +136,7 @@ def bbh(says: str, *targets: str) -> Row:
 
 
 def mmlu(says: str) -> Row:
-    def row(d: Drawn) -> dict[str, Any]:
+    def row(d):
         gold = d.number(0, 3)
         d.right(says.format(LETTERS[gold]))
         return {

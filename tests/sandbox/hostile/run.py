@@ -238,11 +238,11 @@ def run_all(
     """
     told = []
 
-    async def all_of_them(found: Outside) -> list[Result]:
+    async def all_of_them(found):
         here = Sandbox(sandbox.wrap, sandbox.interpreter, uid=sandbox.uid, at_once=AT_ONCE)
         return list(await asyncio.gather(*(_one(here, attempt, found) for attempt in attempts)))
 
-    def work() -> None:
+    def work():
         with outside(isolation.uid) as found:
             told.append((asyncio.run(all_of_them(found)), found.reached()))
 

@@ -268,7 +268,7 @@ def test_permission_is_part_of_a_plan_file_and_of_no_run_folder(plan: Plan, tmp_
 async def test_a_data_set_that_moved_is_not_run_again_and_one_that_changed_is(
     tmp_path: Path,
 ) -> None:
-    def program(path: str, sha256: str) -> Program:
+    def program(path, sha256):
         piece = GivenPiece(path=path, start=len(path), size=1, sha256=sha256)
         return Program(code="1", given=piece)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -94,7 +93,7 @@ def test_prompts_are_read_as_they_were_written(
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_examples_that_many_prompts_share_are_kept_once(chat: bool, tmp_path: Path) -> None:
-    def make(number: int) -> Sample:
+    def make(number):
         subject = number // 50
         system = "Answer the question with one letter. " * 11
         text = f"{system}{f'Example of subject {subject}. ' * 100}Question {number}?"
@@ -168,7 +167,7 @@ def test_a_damaged_line_is_told_with_its_place(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_number_of_prompts(tmp_path: Path) -> None:
-    def make(n: int) -> Iterator[Sample]:
+    def make(n):
         return (_sample(str(i), f"{'example ' * 100}{i}") for i in range(n))
 
     peaks = []

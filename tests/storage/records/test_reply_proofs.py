@@ -73,7 +73,7 @@ def _response(
 
 
 def _task(**more: Any) -> Task:
-    def score(sample: Sample, response: Response) -> Score:
+    def score(sample, response):
         right = response.text == "7"
         value = 1.0 if right else 0.0
         outcome = Outcome.CORRECT if right else Outcome.WRONG
