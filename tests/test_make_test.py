@@ -310,7 +310,7 @@ def test_the_command_of_ci_is_that_of_the_makefile() -> None:
     assert "-p tests.slow_choice" in rule
 
 
-KNOWN: dict[str, float] = json.loads(SECONDS.read_text(encoding="utf-8"))
+KNOWN = json.loads(SECONDS.read_text(encoding="utf-8"))
 NAMES = st.text("abc", min_size=1, max_size=3)
 
 

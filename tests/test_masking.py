@@ -43,7 +43,7 @@ KEYS = [
     f"http://user:{RANDOM}@host:1/v1",
     f"before%20sk-{RANDOM}",
 ]
-HONEST: list[Any] = [
+HONEST = [
     {"max_tokens": 1000, "min_tokens": 4, "stop_token_ids": [1, 2], "token_ids": [3]},
     {"add_special_tokens": False, "skip_special_tokens": True, "logit_bias": {"50256": -100}},
     {"eos_token": "<|endoftext|>", "bos_token": "<|begin_of_text|>", "pad_token": "[PAD]-long"},

@@ -14,7 +14,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import yaml
@@ -148,7 +148,7 @@ def test_the_page_for_new_users_prints_what_it_shows(
 
 
 FOLDER = ROOT / "docs/docker"
-SERVICES: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
+SERVICES = yaml.safe_load((FOLDER / "compose.yaml").read_text())["services"]
 
 
 def test_the_image_installs_extras_that_exist_and_starts_our_command() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from serve_eval.cases.expansion import ExpansionError, compat_md5, count, expand, sample_id
 
-EXTRACTION: dict[str, Any] = {
+EXTRACTION = {
     "case": "extraction",
     "input": {
         "query": {"gene": "Which gene?", "assay": "Which assay?"},
@@ -129,7 +129,7 @@ def test_no_axis_at_all_can_be_said() -> None:
     assert _names(case) == ["c"]
 
 
-JOINED: dict[str, Any] = {
+JOINED = {
     "case": "advice",
     "join": {"prompt": " "},
     "input": {

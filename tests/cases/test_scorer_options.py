@@ -271,7 +271,7 @@ def test_an_option_of_its_default_value_is_none(tmp_path: Path, endpoint: Counti
     assert one.reference is not None
 
 
-SCORERS: dict[str, tuple[Any, Any, dict[str, int]]] = {
+SCORERS = {
     "choice": ("choice", "B", {"choice": 2}),
     "yes_no": ("yes_no", "no", {"yes_no": 2}),
     "numeric": ("numeric", 4, {"numeric": 2}),

@@ -45,7 +45,7 @@ WRAPPED_400 = (
     b"""url='http://localhost:1/v1/completions'"}"""
 )
 
-FAULTS: dict[str, tuple[Act, FailureKind, int | None]] = {
+FAULTS = {
     "closed without an answer": (act.hangs_up, GONE, None),
     "reset without an answer": (act.resets, GONE, None),
     "reset before the body": (act.resets_before_the_body, GONE, 200),
@@ -103,7 +103,7 @@ FAULTS: dict[str, tuple[Act, FailureKind, int | None]] = {
 }
 """Act, and the kind and status that each attempt shows. All are worth another attempt."""
 
-REFUSALS: dict[str, tuple[Act, int]] = {
+REFUSALS = {
     "400": (act.refuses("400 Bad Request", "no"), 400),
     "404": (act.replies(b'{"detail": "Not Found"}', "404 Not Found"), 404),
     "500 that wraps a 400": (act.replies(WRAPPED_400, "500 Internal Server Error"), 500),
@@ -111,7 +111,7 @@ REFUSALS: dict[str, tuple[Act, int]] = {
     "redirect": (act.replies(b"", "307 Temporary Redirect", location="http://127.0.0.1:9/"), 307),
 }
 
-SOUND: dict[str, Act] = {
+SOUND = {
     "JSON": act.sound,
     "a stream": act.sound_stream,
     "JSON as text/plain": act.answers_as("text/plain"),

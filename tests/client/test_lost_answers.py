@@ -85,7 +85,7 @@ async def _closes_late(turn: act.Turn) -> None:
     await turn.finish()
 
 
-EVENTS: dict[str, Event] = {
+EVENTS = {
     "refuses the connection": Event(script=lambda: [act.sound]),
     "resets the connection, or closes it": Event(script=once(act.closes_in_the_body)),
     "closes within a round trip": Event(script=second(act.hangs_up), requests=2),

@@ -30,7 +30,7 @@ from tests.scripted_server import ScriptedServer, raw
 
 PARIS = "Paris"
 STOP = {"finish_reason": "stop"}
-ERRORS: list[Any] = [
+ERRORS = [
     {"message": "gone"},
     "gone",
     {"code": 500},
@@ -39,7 +39,7 @@ ERRORS: list[Any] = [
     500,
     True,
 ]
-IN_PLACE: list[dict[str, Any]] = [
+IN_PLACE = [
     *({"error": error} for error in ERRORS),
     {"object": "error", "message": "gone"},
     {"object": "Error", "message": "gone"},
@@ -256,7 +256,7 @@ def test_a_finished_stream_without_the_choice_is_no_answer(events: list[Any]) ->
 # --- texts in other fields
 
 PARTS = [{"type": "text", "text": "Par"}, {"type": "text", "text": "is"}]
-ELSEWHERE: dict[str, dict[str, Any]] = {
+ELSEWHERE = {
     "text beside null": {"message": {"content": None}, "text": PARIS},
     "text beside nothing": {"message": {}, "text": PARIS},
     "delta": {"delta": {"content": PARIS}},
@@ -338,7 +338,7 @@ def test_different_texts_in_two_fields_are_refused() -> None:
         _whole({"choices": [choice]})
 
 
-UNREAD: list[tuple[str, dict[str, Any]]] = [
+UNREAD = [
     ("message.answer", {"message": {"content": None, "answer": PARIS}}),
     ("message.output_text", {"message": {"content": "", "output_text": PARIS}}),
     ("choices[0].output", {"message": {"content": None}, "output": PARIS}),
@@ -365,7 +365,7 @@ def test_a_text_beside_the_choices_is_named(name: str) -> None:
         _whole({"choices": [_choice(None)], name: PARIS})
 
 
-EMPTY: list[dict[str, Any]] = [
+EMPTY = [
     {"message": {"content": None}},
     {"message": {"content": ""}},
     {"message": {"content": []}},

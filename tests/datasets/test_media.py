@@ -215,7 +215,7 @@ def test_videos_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 CONTENT = b"\x00\x01 not really a medium \xff"
 DATA = base64.b64encode(CONTENT).decode()
-TYPES: dict[MediaForm, str] = {
+TYPES = {
     "image_url": "image/png",
     "input_audio": "audio/mpeg",
     "audio_url": "audio/wav",

@@ -6,7 +6,6 @@ Files and servers report it, and warnings say if it is missing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -193,7 +192,7 @@ def test_a_choice_that_nothing_stands_before_needs_a_first_token() -> None:
     assert Need.FIRST_TOKEN not in _task("<s>", replace(bare, prompt="<s>")).needs
 
 
-ASKED: Mapping[str, object] = {
+ASKED = {
     "kinds": ["niah_single_1", "fwe"],
     "lengths": [1024, 2048],
     "samples_per_cell": 2,

@@ -38,7 +38,7 @@ from tests.scripted_server import ScriptedServer, answer, fail
 
 SOUND, DAMAGED = "embedded", "damaged"
 LIMIT = 24
-WAYS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+WAYS = [
     ("text", {}, {"concurrency": 16}),
     ("one at a time", {}, {"concurrency": 1}),
     ("streamed", {}, {"concurrency": 16, "stream": True}),

@@ -217,8 +217,8 @@ def test_the_page_tells_what_happens() -> None:
     assert table() == written, "python -m tests.launchers.flavours write"
 
 
-FLAVOURS: tuple[Flavour, ...] = ("v12", "main")
-ALL: tuple[Flavour, ...] = ("old", *FLAVOURS)
+FLAVOURS = ("v12", "main")
+ALL = ("old", *FLAVOURS)
 KEY = "0123456789abcdef"
 VECTORS = "vectors/trtllm_serve_conformance.json"
 
@@ -228,7 +228,7 @@ def optional(*values: Any) -> st.SearchStrategy[Any]:
 
 
 SIZES = optional(1, 2, 4)
-CONFIGS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+CONFIGS = st.fixed_dictionaries(
     {},
     optional={
         "tensor_parallel_size": st.sampled_from([1, 2]),

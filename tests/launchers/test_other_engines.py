@@ -23,7 +23,7 @@ from serve_eval.launchers.simulated import _mixture, probability
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
 
-OPTIONS: dict[Any, Any] = {
+OPTIONS = {
     llama_cpp: llama_cpp.LlamaCppOptions,
     transformers_serve: transformers_serve.TransformersOptions,
     vllm: vllm.VllmOptions,

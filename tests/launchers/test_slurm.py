@@ -299,7 +299,7 @@ def commands_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-PLACED: dict[str, Any] = {
+PLACED = {
     "job": "7",
     "tag": "ab",
     "asked_on": "n",

@@ -9,7 +9,6 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -159,7 +158,7 @@ def test_an_engine_is_guessed_from_most_lines() -> None:
         assert guess_engine(one.log) in (None, one.engine), one.name
 
 
-OPTIONS: dict[ModuleType, Any] = {
+OPTIONS = {
     llama_cpp: llama_cpp.LlamaCppOptions,
     trtllm: trtllm.TrtllmOptions,
     vllm: vllm.VllmOptions,

@@ -12,7 +12,7 @@ import time
 
 from tests.oracle.part import Skipped
 
-PARTS: tuple[str, ...] = (
+PARTS = (
     "biochatter",
     "longbench",
     "json_schemas",

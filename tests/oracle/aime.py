@@ -18,7 +18,7 @@ from serve_eval.tasks.aime import ROWS, Year, task
 from tests.oracle._suite_flow import Ask, prompts
 from tests.oracle.part import SHARED, Compared
 
-FILES: dict[Year, tuple[str, ...]] = {
+FILES = {
     2024: ("test2024.jsonl",),
     2025: ("test2025-I.jsonl", "test2025-II.jsonl"),
 }

@@ -25,7 +25,7 @@ from tests.oracle.part import Compared, checkout, require
 
 CHANGED = 8
 """Changed answers to each row."""
-OTHERS: tuple[Any, ...] = (
+OTHERS = (
     *("", "x", "true", "5", "[1, 2]", "['a']", "{'a': 1}", "42L", "3.5f", "2n"),
     *("new int[]{1, 2}", 'new ArrayList<>(Arrays.asList("a"))', "new Array(1, 2)"),
     *('new HashMap<String, Object>() {{ put("a", true); }}', "{a: 'b', c: [1, x]}"),

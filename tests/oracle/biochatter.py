@@ -28,7 +28,7 @@ KNOWN = "917f4c38"
 """The commit that DIGEST belongs to."""
 DIGEST = "2576007e79472048c287da194638418b8d5b096da5d1ae1daad796dee872d7e3"
 """SHA-256 of the sorted MD5s of its cases, one per line."""
-_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+_SETTINGS = {
     "text_extraction": {"prompt": "${query}"},
     "biocypher_query_generation": {"system_messages": ["x"]},
     "api_calling": {"system_messages": ["x"]},

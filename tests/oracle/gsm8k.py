@@ -127,7 +127,7 @@ def _shuffled(text: str, gold: str, rng: random.Random) -> str:
     return " ".join(rng.sample(words, len(words)))
 
 
-CHANGES: tuple[Callable[[str, str, random.Random], str], ...] = (
+CHANGES = (
     *(_cut, _marked, _marked_first, _marked_twice, _put_in, _ended, _grouped, _without, _shuffled),
 )
 

@@ -30,7 +30,7 @@ ANSWERS = 12
 """Answers that each prompt's instructions are checked on."""
 DRAWN = ("1122", "1129")
 """Prompts of IFEval with a sign that is no letter: the original draws a letter at random."""
-CHANGES: tuple[Callable[[str], str], ...] = (
+CHANGES = (
     str,
     str.upper,
     str.lower,

@@ -16,7 +16,7 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ _MASK = 0xFFFFFFFF
 _VALUES = [-0.002 - 5.0 * random.Random(i).random() ** 3 for i in range(4096)]
 _ONE_IN = 16
 """One token in this many is not the likeliest in its place."""
-_FORMS: tuple[Callable[[str, str], str], ...] = (
+_FORMS = (
     lambda right, other: right,
     lambda right, other: f" {right}",
     lambda right, other: f" {right}\n\nQuestion: And then?\nAnswer: {other}",

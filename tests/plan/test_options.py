@@ -19,7 +19,7 @@ from serve_eval.plugins.setting import Declared, list_declared
 from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec
 from tests.cli.command import serve_eval
 
-PLAN: dict[str, Any] = {
+PLAN = {
     "model": "m",
     "launcher": {"name": "external", "base_url": "h:1"},
     "tasks": ["gsm8k"],

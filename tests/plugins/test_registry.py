@@ -212,7 +212,7 @@ async def launch(context, options: MineOptions):
 RULE = "def judge(result, reference, hypothesis, pairs, *, points: float = 5.0): ...\n"
 
 
-NEEDS: dict[str, tuple[str | None, bool, bool, int]] = {
+NEEDS = {
     "anchors": (None, True, False, 2),
     "classic": ("mean", False, False, 1),
     "noninferiority": ("pairs", True, False, 1),

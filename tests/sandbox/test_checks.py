@@ -59,7 +59,7 @@ def kind(x): return type(x)
 """
 VALUES = """[0, -1, 2**70, -(2**4000), 1.5, float("inf"), -0.0, 1+2j, b"x", bytearray(b"y"), "\\ud800é", None,
     True, (1, [2]), {1: {2, 3}}, frozenset([1]), range(1, 9, 2), {"a": (None,)}, [], (), {}, set()]"""  # noqa: E501
-SEEN: dict[str, tuple[str, ExitReason]] = {
+SEEN = {
     "every kind of built-in": (
         (
             f"for x in {VALUES}:\n    y = same(x)\n    assert y == x and type(y) is type(x) and"

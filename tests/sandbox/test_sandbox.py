@@ -34,7 +34,7 @@ from serve_eval.schema import ExecutionResult, ExitReason, Isolation, Program
 
 Run = Callable[..., ExecutionResult]
 
-ENDS: list[tuple[str, str, str, ExitReason]] = [
+ENDS = [
     ("both to their end", "def f(x): return x + 1", "assert f(1) == 2", ExitReason.PASSED),
     ("no checks", "x = 1", "", ExitReason.PASSED),
     (

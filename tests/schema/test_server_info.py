@@ -28,7 +28,7 @@ from serve_eval.schema import (
 from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.storage.sessions import read_sessions
 
-WRITTEN: dict[str, Any] = {
+WRITTEN = {
     "launcher": "trtllm_disaggregated",
     "commands": [["trtllm-serve", "serve", "m"], ["trtllm-serve", "disaggregated"]],
     "servers": {"context_0": "http://127.0.0.1:1", "orchestrator": "http://127.0.0.1:2"},

@@ -64,7 +64,7 @@ LINKED = {
 }
 """A schema of a list that ends with null; the endless branch comes first."""
 
-TAKEN: dict[str, list[Tried]] = {
+TAKEN = {
     "exact": [
         Tried("Paris"),
         Tried({"answer": "New York City."}),
@@ -180,7 +180,7 @@ TAKEN: dict[str, list[Tried]] = {
 }
 """Expectations that are accepted, in addition to the example of the page."""
 
-REFUSED: dict[str, list[Tried]] = {
+REFUSED = {
     "exact": [
         Tried(True),
         Tried("..."),
@@ -241,7 +241,7 @@ REFUSED: dict[str, list[Tried]] = {
 NAMES = registry.names(registry.SCORERS)
 ACCEPTED = {name: found for name in NAMES if (found := list_accepted(name))}
 """The forms that each scorer accepts; `test_every_scorer_is_tried` names the missing scorers."""
-NONSENSE: list[Any] = [
+NONSENSE = [
     None,
     {},
     [],

@@ -42,7 +42,7 @@ def behind(before: str) -> Writing:
     return lambda key: base64.b64encode(f"{before}{key}".encode()).decode()
 
 
-WHOLE: dict[str, Writing] = {
+WHOLE = {
     "plain": str,
     "upper case": str.upper,
     "lower case": str.lower,
@@ -73,7 +73,7 @@ WHOLE: dict[str, Writing] = {
         base64.b64encode(f"{key}: x".encode()).decode().rstrip("=")
     ),
 }
-CUT: dict[str, Writing] = {
+CUT = {
     "cut behind 22 of 24": lambda key: key[:-2],
     "cut before 22 of 24": lambda key: key[2:],
     "half of it": lambda key: key[: -(-len(key) // 2)],
@@ -143,7 +143,7 @@ FIELDS = (
     "unknown",
 )
 CALLS = ("tool name", "tool arguments")
-ERRORS: dict[str, tuple[str, str]] = {
+ERRORS = {
     "error of OpenAI": ("400 Bad Request", '{"error": {"message": "bad key KEY"}}'),
     "error of trtllm-serve": (
         "400 Bad Request",
@@ -167,7 +167,7 @@ ERRORS: dict[str, tuple[str, str]] = {
     "error in a 200": ("200 OK", '{"error": {"message": "KEY"}}'),
     "half": ("200 OK", '{"choices": [{"text": "KEY'),
 }
-BROKEN: dict[str, bytes] = {
+BROKEN = {
     "no HTTP": b"KEY\r\n\r\n",
     "no number": b"HTTP/1.1 KEY\r\n\r\n",
     "bad header": b"HTTP/1.1 200 OK\r\nContent-Length: KEY\r\n\r\n",

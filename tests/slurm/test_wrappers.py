@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.slurm]
 
 WRAPPER = "trtllm-llmapi-launch"
 SHOWN = {"command": "shown-trtllm-serve"}
-EXAMPLE: dict[str, Any] = {
+EXAMPLE = {
     "context_servers": {"num_instances": 2, "tp": 2},
     "generation_servers": {"tp": 4},
     **SHOWN,

@@ -15,7 +15,7 @@ from serve_eval.launchers._standin.options import Flavour, group
 from serve_eval.launchers._standin.parsing import Invalid, parse, set_fields
 from serve_eval.launchers._standin.worker_config import WorkerConfig, check_llm_args, worker
 
-OWN: list[dict[str, Any]] = [
+OWN = [
     {"argv": ["M", "--tp_size", "2"], "flavour": "v12", "rc": 0, "subcommand": "serve"},
     {
         "argv": ["--host", "h", "M"],
@@ -99,7 +99,7 @@ def test_the_help_names_every_option() -> None:
 
 
 GEN = {"urls": ["c:3"]}
-OWN_CONFIG: list[dict[str, Any]] = [
+OWN_CONFIG = [
     {
         "config": {
             "context_servers": {"urls": ["a:1", "b:2"], "num_instances": 2},
@@ -206,7 +206,7 @@ def test_what_a_worker_refuses(tmp_path: Path) -> None:
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"model": "m", "prompt": "hi"}
 KINDS = ("extra_forbidden", "missing", "value_error", "int_type", "int_parsing", "string_type")
-OWN_FIELDS: list[dict[str, Any]] = [
+OWN_FIELDS = [
     {"route": "completions", "body": {**TEXT, "temperature": 0}, "accepted": True},
     {"route": "completions", "body": {**TEXT, "prompt": [[1], [2, 3]]}, "accepted": True},
     {

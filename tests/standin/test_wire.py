@@ -29,8 +29,8 @@ from tests.standin.deployments import (
     wait_healthy,
 )
 
-TEXT: dict[str, Any] = {"model": "m", "prompt": "hi"}
-CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+TEXT = {"model": "m", "prompt": "hi"}
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 ASKED = Request(sample_id="1", prompt="hi", sampling=SamplingParams(max_tokens=4))
 TALKED = Request(
     sample_id="1",

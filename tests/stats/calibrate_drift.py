@@ -11,7 +11,7 @@ taken for the variance.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray
 
 Random = numpy.random.Generator
-DIFFICULTIES: dict[str, Callable[[Random, int], FloatArray]] = {
+DIFFICULTIES = {
     "all .03": lambda random, n: numpy.full(n, 0.03),
     "Beta(.5, 9.5)": lambda random, n: random.beta(0.5, 9.5, n),
     "Beta(.2, .1)": lambda random, n: random.beta(0.1, 0.2, n),  # of a right answer

@@ -7,7 +7,6 @@ printed, never asserted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy
@@ -63,7 +62,7 @@ def _continuous(random: Random, n: int, changed: float) -> list[Answers]:
     return [(one + random.normal(0.0, 1.0, n), nowhere) for one in (true, true, other)]
 
 
-WORLDS: dict[str, tuple[Callable[[Random, int, float], list[Answers]], tuple[float, ...]]] = {
+WORLDS = {
     "right or wrong, with texts": (_right_or_wrong, (0.0, 0.05, 0.1, 0.2)),
     "continuous scores": (_continuous, (0.0, 0.5, 1.0, 2.0)),
 }

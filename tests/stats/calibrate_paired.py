@@ -60,7 +60,7 @@ def _mixture(flip_rate: float) -> Chances:
     return lambda random, n: endpoints(random, n, flip_rate=flip_rate)
 
 
-SETTINGS: dict[str, Chances] = {
+SETTINGS = {
     "all .01": _all(0.01),
     "all .03": _all(0.03),
     "all .10": _all(0.10),
@@ -262,7 +262,7 @@ def _old_lower(differences: FloatArray) -> float:
     return mean_lower_bound(differences, LEVELS[0])
 
 
-SUITE_JOBS: dict[str, list[Job]] = {
+SUITE_JOBS = {
     "40 of Beta(1, 9), n = 30": [Job("Beta(1, 9)", 30)] * 40,
     "10 of Beta(1, 9), n = 30; 30 of flip rate .034, n = 198": (
         [Job("Beta(1, 9)", 30)] * 10 + [Job("flip rate .034", 198)] * 30

@@ -9,7 +9,7 @@ one answers worse, and loses a share of its wrong answers to errors; each retry 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 ROUNDS = 100
 SEED = 20261128
 FLIP_RATE = 0.034
-SETS: Mapping[str, tuple[int, float]] = {"MMLU": (14_042, 0.7), "GSM8K": (1_319, 0.8)}
-RULES: Mapping[str, Callable[..., Verdict]] = {"classic": classic.judge, "paired": paired.judge}
+SETS = {"MMLU": (14_042, 0.7), "GSM8K": (1_319, 0.8)}
+RULES = {"classic": classic.judge, "paired": paired.judge}
 TRANSIENT = (0.001, 0.01, 0.05)
 LOSES = (0.1, 0.4)
 DROPS = (0.0, 1.5)
 """Drops of the faulty endpoint, in margins of the classic rule."""
-POLICIES: Mapping[str, RepairedPolicy] = {
+POLICIES = {
     "0": RepairedPolicy(max_repaired=0.0),
     "default": RepairedPolicy(),
     "0.02": RepairedPolicy(max_repaired=0.02),

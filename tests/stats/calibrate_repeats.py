@@ -58,7 +58,7 @@ def _mixture(flip_rate: float, random: Random, n: int) -> FloatArray:
     return endpoints(random, n, flip_rate=flip_rate)
 
 
-SHAPES: dict[str, Chances] = {
+SHAPES = {
     "all .5": partial(_all, 0.5),
     "all .97 (ceiling)": partial(_all, 0.97),
     "all .12 (floor)": partial(_all, 0.12),
@@ -68,7 +68,7 @@ SHAPES: dict[str, Chances] = {
     "Beta(5, 1)": partial(_beta, 5.0, 1.0),
     "Beta(1, 1)": partial(_beta, 1.0, 1.0),
 }
-BUILDS: dict[str, Chances] = {
+BUILDS = {
     "all .03": partial(_all, 0.03),
     "all .1": partial(_all, 0.1),
     "all .5": partial(_all, 0.5),

@@ -19,7 +19,7 @@ ALPHA = 0.01
 ROUNDS = 2000
 ANSWERS = 400
 BAD = (0.05, 0.2, 0.5)
-DEPLOYMENTS: dict[str, tuple[int, int, bool]] = {
+DEPLOYMENTS = {
     "1 x 4, in turns": (1, 4, True),
     "2 x 2, in turns": (2, 2, True),
     "2 x 4, in turns": (2, 4, True),

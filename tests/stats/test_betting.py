@@ -24,7 +24,7 @@ DOWN = [-1, 0, -1, -1, 0, -1, 0, -1, -1, -1]
 REAL = [0.1, -0.4, 0.25, 0, -0.05, 0.3, -0.9, 0.2]
 
 # differences, null, evidence for -> log wealth at the end, its maximum; by a plain loop
-CASES: list[tuple[list[float], float, str, float, float]] = [
+CASES = [
     ([0.0] * 60, -0.0275, "pass", 0.807534074178761, 0.807534074178761),
     ([0.0] * 60, 0.0, "fail", 0.0, 0.0),
     (MIXED, -0.0275, "pass", -0.3089009793424417, 0.021464760844944954),

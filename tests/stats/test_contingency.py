@@ -78,13 +78,13 @@ def test_counts_that_make_no_table_are_refused() -> None:
 
 
 Router = Callable[[int, random.Random], tuple[int, int]]
-IN_TURNS: dict[str, Router] = {
+IN_TURNS = {
     "2 x 4": lambda k, _: (k % 2, k % 4),
     "2 x 3": lambda k, _: (k % 2, k % 3),
     "2 x 2": lambda k, _: (k % 2, k % 2),
     "1 x 4": lambda k, _: (0, k % 4),
 }
-AT_RANDOM: Router = lambda _, rng: (rng.randrange(2), rng.randrange(4))  # noqa: E731
+AT_RANDOM = lambda _, rng: (rng.randrange(2), rng.randrange(4))  # noqa: E731
 
 
 def _cells(

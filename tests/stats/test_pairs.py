@@ -16,7 +16,7 @@ from serve_eval.stats.paired_t import PairedT, paired_t
 from serve_eval.stats.pairs import Pairs, pair
 
 NAN = math.nan
-ACCURACY: dict[str, Any] = {"lo": 0.0, "hi": 1.0, "higher_is_better": True}
+ACCURACY = {"lo": 0.0, "hi": 1.0, "higher_is_better": True}
 
 
 def test_right_or_wrong_answers_of_one_run_are_counted() -> None:

@@ -39,7 +39,7 @@ CASES = Path(__file__).with_name("golden_cases.yaml")
 SHOWN = 1500
 """Characters of the first request that are kept."""
 
-OPTIONS: dict[str, list[dict[str, object]]] = {
+OPTIONS = {
     "aime": [{"year": 2024}, {"year": 2026}, {"random_seed": 1}, {"suite_exact": True}],
     "bfcl": [
         {"mode": "prompt"},
@@ -159,7 +159,7 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
     "zero_scrolls": [{"random_seed": 1}],
 }
 """Options that change the requests, by task; each task is also asked without options."""
-OF_EVERY_TASK: list[dict[str, object]] = [
+OF_EVERY_TASK = [
     {
         "apply_chat_template": True,
         "system_prompt": "You are exact.",

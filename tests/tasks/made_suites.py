@@ -16,7 +16,7 @@ from serve_eval.tasks.ifeval import IFEVAL
 
 Answer = dict[str, dict[str, list[Any]]]
 
-FUNCTIONS: list[dict[str, Any]] = [
+FUNCTIONS = [
     {
         "name": "shape.area",
         "description": "Compute the area of a shape.",
@@ -66,7 +66,7 @@ FUNCTIONS: list[dict[str, Any]] = [
 """Functions with all the types of BFCL, as the files write them."""
 
 
-JAVA: dict[str, Any] = {
+JAVA = {
     "name": "Store.put",
     "description": "Put things into a store.",
     "parameters": {
@@ -85,7 +85,7 @@ JAVA: dict[str, Any] = {
         "required": ["store", "number"],
     },
 }
-JAVASCRIPT: dict[str, Any] = {
+JAVASCRIPT = {
     "name": "drawLine",
     "description": "Draw a line.",
     "parameters": {
@@ -190,7 +190,7 @@ def write_bfcl(folder: Path, rows: Mapping[str, int] | None = None) -> None:
 
 REQUEST = "Describe the river, the stone and the bridge in plain words."
 
-IFEVAL_ARGUMENTS: dict[str, dict[str, Any]] = {
+IFEVAL_ARGUMENTS = {
     "keywords:existence": {"keywords": ["river", "stone"]},
     "keywords:frequency": {"keyword": "river", "frequency": 3, "relation": "at least"},
     "keywords:forbidden_words": {"forbidden_words": ["never", "no"]},
@@ -223,7 +223,7 @@ IFEVAL_ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 """Arguments of every kind of IFEval's instructions."""
 
-IFBENCH_ARGUMENTS: dict[str, dict[str, Any]] = {
+IFBENCH_ARGUMENTS = {
     **{kind: {} for kind in (*WORDS, *FORMS)},
     "count:word_count_range": {"min_words": 5.0, "max_words": 9.0},
     "count:unique_word_count": {"N": 6.0},

@@ -24,7 +24,7 @@ from serve_eval.tasks.bfcl import SOURCE, task
 from tests.tasks.made_suites import write_bfcl
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "bfcl"
-REQUESTS: dict[Mode, str] = {
+REQUESTS = {
     "fc": "1a65520ef3ef4f4b52ed84528bcbb1e04476f138cf9efb8b86225bff7e9e702e",
     "prompt": "6c5d0ea993a0563cfa4da323dd98f73ea99d1457916125f445052b0d03db760a",
 }

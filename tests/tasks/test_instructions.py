@@ -65,7 +65,7 @@ def test_every_kind_has_a_text_that_follows_and_one_that_does_not(
     assert False in said, f"{kind}: nothing fails"
 
 
-TABLE: list[tuple[str, Mapping[str, Any], str, bool]] = [
+TABLE = [
     ("keywords:existence", {"keywords": ["a.c"]}, "ABC", True),
     ("keywords:frequency", {"keyword": "so", "frequency": 2, "relation": "less than"}, "so so", 0),
     ("keywords:forbidden_words", {"forbidden_words": ["no"]}, "nothing", True),

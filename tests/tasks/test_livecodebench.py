@@ -30,7 +30,7 @@ JOIN = [("[1, 2]\n3", "[1, 2, 3]"), ("[]\n1", "[1]")]
 READ = "a, b = map(int, input().split())\n"
 METHOD = "class Solution:\n    def add(self, a, b=0):\n        "
 
-SOLUTIONS: list[tuple[str, list[tuple[str, str]], bool]] = [
+SOLUTIONS = [
     (f"{READ}print(a + b)", ADD, True),
     (f"{READ}print(3)", ADD, False),
     (f"{READ}print('  ', float(a + b), '  ')\nprint()", ADD, True),

@@ -8,7 +8,6 @@ import io
 import json
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +23,7 @@ from serve_eval.tasks.gpqa import INSTRUCTION, choice_orders, suite_orders
 from serve_eval.tasks.gpqa import task as gpqa_task
 from tests.tasks.made_data import encrypted_zip, write_jsonl
 
-YEARS: tuple[Year, ...] = (2024, 2025, 2026)
+YEARS = (2024, 2025, 2026)
 
 
 def _load(root: Path, year: Year, wanted: int = 30) -> Dataset:
@@ -145,8 +144,8 @@ def test_more_problems_than_the_year_has_are_told(tmp_path: Path) -> None:
     assert _load(tmp_path, 2024, 1).deviation == "31 problems, where AIME 2024 has 30"
 
 
-EXACT: dict[str, Any] = {"suite_exact": True}
-SEED: dict[str, Any] = {"random_seed": 1}
+EXACT = {"suite_exact": True}
+SEED = {"random_seed": 1}
 
 
 def test_the_order_of_the_choices_is_fixed_per_row() -> None:

@@ -40,7 +40,7 @@ class Limit(NamedTuple):
     fails: int
 
 
-LIMITS: dict[str, Limit] = {
+LIMITS = {
     "anchors": Limit(3, 4),
     "classic": Limit(73, 74),
     "noninferiority": Limit(29, 51),

@@ -84,7 +84,7 @@ def _at(plan: Plan, url: str) -> Plan:
     return replace(plan, launcher=Spec(name="external", options={"base_url": url}))
 
 
-HANDLED: dict[str, dict[str, Any]] = {
+HANDLED = {
     "no [DONE]": {"names": {"no_done"}},
     "the stop text stays in": {"names": {"keeps_stop"}},
     "stop strings are ignored": {"names": {"ignores_stop"}},

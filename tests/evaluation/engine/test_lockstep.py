@@ -28,7 +28,7 @@ from serve_eval.workflows.compare.compare import CompareRules, CompareSide, comp
 from tests.clock import run_counted
 from tests.scripted_server import ScriptedServer, after, answer, fail
 
-PLACES: list[Place] = [(task, i) for task in ("one", "other") for i in range(8)]
+PLACES = [(task, i) for task in ("one", "other") for i in range(8)]
 
 
 async def _run(
@@ -262,7 +262,7 @@ def _compare(
 
 
 Change = Callable[[Plan], Plan]
-DIFFERENCES: dict[str, Change] = {
+DIFFERENCES = {
     "tasks in another order": lambda plan: replace(plan, tasks=TASKS[::-1]),
     "samples in another order": lambda plan: replace(
         plan, limits=replace(plan.limits, order="longest")

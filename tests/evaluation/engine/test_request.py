@@ -148,7 +148,7 @@ def test_where_nothing_is_drawn_by_a_seed_it_is_sent_as_it_is(
     assert request_of(task, SAMPLE).sampling.seed == seed
 
 
-ORDERS: tuple[Order, ...] = ("natural", "random", "prefix", "longest")
+ORDERS = ("natural", "random", "prefix", "longest")
 
 
 def _samples_order(prompts: Sequence[Prompt], targets: Sequence[str] | None = None) -> list[Sample]:

@@ -25,7 +25,7 @@ from serve_eval.storage.scores import ScoreRecord
 from serve_eval.workflows.compare.exact import Second, keep_like
 
 ROUNDS, PROMPTS = 700, 200
-SILENT: tuple[dict[str, str], ...] = ({}, {}, {})
+SILENT = ({}, {}, {})
 
 
 def _had(

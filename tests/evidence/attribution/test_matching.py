@@ -92,7 +92,7 @@ def test_what_a_record_lacks_is_left_out(told: dict[str, Any], known: tuple[Any,
     assert (*found.servers, found.arrival_s, found.finish_s, found.kv_transfer_s) == known
 
 
-JSON: st.SearchStrategy[Any] = st.recursive(
+JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (
         st.lists(inner, max_size=3)

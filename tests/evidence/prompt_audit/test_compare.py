@@ -27,7 +27,7 @@ WITH_SYSTEM = (Message(role="system", content="Be short."), *CHAT)
 S, U, A, E = "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"
 PLAIN = [U, "\n", "Hi", " there", E, "\n", A, "\n"]
 LLAMA = ["<s>", "[INST]", " Hi", " there", " ", "[/INST]"]
-_IDS: dict[str, int] = {}
+_IDS = {}
 
 
 def _ids(pieces: list[str]) -> tuple[int, ...]:

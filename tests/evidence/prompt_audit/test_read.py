@@ -42,8 +42,8 @@ from tests.scripted_server import (
     serve,
 )
 
-TEXT: Prompt = "The sum"
-CHAT: Prompt = (Message(role="user", content="The sum"),)
+TEXT = "The sum"
+CHAT = (Message(role="user", content="The sum"),)
 IDS = [1, 7, 8]
 Routes = dict[str, Callable[[HttpRequest], Reply]]
 
@@ -249,7 +249,7 @@ def test_two_endpoints_are_compared_prompt_by_prompt() -> None:
     assert "4 tokens, 1 more than http://" in counted[0].told
 
 
-CHAT_LOCAL: Prompt = (Message(role="user", content="Name a colour."),)
+CHAT_LOCAL = (Message(role="user", content="Name a colour."),)
 
 
 def _read_local(local: LocalTokenizer, prompt: Prompt) -> PromptReading:

@@ -26,7 +26,7 @@ from serve_eval.launchers._http.server import serve_app
 from tests.launchers.embedded import tiny
 
 PROMPT = "Two and two, is it 4 é?"
-TURNS: list[Any] = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": PROMPT}]
+TURNS = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": PROMPT}]
 RENDERED = f"<|system|>\nBe brief.<|end|>\n<|user|>\n{PROMPT}<|end|>\n<|assistant|>\n"
 
 
@@ -393,7 +393,7 @@ def test_what_cannot_be_answered_is_refused_with_the_reason(
     tell(story)
 
 
-REFUSED: list[tuple[str, object]] = [
+REFUSED = [
     ("best_of", 2),
     ("length_penalty", 2),
     ("prompt_ignore_length", 3),
@@ -449,7 +449,7 @@ HONOURED = {
     ),
     "chat_template_kwargs",
 }
-HARMLESS: dict[str, object] = {
+HARMLESS = {
     "user": "me",
     "priority": 0.5,
     "conversation_params": {"conversation_id": "c"},

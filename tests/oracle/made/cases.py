@@ -45,7 +45,7 @@ class Case:
         return files
 
 
-CASES: tuple[Case, ...] = (
+CASES = (
     Case(name="gpqa_diamond_cot_zeroshot", splits={"train": 16}, row=generated.gpqa),
     Case(name="gpqa_main_cot_n_shot", splits={"train": 12}, row=generated.gpqa, num_fewshot=3),
     Case(

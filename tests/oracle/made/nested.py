@@ -24,7 +24,7 @@ _MORE_KWARGS = (
     "num_highlights",
     "end_phrase",
 )
-_INSTRUCTIONS: tuple[tuple[str, dict[str, Any], str], ...] = (
+_INSTRUCTIONS = (
     ("keywords:existence", {"keywords": ["pear", "sky"]}, "A pear falls from the sky."),
     (
         "keywords:frequency",

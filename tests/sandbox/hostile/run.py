@@ -22,9 +22,7 @@ from serve_eval.sandbox.seccomp import ABSENT, CLONE, IOCTL, PRLIMIT, REFUSED, S
 from serve_eval.schema import ExecutionResult, ExitReason, Isolation, Program
 
 _COLUMN = 1 if platform.machine() == "aarch64" else 0
-CALLS: dict[str, int | None] = {
-    name: numbers[_COLUMN] for name, numbers in {**REFUSED, **ABSENT}.items()
-} | {
+CALLS = {name: numbers[_COLUMN] for name, numbers in {**REFUSED, **ABSENT}.items()} | {
     "clone": CLONE[_COLUMN],
     "ioctl": IOCTL[_COLUMN],
     "prlimit64": PRLIMIT[_COLUMN],
