@@ -19,8 +19,8 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Outcome, Plan, Report, Response, Spec
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/adding-a-task.md").read_text()
 SPEC = Spec(name="capitals", options={"num_samples": 40})
 

@@ -20,8 +20,8 @@ import pytest
 
 import serve_eval
 from serve_eval.storage import file_names
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 ALTERNATIVES = ("serve_eval/tasks", "serve_eval/scorers", "serve_eval/verdicts/rules", "launchers")
 
 

@@ -20,9 +20,9 @@ import yaml
 
 from serve_eval.schema import Plan, Spec
 from tests.cli.command import environment
+from tests.root import ROOT
 from tests.standin.deployments import write_answers
 
-ROOT = Path(__file__).resolve().parents[1]
 BLOCK = re.compile(r"```sh\n(#!/bin/sh\n.*?)```", re.DOTALL)
 PROGRAMS = Path(sys.executable).parent
 """The folder with the command serve-eval of these tests."""

@@ -36,10 +36,10 @@ from serve_eval.workflows.suite.file import read as read_suite
 from serve_eval.yaml_source import parse
 from tests.cli.command import serve_eval
 from tests.prose.count import long_page_lines
+from tests.root import ROOT
 from tests.tasks.made_data import NAMES
 from tests.tasks.task_rows import find_too_long
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"^(?:\s*(?:- )?(?:run: )?(?:\$ )?(?:\w+=\S+ )*)(serve-eval(?: .+)?)$")

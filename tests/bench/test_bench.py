@@ -12,7 +12,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.root import ROOT
+
 TINY = {
     "startup.py": ("1",),
     "tasks.py": ("--tiny",),

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.root import ROOT
+
 FIGURES = {"yardstick_s": 0.5, "bare_ms": 0.2, "value": 1.0}
 """By the loop, the value is 2; by the bare client, it is 5."""
 

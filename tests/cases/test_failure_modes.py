@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,9 +35,8 @@ from serve_eval.schema import (
 )
 from serve_eval.storage.scores import ScoreRecord, encode
 from tests.evaluation.test_capabilities import prepared
+from tests.root import ROOT
 from tests.scorers.test_offered import made
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 from serve_eval.datasets.generated import write_gsm8k
 from serve_eval.launchers._standin.options import ALL, Flavour
+from tests.root import ROOT
 from tests.standin.deployments import environment
 
-ROOT = Path(__file__).resolve().parents[2]
 MPI_LOGS = Path(__file__).with_name("mpi_logs")
 LONGEST_S = 120.0
 GOAL_S = 5.0

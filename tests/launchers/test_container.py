@@ -22,8 +22,8 @@ from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
 from tests.launchers.conftest import Engine
 from tests.launchers.machine import process_number
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 CONTEXT = LaunchContext(model="org/model", log_dir=Path("/runs/r/logs"))
 SOURCE = "type=bind,source="
 

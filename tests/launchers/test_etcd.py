@@ -24,9 +24,9 @@ from serve_eval.launchers import trtllm_disaggregated
 from serve_eval.launchers._standin.etcd import Etcd
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
+from tests.root import ROOT
 from tests.standin.deployments import free_port
 
-ROOT = Path(__file__).resolve().parents[2]
 ETCD = os.environ.get("ETCD") or shutil.which(
     "etcd", path=f"{os.environ.get('PATH')}:{ROOT / '.venv-etcd/bin'}"
 )

@@ -23,8 +23,8 @@ from serve_eval.launchers._machine import lock_files
 from serve_eval.schema import Endpoint
 from serve_eval.workflows.servers import held_servers
 from serve_eval.workflows.servers.held_servers import Held
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 HOLDS = """
 import os, sys
 uid, shared, *names = sys.argv[1:]

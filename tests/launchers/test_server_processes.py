@@ -29,6 +29,7 @@ from serve_eval.schema import LaunchContext
 from tests.launchers.conftest import Engine
 from tests.launchers.machine import process_number
 from tests.launchers.test_container import checked
+from tests.root import ROOT
 from tests.standin.deployments import environment as endings_environment
 
 SECRETS = {
@@ -182,7 +183,6 @@ def test_whose_names_are_given_are_passed_all_the_same() -> None:
     assert sys.platform != "linux" or "PATH" in environment.inherit(dict(os.environ))
 
 
-ROOT = Path(__file__).resolve().parents[2]
 MARK = "STANDIN_TEST_RUN"
 """A variable of the tool and all its children; the stand-in receives variables with its prefix."""
 LEFT_S = 20.0

@@ -28,8 +28,8 @@ from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 from serve_eval.schema.media import prompt_sha256
 from tests.launchers.machine import gone, wait_until_gone
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 QUESTIONS = [f"question {i}" for i in range(50)]
 
 

@@ -26,10 +26,10 @@ from serve_eval.plan.resolve import resolve
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext, Plan
 from tests.launchers.machine import Smi, gone, process_number, smi
+from tests.root import ROOT
 
 __all__ = ["smi"]
 
-ROOT = Path(__file__).resolve().parents[2]
 Standin = Callable[..., None]
 MEMORY_USED = local_gpus.memory_used
 TOKEN = "hf_" + 4 * "0aB1cD2e"

@@ -16,10 +16,10 @@ import pytest
 
 from serve_eval.launchers._machine import local_gpus
 from serve_eval.schema import LaunchContext
+from tests.root import ROOT
 from tests.standin.deployments import FOLDER as STANDIN
 from tests.standin.deployments import environment
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("MPIS", ROOT / ".venv-mpi"))
 """The folder in which build.sh installs."""
 MARK = "STANDIN_TEST_RUN"

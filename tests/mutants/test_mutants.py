@@ -11,8 +11,7 @@ import pytest
 from tests.mutants.drawing import CONCERNING, PACKAGES, listed, tried
 from tests.mutants.named import LATE, MOST_S, Named, is_noticed
 from tests.mutants.named import listed as named_listed
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.root import ROOT
 
 
 @pytest.mark.parametrize("package", PACKAGES)

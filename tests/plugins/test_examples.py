@@ -23,6 +23,7 @@ from serve_eval.plugins import extensions, registry
 from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import Endpoint, LaunchContext, Outcome, Response
 from tests.cli.command import in_a_process, serve_eval
+from tests.root import ROOT
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -209,7 +210,6 @@ def test_a_run_of_a_shipped_task_imports_nothing_of_it(path: str, data_root: Pat
     assert not [name for name in sys.modules if name.startswith("serve_eval_example")]
 
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/extending.md").read_text()
 
 

@@ -18,6 +18,7 @@ from serve_eval.report.document.listing import LINES
 from serve_eval.schema import Spec
 from tests.cli.command import environment, serve_eval
 from tests.plugins.conftest import write_task
+from tests.root import ROOT
 
 TASKS = "serve_eval.tasks"
 
@@ -282,7 +283,6 @@ def test_an_unexpected_error_is_that_of_the_code_it_came_through(tmp_path: Path)
     )
 
 
-ROOT = Path(__file__).resolve().parents[2]
 FOREIGN = "raise SystemExit('the code of others was run')\n"
 
 

@@ -10,8 +10,7 @@ from tests.prose import count
 from tests.prose import count as draw
 from tests.prose import count as source
 from tests.prose.count import PHRASES, Prose
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.root import ROOT
 
 
 @pytest.mark.parametrize("folders", [source.PACKAGES, source.OTHERS])

@@ -36,6 +36,7 @@ from serve_eval.schema import (
     Scorer,
     ToolCall,
 )
+from tests.root import ROOT
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/scorers.md").read_text("utf-8")
 TABLE = PAGE.partition("| scorer |")[2].partition("\n\n")[0]
@@ -397,9 +398,6 @@ def test_every_scorer_says_what_it_is(name: str) -> None:
     options = registry.options_of(registry.function(registry.SCORERS, name))
     assert canonical({option: parameter.default for option, parameter in options.items()})
     assert made(name, ACCEPTED[name][0].options).version >= 1
-
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_table_has_a_row_for_every_scorer_but_the_one_with_a_page_of_its_own() -> None:

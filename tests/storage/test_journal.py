@@ -49,6 +49,7 @@ from serve_eval.storage.sessions import (
     read_unsupported,
 )
 from serve_eval.whole_file import replace_file, replace_named_file, write_named_file, write_whole
+from tests.root import ROOT
 
 ANSWER = Response(
     text="#### 7",
@@ -277,8 +278,6 @@ def test_a_damaged_file_is_told(tmp_path: Path, content: str) -> None:
         read_sessions(tmp_path)
     assert refused.value.hint == "Delete it. It is only informative."
 
-
-ROOT = Path(__file__).resolve().parents[2]
 
 IN_PLACE = {
     "serve_eval/whole_file.py": {"os.open": 1, "open(wb)": 1},

@@ -29,11 +29,11 @@ from serve_eval.plugins.declarations import Option
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, MediaFile, MediaPart, Request, Spec, TextPart
 from serve_eval.tasks.mmlu import SUBJECTS
+from tests.root import ROOT
 from tests.tasks.made_data import NAMES, spec_of, write_all
 from tests.tasks.task_rows import Mistake, blame
 
 FILE = Path(__file__).with_name("golden_prompts.json")
-ROOT = Path(__file__).resolve().parents[2]
 SHARED = ROOT.parent / "shared" / "data"
 CASES = Path(__file__).with_name("golden_cases.yaml")
 SHOWN = 1500

@@ -26,9 +26,9 @@ from serve_eval.plugins.returned import describe_fields
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Dataset, Task
 from serve_eval.schema.media import MEDIA_NEEDS
+from tests.root import ROOT
 from tests.tasks.made_data import NAMES, spec_of
 
-ROOT = Path(__file__).resolve().parents[2]
 TASKS = "serve_eval/tasks"
 ADDED = (TASKS, "serve_eval/scorers", "serve_eval/verdicts/rules")
 """Folders to which people add files."""

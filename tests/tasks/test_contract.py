@@ -19,6 +19,7 @@ from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Dataset, Spec, Task
 from serve_eval.tasks import longbench_v2, videomme, zero_scrolls
 from serve_eval.tasks._samples import LONG, find_document_field, name_document
+from tests.root import ROOT
 from tests.tasks import task_rows
 from tests.tasks.golden_prompts import (
     FILE,
@@ -255,9 +256,6 @@ def test_a_readme_that_is_too_long_is_told_with_what_to_do() -> None:
     assert task_rows.find_too_long("line\n" * most) is None
     told = task_rows.find_too_long("line\n" * (most + 2)) or ""
     assert told.startswith("README.md has 152 lines, 2 more than it may have: move text from it")
-
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("name", NAMES)

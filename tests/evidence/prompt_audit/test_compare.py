@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from datetime import date
-from pathlib import Path
 
 import pytest
 
@@ -17,8 +16,8 @@ from serve_eval.evidence.prompt_tokens import (
     looks_special,
 )
 from serve_eval.schema import Message, Prompt
+from tests.root import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 TODAY = date(2026, 11, 26)
 TEXT = "The sum"
 CHAT = (Message(role="user", content="Hi there"),)

@@ -32,8 +32,7 @@ from serve_eval.schema import Endpoint, LaunchContext
 from tests.cli.command import environment, serve_eval
 from tests.launchers.embedded import tiny
 from tests.launchers.machine import gone, wait_until_gone
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.root import ROOT
 
 
 @pytest.fixture
