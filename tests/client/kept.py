@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from serve_eval.client.client import Client
+from serve_eval.schema import Endpoint, Limits
+from tests.client.faulty_server import FaultyServer
 
 
 class Heard:
@@ -35,6 +37,11 @@ class Heard:
 
     def trust_answers(self, connection: int, turns: int) -> None:
         self.stand[connection] = turns
+
+
+def client_of(server: DoublingServer | FaultyServer, limits: Limits | None = None) -> Client:
+    """Return a client of a server."""
+    return Client(Endpoint(base_url=server.base_url), limits or Limits())
 
 
 @asynccontextmanager

@@ -24,13 +24,12 @@ from serve_eval.client.attempts.timing import (
     Quota,
     StartRate,
 )
-from serve_eval.client.client import Client
 from serve_eval.client.wire_format.reply import Reply
 from serve_eval.client.wire_format.response_head import read_pause
-from serve_eval.schema import Endpoint, Failure, Limits, Request, Response, SamplingParams
+from serve_eval.schema import Failure, Limits, Request, Response, SamplingParams
 from tests.client import faulty_server as act
 from tests.client.faulty_server import FaultyServer, Received, Script
-from tests.client.kept import kept
+from tests.client.kept import client_of, kept
 from tests.clock import run_counted
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -326,7 +325,7 @@ def _ask(
     async def main():
         async with (
             FaultyServer(script) as server,
-            kept(Client(Endpoint(base_url=server.base_url), limits)) as client,
+            kept(client_of(server, limits)) as client,
         ):
             client.liveness.notify = [].append if notices is None else notices.append
             async with asyncio.timeout(20):  # or a client that asks without end would go on
@@ -388,7 +387,7 @@ async def test_after_the_last_request_of_a_quota_nobody_starts_until_its_reset()
 
     async with (
         FaultyServer([last, act.sound]) as server,
-        kept(Client(Endpoint(base_url=server.base_url), Limits())) as client,
+        kept(client_of(server)) as client,
     ):
         await client.send(_request(1))
         await asyncio.gather(*(client.send(_request(number)) for number in range(2, 6)))

@@ -31,7 +31,7 @@ from serve_eval.schema import (
 )
 from tests.client import faulty_server as act
 from tests.client.faulty_server import Act, FaultyServer, Received, Script
-from tests.client.kept import kept
+from tests.client.kept import client_of, kept
 
 T = TypeVar("T")
 STREAM = [False, True] if "stream" in Limits.__dataclass_fields__ else [False]
@@ -161,7 +161,7 @@ def _with(
     async def main():
         async with (
             FaultyServer(script) as server,
-            kept(Client(Endpoint(base_url=server.base_url), limits)) as client,
+            kept(client_of(server, limits)) as client,
         ):
             return await body(client, server)
 
@@ -329,7 +329,7 @@ async def test_a_server_that_comes_back_is_found_again(monkeypatch: pytest.Monke
     monkeypatch.setattr(outcome, "pause_s", pause)
     async with (
         server,
-        kept(Client(Endpoint(base_url=server.base_url), _limits(False))) as client,
+        kept(client_of(server, _limits(False))) as client,
     ):
         result = await client.send(_request())
     assert isinstance(result, Response)
@@ -347,7 +347,7 @@ def test_a_server_that_speaks_first_gets_no_more_connections_than_attempts(
     async def main():
         server = FaultyServer([act.hangs_up], greeting=greeting)
         limits = _limits(False, sample_timeout_s=2.0)
-        async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
+        async with server, client_of(server, limits) as client:
             return await client.send(_request()), server
 
     result, server = pytest.importorskip(loop).run(main())
@@ -361,7 +361,7 @@ async def test_a_server_that_refuses_connections_sees_nothing() -> None:
     server = FaultyServer([act.sound], listening=False)
     async with (
         server,
-        kept(Client(Endpoint(base_url=server.base_url), _limits(False))) as client,
+        kept(client_of(server, _limits(False))) as client,
     ):
         result = await client.send(_request())
     assert isinstance(result, Failure)
@@ -381,7 +381,7 @@ async def test_retry_after_is_kept_to_in_seconds_and_as_a_date() -> None:
 
         async with (
             FaultyServer(script) as server,
-            Client(Endpoint(base_url=server.base_url), _limits(False)) as c,
+            client_of(server, _limits(False)) as c,
         ):
             result = await c.send(_request())
             assert _seen(result) == [(HTTP, 429), (None, 200)]
@@ -696,7 +696,7 @@ def test_a_server_that_hangs_up_before_it_read_the_request_is_noticed(loop: str)
 
 async def test_a_client_that_is_closed_leaves_nobody_waiting() -> None:
     async with FaultyServer([act.silent]) as server:
-        async with kept(Client(Endpoint(base_url=server.base_url), _limits(False))) as client:
+        async with kept(client_of(server, _limits(False))) as client:
             sends = [asyncio.create_task(client.send(_request(number))) for number in range(3)]
             await asyncio.sleep(0.5)
             assert len(server.received) == 3

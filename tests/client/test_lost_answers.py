@@ -27,7 +27,7 @@ from serve_eval.schema import (
 )
 from tests.client import faulty_server as act
 from tests.client.faulty_server import FaultyServer, Script
-from tests.client.kept import kept
+from tests.client.kept import client_of, kept
 from tests.clock import until
 
 PAGE = Path(__file__).parents[2] / "docs/requests.md"
@@ -201,7 +201,7 @@ async def _ask_server(name: str, event: Event, limits: Limits) -> tuple[Attempt,
     if name == "an outage follows":
         return await _ask_dying(limits)
     server = FaultyServer(event.script())
-    async with server, kept(Client(Endpoint(base_url=server.base_url), limits)) as client:
+    async with server, kept(client_of(server, limits)) as client:
         for number in range(event.requests):
             result = await client.send(_request(number))
         return result.attempts
@@ -226,7 +226,7 @@ async def _ask_dying(limits: Limits) -> tuple[Attempt, ...]:
         turn.writer.transport.abort()
 
     server = FaultyServer(lambda request: die)
-    async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
+    async with server, client_of(server, limits) as client:
         watching = asyncio.create_task(client.liveness.watch())
         asked = asyncio.create_task(client.send(_request(0)))
         while not asked.done():
@@ -252,7 +252,7 @@ def _status(line: str) -> LostAnswer:
     async def main():
         async with FaultyServer([act.refuses(line, "no")]) as server:
             limits = Limits(max_attempts=1)
-            async with Client(Endpoint(base_url=server.base_url), limits) as client:
+            async with client_of(server, limits) as client:
                 return (await client.send(_request(0))).attempts
 
     return find_lost(asyncio.run(main()))
@@ -265,7 +265,7 @@ async def test_a_server_that_closes_busy_connections_soon_loses_answers_visibly(
         return act.hangs_up if request.number % 2 == 0 else act.sound
 
     server = FaultyServer(script)
-    async with server, kept(Client(Endpoint(base_url=server.base_url), Limits())) as client:
+    async with server, kept(client_of(server)) as client:
         lost = [find_lost((await client.send(_request(i))).attempts) for i in range(20)]
     assert lost[:2] == [NOTHING, NOTHING]
     assert ANSWER in lost[-8:]
@@ -274,7 +274,7 @@ async def test_a_server_that_closes_busy_connections_soon_loses_answers_visibly(
 async def test_an_answer_lost_in_any_attempt_marks_the_sample() -> None:
     script = [act.refuses("500 Oh", "no"), act.refuses("429 Busy", "no"), act.sound]
     server = FaultyServer(script)
-    async with server, Client(Endpoint(base_url=server.base_url), Limits()) as client:
+    async with server, client_of(server) as client:
         result = await client.send(_request(0))
         assert isinstance(result, Response)
     assert [one.lost_answer for one in result.attempts] == [ANSWER, NOTHING, NOTHING]

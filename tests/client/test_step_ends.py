@@ -13,12 +13,12 @@ from serve_eval.client.http1 import transport
 from serve_eval.client.http1.connection import Http1Connection
 from serve_eval.client.http1.transport import Http1Transport
 from serve_eval.client.transport import MOST_ENDS, NO_NOTICE, OUT_OF_STEP, StepLedger
-from serve_eval.schema import Endpoint, Limits, Request, Response, SamplingParams
+from serve_eval.schema import Limits, Request, Response, SamplingParams
 from serve_eval.storage.journal import read, withdrawals
 from tests.attack.hostile import BREAKING, case_of, question, said
 from tests.client import faulty_server as act
 from tests.client.faulty_server import Act, FaultyServer
-from tests.client.kept import Doubling, DoublingServer, Heard, kept
+from tests.client.kept import Doubling, DoublingServer, Heard, client_of, kept
 from tests.client.test_steps import ATTACKS, check, run
 from tests.clock import until
 
@@ -140,7 +140,7 @@ async def test_idle_ends_after_a_proof_cost_nothing_and_connections_go_on_being_
     heard = Heard()
     async with (
         FaultyServer([act.sound]) as server,
-        kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+        kept(client_of(server), heard) as client,
     ):
         for number in range(MOST_ENDS + 1):
             await asyncio.gather(*(client.send(_request(i)) for i in range(2)))
@@ -158,7 +158,7 @@ async def test_a_server_that_ends_idle_connections_before_a_check_is_checked_ear
     heard = Heard()
     async with (
         FaultyServer([act.sound]) as server,
-        kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+        kept(client_of(server), heard) as client,
     ):
         await _answer(client, 3)
         assert isinstance(client.transport, Http1Transport)
@@ -179,7 +179,7 @@ async def test_what_a_failed_attempt_leaves_unproven_is_lost_but_is_no_silent_en
     limits = Limits(stall_timeout_s=0.3, max_attempts=1)
     async with (
         FaultyServer(script) as server,
-        kept(Client(Endpoint(base_url=server.base_url), limits), heard) as client,
+        kept(client_of(server, limits), heard) as client,
     ):
         await _answer(client, 3)
         await client.send(_request(3))
@@ -194,7 +194,7 @@ async def test_busy_connections_are_also_checked_by_time_and_one_after_another(
     heard = Heard()
     async with (
         DoublingServer(Doubling(every=10**9, slow_s=0.05)) as server,
-        kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+        kept(client_of(server), heard) as client,
     ):
         await asyncio.gather(*(_answer(client, 7) for _ in range(4)))
         assert server.checks in (1, 2)
@@ -240,7 +240,7 @@ async def _swapped(fault: Act) -> list[str]:
     heard = Heard()
     async with (
         FaultyServer([fault, act.sound]) as server,
-        kept(Client(Endpoint(base_url=server.base_url), LIMITS), heard) as client,
+        kept(client_of(server, LIMITS), heard) as client,
     ):
         results = [await client.send(_request_transports(case)) for case in range(4)]
         await client.settle()
@@ -283,7 +283,7 @@ async def test_times_of_a_stream_are_those_of_its_tokens() -> None:
     limits = replace(LIMITS, stall_timeout_s=20.0, sample_timeout_s=20.0)
     async with (
         FaultyServer([timed]) as server,
-        Client(Endpoint(base_url=server.base_url), limits) as client,
+        client_of(server, limits) as client,
     ):
         result = await client.send(_request_transports(1))
         assert isinstance(result, Response)

@@ -46,7 +46,7 @@ from serve_eval.storage.file_names import PROOFS_FILE
 from serve_eval.storage.journal import Journal, Record, read
 from tests.client import faulty_server as act
 from tests.client.faulty_server import FaultyServer
-from tests.client.kept import FOREIGN, Doubling, DoublingServer, Heard, kept, whole
+from tests.client.kept import FOREIGN, Doubling, DoublingServer, Heard, client_of, kept, whole
 from tests.clock import until
 
 MANY = 1000
@@ -125,7 +125,7 @@ def run(
         told = []
         async with (
             DoublingServer(how) as server,
-            Client(Endpoint(base_url=server.base_url), chosen) as client,
+            client_of(server, chosen) as client,
         ):
             with Journal(folder / "named.jsonl") as journal:
                 accumulator = ScoreAccumulator(task(), samples(count))
@@ -264,7 +264,7 @@ def test_without_who_takes_answers_back_each_request_has_a_connection_of_its_own
         how = replace(ATTACKS["behind the next request"], ids=ids)
         async with (
             DoublingServer(how) as server,
-            Client(Endpoint(base_url=server.base_url), Limits()) as client,
+            client_of(server) as client,
         ):
             return [await client.send(_request(i)) for i in range(30)], server
 
@@ -323,7 +323,7 @@ async def test_a_check_tells_in_step_from_out_of_step_and_from_neither(
     server = DoublingServer(how)
     async with (
         server,
-        kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+        kept(client_of(server), heard) as client,
     ):
         for number in range(3):
             assert isinstance(await client.send(_request(number)), Response)
@@ -346,7 +346,7 @@ async def test_an_answer_that_names_another_request_is_none_even_on_a_fresh_conn
     server_ids = []
     async with FaultyServer(script) as server:
         limits = Limits(max_attempts=1)
-        async with kept(Client(Endpoint(base_url=server.base_url), limits), heard) as client:
+        async with kept(client_of(server, limits), heard) as client:
             first, second = [await client.send(_request(number)) for number in range(2)]
     assert isinstance(first, Response)
     assert isinstance(second, Failure)
@@ -368,38 +368,43 @@ async def test_a_header_that_echoes_another_request_is_a_proof_too() -> None:
         )
 
     server = FaultyServer(script)
-    async with server, kept(Client(Endpoint(base_url=server.base_url), Limits())) as client:
+    async with server, kept(client_of(server)) as client:
         results = [await client.send(_request(number)) for number in range(2)]
         assert [
             (attempt.failure, attempt.turn) for result in results for attempt in result.attempts
         ] == [(None, 0), (FailureKind.INVALID_RESPONSE, 0), (None, 0)]
 
 
+async def _hear(server: FaultyServer, count: int) -> Heard:
+    """Return what is heard of the connections while a client asks so many questions."""
+    heard = Heard()
+    async with server, kept(client_of(server), heard) as client:
+        for number in range(count):
+            await client.send(_request(number))
+        await client.settle()
+    return heard
+
+
 @pytest.mark.parametrize(("first", "proven"), [(1, {}), (3, {1: 2}), (4, {1: 3})])
 async def test_an_answer_that_names_its_request_proves_itself_and_what_came_before_without_a_check(
     first: int, proven: dict[int, int]
 ) -> None:
-    heard, sent = Heard(), []
+    sent = []
 
     def script(request):
         sent.append(request.request_id)
         names = {"X-Request-ID": request.request_id} if len(sent) >= first else {}
         return act.replies(act.answer(request), **names)
 
-    async with (
-        FaultyServer(script) as server,
-        kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
-    ):
-        for number in range(4):
-            await client.send(_request(number))
-        await client.settle()
+    server = FaultyServer(script)
+    heard = await _hear(server, 4)
     assert [request.connection for request in server.received] == [1, 1, 1, 1]
     assert server.checks == []
     assert (heard.in_step, heard.out) == (proven, {})
 
 
 async def test_a_connection_that_named_another_request_is_given_up_and_proves_nothing() -> None:
-    heard, sent = Heard(), []
+    sent = []
 
     def script(request):
         sent.append(request.request_id)
@@ -407,13 +412,8 @@ async def test_a_connection_that_named_another_request_is_given_up_and_proves_no
             act.answer(request), **({"X-Request-ID": sent[0]} if len(sent) == 3 else {})
         )
 
-    async with (
-        FaultyServer(script) as server,
-        kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
-    ):
-        for number in range(3):
-            await client.send(_request(number))
-        await client.settle()
+    server = FaultyServer(script)
+    heard = await _hear(server, 3)
     assert [request.connection for request in server.received] == [1, 1, 1, 2]
     assert server.checks == []
     assert (heard.in_step, heard.out) == ({}, {1: "an answer named another of our requests"})
@@ -472,7 +472,7 @@ async def test_an_early_stop_and_an_alarm_look_again_from_the_beginning(tmp_path
     limits = Limits(concurrency=IN_FLIGHT)
     async with (
         DoublingServer(how) as server,
-        Client(Endpoint(base_url=server.base_url), limits) as client,
+        client_of(server, limits) as client,
     ):
         with Journal(tmp_path / "named.jsonl") as journal:
             accumulator = ScoreAccumulator(task(), samples(300))
@@ -524,7 +524,7 @@ async def test_a_goodbye_behind_a_check_is_no_sign() -> None:
     server = DoublingServer(Doubling(every=10**9, goodbye_s=0.1))
     async with (
         server,
-        kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+        kept(client_of(server), heard) as client,
     ):
         for number in range(3):
             assert isinstance(await client.send(_request(number)), Response)
@@ -542,7 +542,7 @@ async def test_an_id_that_a_server_shortens_names_nothing() -> None:
     server = FaultyServer(script)
     async with (
         server,
-        kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+        kept(client_of(server), heard) as client,
     ):
         assert all(
             isinstance(result, Response)
@@ -587,7 +587,7 @@ async def test_what_a_reply_to_a_request_for_the_models_tells(
 
 async def test_behind_a_run_each_request_has_a_connection_of_its_own_again() -> None:
     server = DoublingServer(Doubling(every=10**9))
-    async with server, Client(Endpoint(base_url=server.base_url), Limits()) as client:
+    async with server, client_of(server) as client:
         async with client.keep_connections(Heard()):
             assert isinstance(await client.send(_request(0)), Response)
             assert isinstance(await client.send(_request(1)), Response)
@@ -608,7 +608,7 @@ async def test_an_answer_with_another_one_behind_it_is_asked_again_at_once() -> 
         return answered
 
     server = FaultyServer(script)
-    async with server, kept(Client(Endpoint(base_url=server.base_url), Limits())) as client:
+    async with server, kept(client_of(server)) as client:
         await client.send(_request(0))
         result = await client.send(_request(1))
     assert isinstance(result, Response)
@@ -621,7 +621,7 @@ async def test_a_connection_whose_last_answer_nobody_wants_is_still_checked() ->
     server = DoublingServer(Doubling(every=10**9, slow_s=0.05))
     async with (
         server,
-        kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+        kept(client_of(server), heard) as client,
     ):
         for number in range(3):
             assert isinstance(await client.send(_request(number)), Response)
@@ -645,7 +645,7 @@ async def test_an_idle_connection_is_checked_before_its_server_closes_it(
         server = DoublingServer(Doubling(every=10**9))
         async with (
             server,
-            kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+            kept(client_of(server), heard) as client,
         ):
             endless = asyncio.create_task(asyncio.Event().wait())
             _checker(client)._checks.add(endless)  # type: ignore[arg-type]
@@ -670,7 +670,7 @@ def test_what_is_found_is_withdrawn_while_the_run_goes_on_and_what_was_asked_mee
         limits = Limits(concurrency=8)
         async with (
             DoublingServer(how) as server,
-            Client(Endpoint(base_url=server.base_url), limits) as client,
+            client_of(server, limits) as client,
         ):
             with Journal(tmp_path / "named.jsonl") as journal:
                 accumulator = ScoreAccumulator(task(), samples(1500))

@@ -45,6 +45,7 @@ from serve_eval.storage.journal import Journal, scan
 from serve_eval.verdicts.validity import remarks
 from tests.client import faulty_server as act
 from tests.client.faulty_server import FaultyServer
+from tests.client.kept import client_of
 from tests.clock import until
 from tests.scripted_server import (
     Reply,
@@ -572,7 +573,7 @@ async def test_a_run_at_whose_endpoint_nobody_listens_any_more_ends_and_sends_no
 ) -> None:
     server = FaultyServer([act.sound])
     limits = Limits(concurrency=64, outage_timeout_s=outage_timeout_s)
-    async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
+    async with server, client_of(server, limits) as client:
         with Journal(tmp_path / "j") as journal:
             lane = Lane(
                 "letters", ScoreAccumulator(_task(), _samples(100_000)), journal, range(100_000)
@@ -599,7 +600,7 @@ async def test_a_restart_in_a_run_costs_no_sample_and_no_retry(
     told = []
     limits = Limits(concurrency=64, max_attempts=1, retry_budget=0, stream=stream)
     server = FaultyServer([act.later(0.02, act.sound_stream if stream else act.sound)])
-    async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
+    async with server, client_of(server, limits) as client:
         client.liveness.notify = told.append
         with Journal(tmp_path / "j") as journal:
             lane = Lane("letters", ScoreAccumulator(_task(), _samples(600)), journal, range(600))
@@ -620,7 +621,7 @@ async def test_a_restart_in_a_run_costs_no_sample_and_no_retry(
 
 async def test_who_gives_up_waiting_for_a_server_is_heard_at_once(tmp_path: Path) -> None:
     server = FaultyServer([act.sound], listening=False)
-    async with server, Client(Endpoint(base_url=server.base_url), Limits()) as client:
+    async with server, client_of(server) as client:
         with Journal(tmp_path / "j") as journal:
             lane = Lane("letters", ScoreAccumulator(_task(), _samples(200)), journal, range(200))
             run = asyncio.create_task(
