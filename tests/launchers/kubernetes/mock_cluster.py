@@ -194,6 +194,12 @@ class MockCluster:
         """Add or replace a pod or a Service; `config` starts a simulator for a pod."""
         self._run(self._add(raw, config))
 
+    def add_served(self, *names: str, **config: Any) -> None:
+        """Add the Service and pods of these names that answer for any model."""
+        self.add(service())
+        for name in names:
+            self.add(pod(name), any_model=True, **config)
+
     async def _add(self, raw: dict[str, Any], config: dict[str, Any]) -> None:
         kind = PODS if raw["kind"] == "Pod" else SERVICES
         name = raw["metadata"]["name"]

@@ -104,8 +104,7 @@ def test_the_key_of_the_endpoint_does_not_stay_in_the_logs(
 def test_a_restart_midway_ends_the_run_which_can_be_resumed(
     cluster: MockCluster, tmp_path: Path, data_root: Path
 ) -> None:
-    cluster.add(service())
-    cluster.add(pod("llama-0"), any_model=True, latency_s=0.02)
+    cluster.add_served("llama-0", latency_s=0.02)
     cluster.previous["llama-0"] = "CUDA went away\n"
     thread = cluster.after(75, lambda: cluster.add(pod("llama-0", status=RESTARTED)))
     done = run(tmp_path / "run", data_root, limit=100)
@@ -128,8 +127,7 @@ def test_a_restart_midway_ends_the_run_which_can_be_resumed(
 def test_a_pod_that_is_replaced_ends_the_run(
     cluster: MockCluster, tmp_path: Path, data_root: Path
 ) -> None:
-    cluster.add(service())
-    cluster.add(pod("llama-0"), any_model=True, latency_s=0.02)
+    cluster.add_served("llama-0", latency_s=0.02)
     thread = cluster.after(10, lambda: cluster.add(pod("llama-0", uid="another")))
     done = run(tmp_path / "run", data_root, limit=100)
     thread.join()
@@ -141,9 +139,8 @@ def test_a_pod_that_is_replaced_ends_the_run(
 def test_all_pods_get_requests_through_tunnels_of_their_own(
     cluster: MockCluster, tmp_path: Path, data_root: Path
 ) -> None:
-    cluster.add(service())
-    for name in ("llama-0", "llama-1", "llama-2"):
-        cluster.add(pod(name), any_model=True, latency_s=0.05)  # so that connections are alike
+    # Connections are alike.
+    cluster.add_served("llama-0", "llama-1", "llama-2", latency_s=0.05)
     done = run(tmp_path / "run", data_root, limit=60, concurrency=6)
     assert done.returncode == 0, done.stderr
     assert set(cluster.answered) == {"llama-0", "llama-1", "llama-2"}
@@ -155,9 +152,7 @@ def test_all_pods_get_requests_through_tunnels_of_their_own(
 def test_a_pod_with_few_requests_is_warned_about(
     cluster: MockCluster, tmp_path: Path, data_root: Path
 ) -> None:
-    cluster.add(service())
-    for name in ("llama-0", "llama-1"):
-        cluster.add(pod(name), any_model=True)
+    cluster.add_served("llama-0", "llama-1")
     done = run(tmp_path / "run", data_root, limit=200, concurrency=1)  # 26 more precede them
     assert done.returncode == 0, done.stderr
     assert "warning: the pods got unequal shares of the requests: llama-0 " in done.stderr
@@ -166,8 +161,7 @@ def test_a_pod_with_few_requests_is_warned_about(
 def test_an_api_server_that_is_away_for_a_while_raises_no_alarm(
     cluster: MockCluster, tmp_path: Path, data_root: Path
 ) -> None:
-    cluster.add(service())
-    cluster.add(pod("llama-0"), any_model=True, latency_s=0.02)
+    cluster.add_served("llama-0", latency_s=0.02)
     cluster.logs["llama-0"] = ["2026-11-25T18:00:00.000000000Z first"]
 
     def go_away():
@@ -189,8 +183,7 @@ def test_an_api_server_that_is_away_for_a_while_raises_no_alarm(
 def test_broken_tunnels_cost_retries_and_no_answers(
     cluster: MockCluster, tmp_path: Path, data_root: Path
 ) -> None:
-    cluster.add(service())
-    cluster.add(pod("llama-0"), any_model=True, latency_s=0.02)
+    cluster.add_served("llama-0", latency_s=0.02)
     thread = cluster.after(10, cluster.break_tunnels)
     done = run(tmp_path / "run", data_root, limit=60)
     thread.join()
@@ -202,8 +195,7 @@ def test_broken_tunnels_cost_retries_and_no_answers(
 def test_credentials_that_expire_are_read_again(
     cluster: MockCluster, tmp_path: Path, data_root: Path
 ) -> None:
-    cluster.add(service())
-    cluster.add(pod("llama-0"), any_model=True, latency_s=0.02)
+    cluster.add_served("llama-0", latency_s=0.02)
 
     def expire():
         cluster.expired = 1

@@ -77,8 +77,7 @@ def test_pods_are_waited_for(cluster: MockCluster, tmp_path: Path) -> None:
 
 
 def test_a_pod_that_is_not_ready_in_time_is_named(cluster: MockCluster, tmp_path: Path) -> None:
-    cluster.add(service())
-    cluster.add(pod("llama-0"), any_model=True)
+    cluster.add_served("llama-0")
     cluster.add(pod("llama-1", ready=False))
     told = r"not ready after 0\.2 s: llama-1 is Running \(server: not ready\)"
     with pytest.raises(LaunchError, match=told):
@@ -144,8 +143,7 @@ def test_a_wrong_name_is_answered_with_those_that_exist(
 def test_a_missing_permission_is_named(
     forbidden: str, told: str, cluster: MockCluster, tmp_path: Path
 ) -> None:
-    cluster.add(service())
-    cluster.add(pod("llama-0"), any_model=True)
+    cluster.add_served("llama-0")
     cluster.forbidden = forbidden
     with pytest.raises(LaunchError, match=told) as caught:
         attach(tmp_path)
@@ -153,8 +151,7 @@ def test_a_missing_permission_is_named(
 
 
 def test_a_refused_tunnel_says_so(cluster: MockCluster, tmp_path: Path) -> None:
-    cluster.add(service())
-    cluster.add(pod("llama-0"), any_model=True)
+    cluster.add_served("llama-0")
     cluster.refuse_tunnels = True
     with pytest.raises(LaunchError) as caught:
         attach(tmp_path)
@@ -163,8 +160,7 @@ def test_a_refused_tunnel_says_so(cluster: MockCluster, tmp_path: Path) -> None:
 
 
 def test_an_error_of_the_cluster_is_passed_on(cluster: MockCluster, tmp_path: Path) -> None:
-    cluster.add(service())
-    cluster.add(pod("llama-0"), any_model=True)
+    cluster.add_served("llama-0")
     cluster.error_of["llama-0"] = "dial tcp 127.0.0.1:8000: connection refused"
     with pytest.raises(LaunchError, match="8000: connection refused"):
         attach(tmp_path, answer_timeout_s=3.0)
@@ -183,9 +179,7 @@ def test_a_cluster_that_is_not_there_is_an_error(
 
 def test_a_worker_behind_the_service_is_watched_too(cluster: MockCluster, tmp_path: Path) -> None:
     """The mock ignores label selectors, so both lists have both pods."""
-    cluster.add(service())
-    for name in ("llama-0", "worker-0"):
-        cluster.add(pod(name), any_model=True)
+    cluster.add_served("llama-0", "worker-0")
 
     async def lose_a_worker(endpoint):
         cluster.remove("worker-0")
@@ -200,9 +194,7 @@ def test_a_pod_that_ends_with_the_run_is_noticed(
     cluster: MockCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "POLL_S", 60.0)
-    cluster.add(service())
-    for name in ("llama-0", "llama-1"):
-        cluster.add(pod(name), any_model=True)
+    cluster.add_served("llama-0", "llama-1")
 
     async def lose_a_pod(endpoint):
         cluster.remove("llama-1")
@@ -212,8 +204,7 @@ def test_a_pod_that_ends_with_the_run_is_noticed(
 
 
 def test_a_pod_that_joins_gets_no_requests(cluster: MockCluster, tmp_path: Path) -> None:
-    cluster.add(service())
-    cluster.add(pod("llama-0"), any_model=True)
+    cluster.add_served("llama-0")
 
     async def grow(endpoint):
         cluster.add(pod("llama-1"), any_model=True)
@@ -225,8 +216,7 @@ def test_a_pod_that_joins_gets_no_requests(cluster: MockCluster, tmp_path: Path)
 
 
 def test_a_pod_that_is_no_longer_ready_is_told(cluster: MockCluster, tmp_path: Path) -> None:
-    cluster.add(service())
-    cluster.add(pod("llama-0"), any_model=True)
+    cluster.add_served("llama-0")
 
     async def fail_a_probe(endpoint):
         cluster.add(pod("llama-0", ready=False))
@@ -274,8 +264,7 @@ def test_keys_that_kr8s_writes_to_files_are_removed(
     (own := tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(own))
     monkeypatch.setattr("tempfile.tempdir", None)
-    cluster.add(service())
-    cluster.add(pod("llama-0"), any_model=True)
+    cluster.add_served("llama-0")
     path = cluster.kubeconfig(tmp_path, with_certificate=True)
     attach(tmp_path, kubeconfig=str(path))
     assert list(own.iterdir()) == []
