@@ -46,19 +46,20 @@ def test_a_missing_candidate_score_leaves_the_rest_of_the_range_open() -> None:
     assert pairs.down == 1
 
 
-def test_a_missing_reference_score_leaves_the_range_open_the_other_way() -> None:
-    pairs = pair([NAN, 1], [1, 1], **ACCURACY)
-    assert (pairs.worst[0], pairs.best[0]) == (0, 1)
-
-
-def test_a_prompt_missing_in_one_of_several_runs_is_open_only_for_that_run() -> None:
-    pairs = pair([1, 1], [[NAN, 1], [1, 1]], **ACCURACY)
-    assert (pairs.worst[0], pairs.best[0]) == (-0.5, 0)
-
-
-def test_when_lower_is_better_the_worst_is_the_upper_end() -> None:
-    pairs = pair([0.25, 0.5], [NAN, 0.5], lo=0.0, hi=1.0, higher_is_better=False)
-    assert (pairs.worst[0], pairs.best[0]) == (-0.75, 0.25)
+@pytest.mark.parametrize(
+    ("reference", "candidate", "higher_is_better", "open_range"),
+    [
+        ([NAN, 1], [1, 1], True, (0, 1)),
+        ([1, 1], [[NAN, 1], [1, 1]], True, (-0.5, 0)),
+        ([0.25, 0.5], [NAN, 0.5], False, (-0.75, 0.25)),
+    ],
+    ids=["in the reference", "in one of several runs", "where lower is better"],
+)
+def test_a_missing_score_leaves_the_range_open(
+    reference: list[float], candidate: Any, higher_is_better: bool, open_range: tuple[float, float]
+) -> None:
+    pairs = pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=higher_is_better)
+    assert (pairs.worst[0], pairs.best[0]) == open_range
 
 
 def test_a_metric_without_a_range_leaves_everything_open() -> None:

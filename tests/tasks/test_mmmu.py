@@ -15,7 +15,6 @@ from serve_eval.schema import (
     DataRoots,
     ImagePart,
     MediaFile,
-    Message,
     Need,
     Plan,
     Response,
@@ -54,7 +53,6 @@ def _load(folder: Path, *rows: dict[str, Any], **options: Any) -> list[Sample]:
 def _seen(sample: Sample) -> list[object]:
     """Return the parts of the turn: texts, and the content of images."""
     [turn] = sample.prompt
-    assert isinstance(turn, Message)
     parts = []
     for part in turn.content:
         if isinstance(part, ImagePart):
@@ -152,11 +150,15 @@ def _load_mmmu_pro(folder: Path, *rows: dict[str, Any], **options: Any) -> list[
     return list(mmmu_pro_task(**options).load(DataRoots(roots=(folder,)), len(rows)).samples)
 
 
-def _seen_mmmu_pro(sample: Sample) -> list[str]:
+IMAGE = ImagePart | MediaFile
+
+
+def _told(sample: Sample) -> list[str]:
     [turn] = sample.prompt
-    assert isinstance(turn, Message)
     return [
-        part.text if isinstance(part, TextPart) else "image" * isinstance(part, ImagePart)
+        part.text
+        if isinstance(part, TextPart)
+        else "image" * isinstance(part, ImagePart | MediaFile)
         for part in turn.content
     ]
 
@@ -167,13 +169,13 @@ def test_it_asks_as_mmmu_and_leaves_missing_images_out(tmp_path: Path) -> None:
         "Which is ?\n\n(A) a\n(B) \n(C) c\n(D) d\n\n"
         "Answer with the option's letter from the given choices directly."
     )
-    assert _seen_mmmu_pro(sample) == ["image", text]
+    assert _told(sample) == ["image", text]
 
 
 def test_or_for_thoughts_before_the_letter(tmp_path: Path) -> None:
     [sample] = _load_mmmu_pro(tmp_path, _row_mmmu_pro(), prompt="cot", interleaved=True)
-    assert _seen_mmmu_pro(sample)[:2] == ["Which is ", "image"]
-    assert _seen_mmmu_pro(sample)[-1].endswith(
+    assert _told(sample)[:2] == ["Which is ", "image"]
+    assert _told(sample)[-1].endswith(
         "Answer the preceding multiple choice question. The last line of your response should be of"
         " the following format: 'Answer: $LETTER' (without quotes) where LETTER is one of options."
         " Think step by step before answering."
@@ -231,15 +233,6 @@ def test_rows_that_cannot_be_asked_are_named_mmmu_pro(
         _load_mmmu_pro(tmp_path, row)
 
 
-def test_too_few_rows_say_where_to_get_the_others(tmp_path: Path) -> None:
-    _load_mmmu_pro(tmp_path, _row_mmmu_pro())
-    with pytest.raises(DatasetError, match="has 1 rows; 2 are needed") as raised:
-        mmmu_pro_task().load(DataRoots(roots=(tmp_path,)), 2)
-    assert "serve-eval data fetch mmmu_pro -o DIR" in raised.value.hint
-    with pytest.raises(PlanError, match="num_samples"):
-        mmmu_pro_task(num_samples=0)
-
-
 def _row_ocrbench(**more: Any) -> dict[str, Any]:
     row = {"dataset_name": "docVQA", "id": 708, "image_path": "docVQA/1.png", "answers": "$506 M"}
     return {**row, "question": "What is the value?", "type": "Doc-oriented VQA", **more}
@@ -253,17 +246,11 @@ def _load_ocrbench(folder: Path, *rows: dict[str, Any], **options: Any) -> list[
     return list(ocrbench_task(**options).load(DataRoots(roots=(folder,)), len(rows)).samples)
 
 
-def _seen_ocrbench(sample: Sample) -> list[str]:
-    [turn] = sample.prompt
-    assert isinstance(turn, Message)
-    return [part.text if isinstance(part, TextPart) else "image" for part in turn.content]  # type: ignore[union-attr]
-
-
 def test_the_question_follows_its_image(tmp_path: Path) -> None:
     [sample] = _load_ocrbench(tmp_path, _row_ocrbench())
-    assert _seen_ocrbench(sample) == ["image", "What is the value?"]
+    assert _told(sample) == ["image", "What is the value?"]
     [sample] = _load_ocrbench(tmp_path, _row_ocrbench(), text_first=True)
-    assert _seen_ocrbench(sample) == ["What is the value?", "image"]
+    assert _told(sample) == ["What is the value?", "image"]
 
 
 def test_an_image_of_its_own_stays_in_its_file_and_those_of_the_hub_are_sent_as_bytes(
@@ -273,7 +260,6 @@ def test_an_image_of_its_own_stays_in_its_file_and_those_of_the_hub_are_sent_as_
     hub = ocrbench_task().load(DataRoots(roots=(data_root,)), 1000)
     for sample in (_load_ocrbench(tmp_path, _row_ocrbench())[0], hub.samples[0]):
         [turn] = sample.prompt
-        assert isinstance(turn, Message)
         kinds.append(type(turn.content[0]))
     assert kinds == [MediaFile, ImagePart]
     assert (hub.total, hub.deviation) == (1000, None)
@@ -341,10 +327,20 @@ def test_rows_that_cannot_be_asked_are_named_ocrbench(
         _load_ocrbench(tmp_path, row)
 
 
-def test_too_few_rows_say_where_to_get_the_others_ocrbench(tmp_path: Path) -> None:
-    _load_ocrbench(tmp_path, _row_ocrbench())
+@pytest.mark.parametrize(
+    ("name", "make", "load", "row"),
+    [
+        ("mmmu_pro", mmmu_pro_task, _load_mmmu_pro, _row_mmmu_pro()),
+        ("ocrbench", ocrbench_task, _load_ocrbench, _row_ocrbench()),
+    ],
+    ids=["mmmu_pro", "ocrbench"],
+)
+def test_too_few_rows_say_where_to_get_the_others(
+    name: str, make: Any, load: Any, row: dict[str, Any], tmp_path: Path
+) -> None:
+    load(tmp_path, row)
     with pytest.raises(DatasetError, match="has 1 rows; 2 are needed") as raised:
-        ocrbench_task().load(DataRoots(roots=(tmp_path,)), 2)
-    assert "serve-eval data fetch ocrbench -o DIR" in raised.value.hint
+        make().load(DataRoots(roots=(tmp_path,)), 2)
+    assert f"serve-eval data fetch {name} -o DIR" in raised.value.hint
     with pytest.raises(PlanError, match="num_samples"):
-        ocrbench_task(num_samples=0)
+        make(num_samples=0)
