@@ -26,7 +26,6 @@ from tests.standin.deployments import environment
 
 MPI_LOGS = Path(__file__).with_name("mpi_logs")
 LONGEST_S = 120.0
-GOAL_S = 5.0
 FRAMES = """Traceback (most recent call last):
   File "/usr/local/bin/trtllm-serve", line 8, in <module>
     sys.exit(main())

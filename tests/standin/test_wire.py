@@ -17,7 +17,7 @@ from serve_eval.client.client import Client
 from serve_eval.client.preflight import discover_model
 from serve_eval.errors import EndpointError
 from serve_eval.launchers._standin.options import ALL, Flavour
-from serve_eval.schema import Endpoint, Failure, Limits, Message, Request, SamplingParams
+from serve_eval.schema import Endpoint, Failure, Limits, Request, SamplingParams
 from tests.standin import conformance
 from tests.standin.deployments import (
     HTTP,
@@ -32,11 +32,6 @@ from tests.standin.deployments import (
 TEXT = {"model": "m", "prompt": "hi"}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 ASKED = Request(sample_id="1", prompt="hi", sampling=SamplingParams(max_tokens=4))
-TALKED = Request(
-    sample_id="1",
-    prompt=(Message(role="user", content="hi"),),
-    sampling=SamplingParams(max_tokens=4),
-)
 
 
 async def _post(url: str, body: dict[str, Any], route: str = "completions") -> tuple[int, Any]:

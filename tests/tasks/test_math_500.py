@@ -9,7 +9,7 @@ import pytest
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.evaluation.results.scoring import ScoringProcesses, recipe_for
 from serve_eval.processes.bounded_call import Unfinished
-from serve_eval.schema import DataRoots, Message, Outcome, Response, Sample, Spec
+from serve_eval.schema import DataRoots, Outcome, Response, Sample, Spec
 from serve_eval.scorers.math import TIMED_OUT
 from serve_eval.tasks.math_500 import SOURCE, task
 from tests.tasks.made_data import write_jsonl
@@ -33,7 +33,6 @@ def _load(folder: Path, *rows: dict[str, Any]) -> list[Sample]:
 def test_the_problem_is_asked_with_the_line_for_a_box(tmp_path: Path) -> None:
     [sample] = _load(tmp_path, _row())
     [turn] = sample.prompt
-    assert isinstance(turn, Message)
     assert turn.content == (
         "What is $1+\\frac{1}{2}$?\n"
         "Please reason step by step, and put your final answer within \\boxed{}."

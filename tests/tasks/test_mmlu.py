@@ -15,7 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from serve_eval.errors import DatasetError, PlanError
-from serve_eval.schema import DataRoots, Message, Outcome, Response, Sample
+from serve_eval.schema import DataRoots, Outcome, Response, Sample
 from serve_eval.tasks.mmlu import CATEGORY_OF, SUBCATEGORY_OF, SUBJECTS, _sample, task
 from serve_eval.tasks.mmlu_pro import find_letter
 from serve_eval.tasks.mmlu_pro import task as mmlu_pro_task
@@ -196,7 +196,6 @@ def test_the_message_is_that_of_evaluate_from_api(tmp_path: Path) -> None:
         "Answer: Let's think step by step. Two and two are four. The answer is (B).\n\n"
     )
     [turn] = sample.prompt
-    assert isinstance(turn, Message)
     assert turn.content == (
         "The following are multiple choice questions (with answers) about computer science. Think"
         ' step by step and then output the answer in the format of "The answer is (X)" at the'

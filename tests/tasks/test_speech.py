@@ -13,7 +13,6 @@ from serve_eval.schema import (
     DataRoots,
     Dataset,
     MediaFile,
-    Message,
     Reference,
     Response,
     Sample,
@@ -41,7 +40,6 @@ def _load(task: Task, root: Path, wanted: int) -> Dataset:
 
 def _turn(sample: Sample) -> tuple[Any, ...]:
     (message,) = sample.prompt
-    assert isinstance(message, Message)
     assert isinstance(message.content, tuple)
     return message.content
 

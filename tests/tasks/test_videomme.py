@@ -18,7 +18,6 @@ from serve_eval.schema import (
     ImagePart,
     InputAudioPart,
     MediaFile,
-    Message,
     Outcome,
     Response,
     Sample,
@@ -52,7 +51,6 @@ def _load(folder: Path, *rows: dict[str, Any], **options: Any) -> Dataset:
 
 def _parts(sample: Sample) -> tuple[list[MediaFile], str]:
     [turn] = sample.prompt
-    assert isinstance(turn, Message)
     *media, text = turn.content
     assert isinstance(text, TextPart)
     return [part for part in media if isinstance(part, MediaFile)], text.text
@@ -212,7 +210,6 @@ def _load_mixed_modality(root: Path, task: Task) -> Dataset:
 
 def _seen(sample: Sample) -> tuple[list[str], str]:
     [turn] = sample.prompt
-    assert isinstance(turn, Message)
     *media, text = turn.content
     assert isinstance(text, TextPart)
     kinds = []
