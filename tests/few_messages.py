@@ -43,15 +43,15 @@ def pytest_plugin_registered(plugin: object, manager: pytest.PytestPluginManager
     """
     if type(plugin).__name__ != "WorkerInteractor":
         return
-    options = plugin.config.option  # type: ignore[attr-defined]
+    options = plugin.config.option
     if options.xmlpath:
         return
-    send = plugin.sendevent  # type: ignore[attr-defined]
+    send = plugin.sendevent
 
     def send_if_shown(name, **content):
         if name in NEVER_SHOWN or (name == "testreport" and UNSENT in content["data"]):
             return
         send(name, **content)
 
-    plugin.sendevent = send_if_shown  # type: ignore[attr-defined]
+    plugin.sendevent = send_if_shown
     manager.register(FewMessages(options.durations_min or 0))

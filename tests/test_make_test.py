@@ -175,7 +175,7 @@ RANKED = {"tests/near.py": (0, 1), "tests/far.py": (0, 4)}
 
 def chosen(budget_s: float, **more: object) -> dict[str, str]:
     given = {"ranked": RANKED, "failed": ["tests/else.py::test_2"], "number": 0, **more}
-    return dict(choose(IDS, CHOICE_SECONDS, budget_s=budget_s, **given).chosen)  # type: ignore[arg-type]
+    return dict(choose(IDS, CHOICE_SECONDS, budget_s=budget_s, **given).chosen)
 
 
 def test_what_failed_comes_first_then_the_nearest_then_a_part_of_the_others() -> None:

@@ -146,7 +146,7 @@ def _samples(
                 Message(role=role, content=f"Text {p}: {text} It is {p}.\nQuestion {q}?"),
             ),
             target="y",
-            **more,  # type: ignore[arg-type]
+            **more,
         )
         for p in range(passages)
         for q in range(each)

@@ -57,7 +57,7 @@ class Cases:
     def prompts(self, *names: str) -> Counter[str]:
         """Return the requests that these questions cause, or all questions, by prompt."""
         chosen = names or tuple(self.questions)
-        return Counter({self.questions[name]["input"]["prompt"]: ROUNDS for name in chosen})  # type: ignore[index]
+        return Counter({self.questions[name]["input"]["prompt"]: ROUNDS for name in chosen})
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_a_finished_run_asks_nothing_again(tmp_path: Path, endpoint: Counting) -
     assert _value(_run(cases, endpoint, out)) == 100.0
     assert endpoint.taken() == cases.prompts()
     for rerun in ("never", "failed", "changed", "version"):
-        _run(cases, endpoint, out, rerun)  # type: ignore[arg-type]
+        _run(cases, endpoint, out, rerun)
         assert not endpoint.taken(), rerun
     assert not (out / "archive").exists()
     _run(cases, endpoint, out, "all")

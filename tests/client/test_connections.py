@@ -222,7 +222,7 @@ def _run(
         async with FaultyServer([act.sound]) as server:
             url = server.base_url.removesuffix("/v1") + base_path
             endpoint = Endpoint(base_url=url)
-            async with kept(Client(endpoint, LIMITS, **client)) as c:  # type: ignore[arg-type]
+            async with kept(Client(endpoint, LIMITS, **client)) as c:
                 return await body(c, server)
 
     return asyncio.run(main())
@@ -454,7 +454,7 @@ def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(
                 more["proxy"] = f"http://localhost:{between}"
             url = f"http{'' if kind == 'plain' else 's'}://localhost:{server}/v1"
             for turns in range(40):
-                ours = Client(Endpoint(base_url=url), LIMITS, **more)  # type: ignore[arg-type]
+                ours = Client(Endpoint(base_url=url), LIMITS, **more)
                 async with kept(ours) as client:
                     task = asyncio.create_task(client.send(REQUEST))
                     for _ in range(turns):

@@ -288,7 +288,7 @@ def test_refusals_for_whatever_outages_are_no_attempts() -> None:
                 await server.listen()
             return True
 
-        client.liveness.outage = outage  # type: ignore[method-assign]
+        client.liveness.outage = outage
         return await client.send(ASKED), outages
 
     result, outages = _with(server, Limits(max_attempts=2, outage_timeout_s=LONG_S), body)

@@ -216,7 +216,7 @@ def test_bodies_of_servers(body: bytes, kept: PromptLogprobs) -> None:
             "which tokens belong to the prompt",
         ),
         (
-            _body(3, **_echo(["a", " b", " c"], ["x", -1.0, -1.0])),  # type: ignore[list-item]
+            _body(3, **_echo(["a", " b", " c"], ["x", -1.0, -1.0])),
             "no log-probabilities",
         ),
         (b'{"error": "no"}', "an error object"),

@@ -77,7 +77,7 @@ def _with(
     **limits: float,
 ) -> T:
     async def main():
-        given = Limits(**{"outage_timeout_s": LONG_S, **limits})  # type: ignore[arg-type]
+        given = Limits(**{"outage_timeout_s": LONG_S, **limits})
         async with (
             serve_app(server.app()) as url,
             Client(Endpoint(base_url=url, model="m"), given) as client,

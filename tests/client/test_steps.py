@@ -462,7 +462,7 @@ class _Looking:
 
 
 class _Alarm(_Looking):
-    async def look(self) -> None:  # type: ignore[override]
+    async def look(self) -> None:
         pass
 
 
@@ -648,11 +648,11 @@ async def test_an_idle_connection_is_checked_before_its_server_closes_it(
             kept(client_of(server), heard) as client,
         ):
             endless = asyncio.create_task(asyncio.Event().wait())
-            _checker(client)._checks.add(endless)  # type: ignore[arg-type]
+            _checker(client)._checks.add(endless)
             for number in range(3):
                 assert isinstance(await client.send(_request(number)), Response)
             await until(lambda: heard.in_step == {1: 3})
-            _checker(client)._checks.discard(endless)  # type: ignore[arg-type]
+            _checker(client)._checks.discard(endless)
             endless.cancel()
 
     await asyncio.wait_for(main(), 20)

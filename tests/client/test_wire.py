@@ -16,7 +16,7 @@ JSON = "application/json"
 
 def _request(**more: object) -> Request:
     fields = {"sample_id": "1", "prompt": "Hi", "sampling": SamplingParams(max_tokens=5)} | more
-    return Request(**fields)  # type: ignore[arg-type]
+    return Request(**fields)
 
 
 def test_sampling_is_always_sent_in_full() -> None:

@@ -200,7 +200,7 @@ def test_a_solution_is_a_chain_of_true_equations_that_ends_in_the_answer() -> No
         assert 1 <= len(lines) <= 4
         total = None
         for line in lines:
-            left, sign, right, result = re.fullmatch(r"(\d+)([+-])(\d+)=(\d+)", line).groups()  # type: ignore[union-attr]
+            left, sign, right, result = re.fullmatch(r"(\d+)([+-])(\d+)=(\d+)", line).groups()
             assert total is None or int(left) == total
             total = int(left) + int(sign + right)
             assert int(result) == total

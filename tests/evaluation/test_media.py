@@ -314,7 +314,7 @@ def test_a_run_keeps_each_medium_once_and_no_path(plan: Plan, tmp_path: Path) ->
     assert task.result.value == 100.0
     assert _kept(out) == [".mp4", ".png", ".wav"]
     prompts = [one.prompt for one in read_prompts(out, "cases:heard")]
-    media = [part for prompt in prompts for turn in prompt or () for part in turn.media]  # type: ignore[union-attr]
+    media = [part for prompt in prompts for turn in prompt or () for part in turn.media]
     assert [part.form for part in media if isinstance(part, MediaFile)] == [
         *("image_url", "input_audio", "input_audio", "video_url")
     ]

@@ -160,7 +160,7 @@ def _cases(tmp_path: Path, entry: str, **more: object) -> Plan:
     )
     [free] = prepare(replace(plan, no_reference=True))
     (folder / f"{free.task.reference_file}.yaml").write_text(f"m:\n  - {entry}\n")
-    return replace(plan, **more)  # type: ignore[arg-type]
+    return replace(plan, **more)
 
 
 @pytest.mark.parametrize(

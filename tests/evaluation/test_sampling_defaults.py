@@ -117,7 +117,7 @@ async def test_the_stand_in_adds_what_its_generation_config_says(
     found = await _probe(aggregated(MadeUpModel(defaults=defaults), flavour=flavour))
     assert _added(found) == set(defaults)
     assert all(one.adds is not None for one in found.fields)  # it is known as trtllm-serve
-    assert found.find("top_k").neutral == 0  # type: ignore[union-attr]
+    assert found.find("top_k").neutral == 0
 
 
 # Scripted servers
@@ -445,7 +445,7 @@ def _found(adds: bool | None, policy: str, obedience: Any = "heeded") -> Samplin
         adds=adds,
         neutral=1.0,
     )
-    return choose_sent(SamplingDefaults(fields=(penalty,)), policy)  # type: ignore[arg-type]
+    return choose_sent(SamplingDefaults(fields=(penalty,)), policy)
 
 
 PENALTY = ("repetition_penalty",)

@@ -67,7 +67,7 @@ def _theirs(name: str) -> list[Any]:
     from lm_eval.api.model import LM
     from lm_eval.tasks import TaskManager
 
-    class Silent(LM):  # type: ignore[misc]
+    class Silent(LM):
         def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool]]:
             return [(-1.0, False)] * len(requests)
 

@@ -180,7 +180,7 @@ def test_threads_that_overlap_leave_the_logger_and_the_warnings_as_they_were() -
         assert (logger.level, list(warnings.filters)) == (level, filters)
     finally:
         logger.setLevel(level)
-        warnings.filters[:] = filters  # type: ignore[index]
+        warnings.filters[:] = filters
 
 
 def test_without_lm_eval_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

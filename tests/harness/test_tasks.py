@@ -167,9 +167,9 @@ def test_what_is_sent_is_what_the_task_says(folder: Path) -> None:
     [turns] = _prepare(_plan(folder, ("made_sums",), options={"fewshot_as_multiturn": True}))
     assert [turn.role for turn in turns.dataset.samples[0].prompt] == ["user", "assistant"] * 2 + [
         "user"
-    ]  # type: ignore[union-attr]
+    ]
     [chat] = _prepare(_plan(folder, ("made_sums",), options={"apply_chat_template": True}))
-    assert [turn.text for turn in chat.dataset.samples[0].prompt] == [first.prompt]  # type: ignore[union-attr]
+    assert [turn.text for turn in chat.dataset.samples[0].prompt] == [first.prompt]
 
 
 def test_the_files_of_the_data_are_noted_and_a_changed_one_is_another_set(tmp_path: Path) -> None:

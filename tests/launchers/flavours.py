@@ -150,7 +150,7 @@ async def _asked(endpoint: Endpoint) -> tuple[str, str]:
             await client.get(f"{root}/perf_metrics"),
             await client.get(f"{root}/v1/models"),
         )
-        servers = dict[str, str](endpoint.info.servers)  # type: ignore[call-overload]
+        servers = dict[str, str](endpoint.info.servers)
         behind = await client.get(f"{servers['context_0']}/v1/models")
     same = models.status_code == 200 and _ids(models) == _ids(behind)
     told = (

@@ -229,7 +229,7 @@ def test_traces_join_what_the_answers_do_not_tell_and_hold_no_key(
     )
     told = report.tasks[0].attribution
     assert (told.how, told.joined) == (TRACES, 40)
-    folder = Path(endpoint.info.log_dir) / "request_traces"  # type: ignore[arg-type]
+    folder = Path(endpoint.info.log_dir) / "request_traces"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     files = list(folder.rglob("*.jsonl"))
     assert {path.name.partition("-")[0] for path in files} == {"requests", "responses"}

@@ -35,9 +35,7 @@ class Log:
         path.touch()
         self.watch = LogWatch(LogLines(path), [])
         since = None if idle_from is None else self.now + idle_from
-        self.watch._idle_s = (  # type: ignore[method-assign]
-            lambda now: None if since is None else max(0.0, now - since)
-        )
+        self.watch._idle_s = lambda now: None if since is None else max(0.0, now - since)
 
     def ended_after(self, text: str, then: Mapping[float, str] | None = None) -> float | None:
         """Return the seconds from the text to the end, or None without an end.

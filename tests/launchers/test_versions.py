@@ -487,10 +487,7 @@ def test_etcd_is_named_in_every_file(context: LaunchContext) -> None:
         context, trtllm_disaggregated.DisaggregatedOptions(discovery=uri)
     ).values()
     assert all(f"cluster_uri: {uri}" in text for text in texts)
-    names = {
-        re.search(r"cluster_name: (.*)", text).group(1)  # type: ignore[union-attr]
-        for text in texts
-    }
+    names = {re.search(r"cluster_name: (.*)", text).group(1) for text in texts}
     assert len(names) == 1
 
 

@@ -140,7 +140,7 @@ def _recorder() -> Any:
     """Return a model that records its prompts and gives empty answers."""
     from lm_eval.api.model import LM
 
-    class Recorder(LM):  # type: ignore[misc,unused-ignore]
+    class Recorder(LM):
         tokenizer_name = "none"
 
         def __init__(self) -> None:

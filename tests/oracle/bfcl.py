@@ -47,7 +47,7 @@ def _import_theirs(root: Path) -> SimpleNamespace:
     """Import the checker, its readers and its requests, without the clients of all vendors."""
     sys.path.insert(0, str(root))
     models = ModuleType("bfcl_eval.constants.model_config")
-    models.MODEL_CONFIG_MAPPING = {  # type: ignore[attr-defined]
+    models.MODEL_CONFIG_MAPPING = {
         "fc": SimpleNamespace(underscore_to_dot=True),
         "prompt": SimpleNamespace(underscore_to_dot=False),
     }
@@ -101,7 +101,7 @@ def _compare_request(
     result: Compared, sample: Sample, mode: Mode, row: dict[str, Any], theirs: SimpleNamespace
 ) -> None:
     row = copy.deepcopy(row)
-    turns = [{"role": turn.role, "content": turn.content} for turn in sample.prompt]  # type: ignore[union-attr]
+    turns = [{"role": turn.role, "content": turn.content} for turn in sample.prompt]
     tools = sample.override.extra["tools"] if sample.override else []
     if mode == "fc":
         style = theirs.enums.ModelStyle.OPENAI_COMPLETIONS

@@ -122,7 +122,7 @@ def test_a_word_that_looks_like_a_number_may_be_written_as_one(
 def test_a_value_that_is_no_word_comes_with_all_words_that_are(value: object) -> None:
     words = Literal["500", "a", "b", "c", "d", "e", "f", "g", "h", "i"]
 
-    def plain(*, kind: words = "a") -> None:  # type: ignore[valid-type]
+    def plain(*, kind: words = "a") -> None:
         pass
 
     plain.__annotations__["kind"] = words
@@ -158,7 +158,7 @@ def test_an_option_before_the_star_is_named_with_what_to_write(tmp_path: Path) -
 def test_a_defect_of_a_task_of_ours_is_named_with_its_line() -> None:
     load = build_task(Spec(name="gsm8k")).load
     with pytest.raises(AttributeError) as caught:
-        load(None, 1)  # type: ignore[arg-type]
+        load(None, 1)
     assert re.match(
         r"This is a defect of serve-eval, at .*/serve_eval/tasks/\S+\.py:\d+\. Set",
         extensions.defect(caught.value),

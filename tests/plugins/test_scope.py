@@ -157,7 +157,7 @@ async def test_a_run_has_the_folders_of_the_command_around_it_and_what_that_load
         extensions.include([str(two)])
         registry.load(TASKS, "cities")
         report = await evaluate(_plan(one), tmp_path / "out")
-        assert set(report.environment["extensions"]) == {"tasks.cities", "tasks.towns"}  # type: ignore[call-overload]
+        assert set(report.environment["extensions"]) == {"tasks.cities", "tasks.towns"}
         assert (extensions.list_included(), list(extensions.list_loaded())) == (
             (str(two),),
             ["tasks.cities"],

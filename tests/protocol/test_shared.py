@@ -79,7 +79,7 @@ def _requests(task: Task) -> list[Request]:
 
 
 def _asked(given: dict[str, Any], prompt: Prompt = "Hi") -> Request:
-    return _requests(apply(_task(prompt), given))[0]  # type: ignore[arg-type]
+    return _requests(apply(_task(prompt), given))[0]
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_several_turns_are_no_plain_text() -> None:
 def test_stop_strings_of_a_base_model_are_not_sent_by_chat_unless_declared(
     given: dict[str, Any], prompt: Prompt, stop: tuple[str, ...]
 ) -> None:
-    task = apply(_task(prompt), given)  # type: ignore[arg-type]
+    task = apply(_task(prompt), given)
     assert (_requests(task)[0].sampling.stop, task.protocol["stop"]) == (stop, list(stop))
 
 
@@ -163,7 +163,7 @@ def test_sampling_is_as_chosen_and_null_leaves_a_field_out() -> None:
 
 def test_what_is_chosen_for_the_task_comes_before_what_a_sample_asks_itself() -> None:
     def second(given):
-        return _requests(apply(_task(), given))[1]  # type: ignore[arg-type]
+        return _requests(apply(_task(), given))[1]
 
     assert (second({}).sampling.max_tokens, second({}).sampling.stop) == (512, ("\n",))
     assert second({"max_tokens": 7}).sampling.max_tokens == 7
@@ -191,7 +191,7 @@ def test_thinking_is_switched_in_the_servers_template(word: Any) -> None:
 
 def test_as_the_suite_thinking_is_off_by_chat_also_where_the_server_renders() -> None:
     chat = {"apply_chat_template": True, "suite_exact": True}
-    task = apply(_task(), chat)  # type: ignore[arg-type]
+    task = apply(_task(), chat)
     assert _requests(task)[0].extra["chat_template_kwargs"] == {"enable_thinking": False}
     assert task.protocol["thinking"] is False
     assert _asked({**chat, "thinking": "on"}).extra["chat_template_kwargs"] == {
@@ -245,7 +245,7 @@ def test_a_template_of_a_folder_is_rendered_here_and_sent_without_special_tokens
 )
 def test_choices_that_exclude_each_other_are_refused(given: dict[str, Any], why: str) -> None:
     with pytest.raises(PlanError, match=why):
-        apply(_task(), given)  # type: ignore[arg-type]
+        apply(_task(), given)
 
 
 def test_log_probabilities_are_not_asked_for_by_chat() -> None:
@@ -273,7 +273,7 @@ def test_every_choice_is_in_the_protocol_and_only_if_it_was_made(tokenizer: str)
         "extra_body": {"top_k": 1},
         "suite_exact": True,
     }
-    protocol = apply(_task(), given).protocol  # type: ignore[arg-type]
+    protocol = apply(_task(), given).protocol
     assert {name: protocol[name] for name in ONLY_IF_SET if name != "chat_template"} == {
         "seed": 1,
         "thinking": False,

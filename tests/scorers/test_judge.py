@@ -247,7 +247,7 @@ def test_what_decides_a_score_is_told_without_addresses() -> None:
         for url in ("host:1", "other:2")
     ]
     assert told[0] == told[1]
-    assert (told[0]["rounds"], told[0]["judges"][0]["model"]) == (2, "a")  # type: ignore[index]
+    assert (told[0]["rounds"], told[0]["judges"][0]["model"]) == (2, "a")
 
 
 @pytest.mark.parametrize(

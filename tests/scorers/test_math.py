@@ -123,7 +123,7 @@ def test_it_scores_outside_of_the_main_thread() -> None:
 def test_options_and_expectations_are_checked() -> None:
     for options in ({"precision": -1}, {"time_limit_s": 0.0}):
         with pytest.raises(PlanError, match="precision must be 0 or more"):
-            scorer(**options)  # type: ignore[arg-type]
+            scorer(**options)
     [told] = registry.load(registry.SCORERS, "math")().problems("$$")
     assert told.startswith("expected must be a formula or a text that math-verify reads")
     right = Response(text="$\\frac{2}{4}$", finish_reason="stop")

@@ -184,7 +184,7 @@ def test_chinese_is_cut_into_characters_and_japanese_needs_another_package() -> 
     score = score_translation("你好世界", "你好世界。", "Chinese", "zh")
     assert (score.parts["answer length"], score.parts["reference length"]) == (4.0, 5.0)
     try:
-        import MeCab  # type: ignore[import-not-found]  # noqa: F401
+        import MeCab  # noqa: F401
     except ImportError:
         with pytest.raises(PlanError, match="tokenizer ja-mecab"):
             sentence_scorer("ja-mecab")

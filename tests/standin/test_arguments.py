@@ -89,7 +89,7 @@ def test_every_command_line_of_the_conformance_file(
 
 def test_the_help_names_every_option() -> None:
     for flavour in ("v12", "main"):
-        command = group(flavour, lambda *_: None).commands["serve"]  # type: ignore[arg-type]
+        command = group(flavour, lambda *_: None).commands["serve"]
         text = command.get_help(click.Context(command))
         assert all(
             flag in text

@@ -51,10 +51,7 @@ def test_a_text_comes_back_from_its_ids(text: str) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["user", "system", "assistant"]), TEXTS), min_size=1))
 def test_messages_come_back_from_their_ids(turns: list[tuple[str, str]]) -> None:
-    wanted = tuple(
-        Message(role=role, content=content)  # type: ignore[arg-type]
-        for role, content in turns
-    )
+    wanted = tuple(Message(role=role, content=content) for role, content in turns)
     assert prompt_of(encode_messages(turns)) == wanted
 
 

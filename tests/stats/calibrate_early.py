@@ -346,7 +346,7 @@ def cells() -> list[Cell]:
     found = []
 
     def add(name, draw, *, sizes=tuple(SIZES), **more):
-        found.extend(Cell(name, n, draw, **more) for n in sizes)  # type: ignore[arg-type]
+        found.extend(Cell(name, n, draw, **more) for n in sizes)
 
     for flip_rate in (0.011, 0.034, 0.088, 0.191):
         add(f"flip rate {flip_rate}", partial(mixture, flip_rate, 0.0, 1))

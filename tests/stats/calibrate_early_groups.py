@@ -81,11 +81,11 @@ def count(cell: Cell, drop: float, seed: int) -> dict[str, Found]:
         after = after * (random.random(groups) >= drop * cell.margin / cell.job.value)[passages]
         change = after - before
         parts = numpy.split(change, numpy.flatnonzero(numpy.diff(passages)) + 1)
-        by_groups = EarlyGroups([len(one) for one in parts], cell.margin, **promise)  # type: ignore[arg-type]
+        by_groups = EarlyGroups([len(one) for one in parts], cell.margin, **promise)
         for place in random.permutation(groups).tolist():
             if by_groups.update_unit([(one, one) for one in parts[place].tolist()]) is not None:
                 break
-        by_prompts = EarlyPaired(cell.job.n, cell.margin, **promise)  # type: ignore[arg-type]
+        by_prompts = EarlyPaired(cell.job.n, cell.margin, **promise)
         by_prompts.update(random.permutation(change).tolist())
         found["groups"].add(by_groups)
         found["prompts"].add(by_prompts)

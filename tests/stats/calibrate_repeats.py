@@ -282,7 +282,7 @@ def prove(job: BuildJob) -> Proven:
         tuple(sum(p <= level for p in found[way]) for level in (LEVEL, LEVEL / TESTS))
         for way in _WAYS
     ]
-    return Proven(REPLICATES, *counts)  # type: ignore[arg-type]
+    return Proven(REPLICATES, *counts)
 
 
 _WAYS = (Method.AUTO, Method.SIGN_FLIP, Method.EXCHANGE)

@@ -156,7 +156,7 @@ def test_a_better_value_never_makes_the_decision_worse(
 def test_a_parameter_out_of_range_is_named(change: dict[str, float], message: str) -> None:
     arguments = {"n": 100, "reference": 50.0, "sigma": 50.0, "alpha": 0.05, "beta": 0.2} | change
     with pytest.raises(ServeEvalError, match=message):
-        classic_test(**arguments)  # type: ignore[arg-type]
+        classic_test(**arguments)
 
 
 def test_the_paired_formula_equals_its_vectors() -> None:

@@ -152,7 +152,7 @@ def test_a_margin_beyond_the_range_is_excluded_by_itself_and_none_at_all_is_bet_
 def test_a_plan_that_cannot_stop_is_refused(arguments: dict[str, float], message: str) -> None:
     usual = {"n": 10, "margin": 0.1, "alpha": 0.025, "span": 1.0, "eps": 0.01} | arguments
     with pytest.raises(ServeEvalError, match=message):
-        EarlyPaired(**usual)  # type: ignore[arg-type]
+        EarlyPaired(**usual)
 
 
 ALPHA = 0.025

@@ -132,7 +132,7 @@ def _decisions(
     rng, found, row = random.Random(1), Counter(), list(values)
     for _ in range(runs):
         rng.shuffle(row)
-        stop = EarlyClassic.mean_only(len(row), **options)  # type: ignore[arg-type]
+        stop = EarlyClassic.mean_only(len(row), **options)
         for value in row:
             if value is None:
                 stop.update_missing(0.0, 1.0)
@@ -252,7 +252,7 @@ def test_a_plan_that_cannot_stop_is_refused(
 ) -> None:
     usual = {"n": 10, "threshold": -0.1, "lo": -1.0, "hi": 1.0, "eps": 0.01} | arguments
     with pytest.raises(ServeEvalError, match=message) as caught:
-        EarlyClassic(**usual)  # type: ignore[arg-type]
+        EarlyClassic(**usual)
     assert hint in caught.value.hint
 
 

@@ -76,7 +76,7 @@ def test_the_posterior_is_that_of_bayes(
         ("together", 0, 1),
         ("either", 0, 1),
     ]
-    found = [_share(posterior, str(kind), *members) for kind, *members in known]  # type: ignore[arg-type]
+    found = [_share(posterior, str(kind), *members) for kind, *members in known]
     assert found == pytest.approx([one / sum(expected) for one in expected])
 
 

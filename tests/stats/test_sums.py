@@ -31,7 +31,7 @@ WORDS = [10.0, 20.0, 5.0, 15.0, 0.0]
 
 
 def _rate(sums: object) -> float:
-    edits, words = sums  # type: ignore[misc]
+    edits, words = sums
     return float(edits / words)
 
 
@@ -76,7 +76,7 @@ def test_speakers_are_exchanged_as_a_whole() -> None:
 
 
 def _kinked(sums: object) -> float:
-    a, b = sums  # type: ignore[misc]
+    a, b = sums
     return float(min(1.0, a / b) + a * a / (a * a + b * b))
 
 

@@ -148,7 +148,7 @@ def test_what_is_asked_all_over_again_has_a_new_order(
     out = tmp_path / "out"
     seeds = []
     for rerun in ("failed", "all"):
-        _run(plan, config, out, rerun=rerun)  # type: ignore[arg-type]
+        _run(plan, config, out, rerun=rerun)
         seeds.append(_seed(out))
         assert _asked(out) == _of_seed(plan, seeds[-1])
     assert len(set(seeds)) == 2

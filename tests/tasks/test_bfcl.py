@@ -47,7 +47,7 @@ def _sample(roots: DataRoots, name: str, **options: Any) -> Sample:
 def test_a_request_offers_the_functions_with_json_types(roots: DataRoots) -> None:
     sent = request_of(task(), _sample(roots, "live_parallel_multiple_1-1-0")).extra
     assert sent["tool_choice"] == "auto"
-    area, paint = (tool["function"] for tool in sent["tools"])  # type: ignore[attr-defined]
+    area, paint = (tool["function"] for tool in sent["tools"])
     assert area["name"] == "shape_area"
     assert area["description"].endswith(" Note that the provided function is in Python 3 syntax.")
     assert area["parameters"]["type"] == "object"
@@ -262,11 +262,11 @@ def test_the_value_is_the_mean_of_the_three_parts(data_root: Path) -> None:
     sums = [sum(score.parts[part] for _, score in scored) for part in LEADERBOARD.sums.parts]
     assert LEADERBOARD.sums.value(sums) == pytest.approx(wanted, abs=1e-12)
     shown = made.breakdown([(sample, score.value) for sample, score in scored])
-    parts = {name: one["value"] for name, one in shown["part"].items()}  # type: ignore[attr-defined]
+    parts = {name: one["value"] for name, one in shown["part"].items()}
     assert parts == pytest.approx(
         {"non-live": 100 / 12, "live": 100 * 1053 / 1351, "irrelevance": 50.0}
     )
-    assert shown["category"]["live_relevance"] == {"value": 100.0, "scored": 16}  # type: ignore[index]
+    assert shown["category"]["live_relevance"] == {"value": 100.0, "scored": 16}
 
 
 def test_a_part_of_the_samples_has_every_category_by_its_size(data_root: Path) -> None:
@@ -316,7 +316,7 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:
 
 def test_functions_of_java_and_javascript_take_texts(roots: DataRoots) -> None:
     java, script = (
-        request_of(task(), _sample(roots, f"simple_{name}_1")).extra["tools"][0]["function"]  # type: ignore[index]
+        request_of(task(), _sample(roots, f"simple_{name}_1")).extra["tools"][0]["function"]
         for name in ("java", "javascript")
     )
     assert java["description"].endswith(" is in Java 8 SDK syntax.")
@@ -428,7 +428,7 @@ def _hash_requests(mode: Mode) -> str:
     made = task(mode=mode)
     samples = made.load(DataRoots(roots=(SHARED,)), 3641).samples
     sent = [request_of(made, sample) for sample in sorted(samples, key=lambda one: one.id)]
-    turns = [[(turn.role, turn.content) for turn in one.prompt] for one in sent]  # type: ignore[union-attr]
+    turns = [[(turn.role, turn.content) for turn in one.prompt] for one in sent]
     return hashlib.sha256(json.dumps([turns, [one.extra for one in sent]]).encode()).hexdigest()
 
 

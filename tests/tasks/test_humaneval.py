@@ -156,7 +156,7 @@ def test_what_makes_no_sense_is_refused(
 ) -> None:
     for options in ({"timeout_s": 0.0}, {"num_samples": 0}, {"apply_chat_template": True}):
         with pytest.raises(PlanError, match="humaneval"):
-            task(**options)  # type: ignore[arg-type]
+            task(**options)
     with pytest.raises(DatasetError, match="2 problems; 164 are needed"):
         task().load(DataRoots(roots=(tmp_path,)), 164)
     (tmp_path / "humaneval/test.jsonl").unlink()

@@ -163,7 +163,7 @@ def test_prompts_have_their_lengths_by_the_tokens_of_the_endpoint(
 def test_the_needles_with_the_most_letters_decide_the_size() -> None:
     """One prompt of such kinds is counted, and no other one is longer, even by characters."""
     options = {"lengths": [3000], "samples_per_cell": 30, "kinds": ["niah_multiquery"]}
-    fit, counted = task(**options).fit, []  # type: ignore[arg-type]
+    fit, counted = task(**options).fit, []
     assert fit is not None
 
     def count(prompt):
@@ -171,7 +171,7 @@ def test_the_needles_with_the_most_letters_decide_the_size() -> None:
         return len(prompt)
 
     sizes = fit(count, None, DataRoots())["sizes"]
-    samples = task(**options, sizes=sizes).load(DataRoots(), 100).samples  # type: ignore[arg-type]
+    samples = task(**options, sizes=sizes).load(DataRoots(), 100).samples
     assert len(counted) < 10
     for sample in samples:
         assert len(sample.prompt) + (sample.override.max_tokens or 0) <= 3000, sample.id
@@ -237,7 +237,7 @@ def test_a_kind_that_no_prompt_of_a_length_holds_is_refused() -> None:
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, object], told: str) -> None:
     with pytest.raises(PlanError, match=told):
-        task(**options)  # type: ignore[arg-type]
+        task(**options)
 
 
 def test_data_that_is_missing_is_named_with_the_command_that_fetches_it(data_root: Path) -> None:
@@ -247,7 +247,7 @@ def test_data_that_is_missing_is_named_with_the_command_that_fetches_it(data_roo
         asked.load(DataRoots(), 10)
     assert "serve-eval data fetch long_context" in raised.value.hint
     essays = task(lengths=[2048], haystack="essay")
-    assert "niah_single_2" in essays.protocol["kinds"]  # type: ignore[operator]
+    assert "niah_single_2" in essays.protocol["kinds"]
     with pytest.raises(DatasetError, match="RULER was not found") as raised:
         essays.load(DataRoots(), 10)
     assert "PaulGrahamEssays.json" in raised.value.hint
@@ -290,7 +290,7 @@ def test_the_value_is_broken_down_by_length_and_kind_in_their_order() -> None:
     samples = list(asked.load(DataRoots(), 10).samples)
     random.Random(0).shuffle(samples)
     table = asked.breakdown((s, float(s.metadata[SUBJECT] == "vt")) for s in samples)
-    assert {name: list(part) for name, part in table.items()} == {  # type: ignore[call-overload]
+    assert {name: list(part) for name, part in table.items()} == {
         "length": ["2048", "16384"],
         "kind": ["niah_multikey_1", "vt"],
         "kind at length": [
@@ -324,7 +324,7 @@ def test_the_keys_are_the_golden_ones() -> None:
     ("task", "lines", "step"),
     [(passkey_retrieval_64k.task, 2610, 45), (passkey_retrieval_128k.task, 5220, 90)],
 )
-def test_the_first_twenty_lie_in_the_first_depths_of_59(task, lines: int, step: int) -> None:  # type: ignore[no-untyped-def]
+def test_the_first_twenty_lie_in_the_first_depths_of_59(task, lines: int, step: int) -> None:
     dataset = task().load(DataRoots(), 20)
     assert (dataset.total, len(dataset.samples), dataset.deviation) == (295, 20, None)
     for i, sample in enumerate(dataset.samples):
@@ -352,7 +352,7 @@ def test_all_depths_reach_from_the_first_line_to_the_last() -> None:
     assert len(set(depths)) == 12
     assert len({s.id for s in dataset.samples}) == 12
     table = made.breakdown((s, float(i > 0)) for i, s in enumerate(dataset.samples))
-    assert table["depth"]["0.0 %"] == {"value": 0.0, "scored": 1}  # type: ignore[index]
+    assert table["depth"]["0.0 %"] == {"value": 0.0, "scored": 1}
 
 
 def test_every_sample_counts_and_one_miss_fails() -> None:

@@ -75,8 +75,8 @@ def test_the_breakdown_is_by_level_and_subject(data_root: Path) -> None:
     dataset = task().load(DataRoots(roots=(data_root,)), 500)
     assert (dataset.total, dataset.deviation) == (500, None)
     tables = task().breakdown((sample, 1.0) for sample in dataset.samples)
-    assert sorted(tables["level"]) == ["1", "2", "3", "4", "5"]  # type: ignore[call-overload]
-    assert sorted(tables["subject"]) == ["Algebra", "Precalculus"]  # type: ignore[call-overload]
+    assert sorted(tables["level"]) == ["1", "2", "3", "4", "5"]
+    assert sorted(tables["subject"]) == ["Algebra", "Precalculus"]
 
 
 @pytest.mark.parametrize(

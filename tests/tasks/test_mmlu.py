@@ -41,7 +41,7 @@ def test_a_literal_none_cell_prints_as_nan_unless_told_otherwise(shared: Path) -
     roots = DataRoots(roots=(shared / "data",))
 
     def options_of(none_cells):
-        dataset = task(none_cells=none_cells).load(roots, 14042)  # type: ignore[arg-type]
+        dataset = task(none_cells=none_cells).load(roots, 14042)
         questions = [str(sample.prompt).rsplit("\n\n", 1)[1] for sample in dataset.samples]
         wanted = {"nan": ". nan", "none": ". None"}[none_cells]
         return [
@@ -286,7 +286,7 @@ def test_the_breakdown_is_by_category(data_root: Path) -> None:
     dataset = mmlu_pro_task().load(DataRoots(roots=(data_root,)), 12032)
     assert (dataset.total, dataset.deviation) == (12032, None)
     table = mmlu_pro_task().breakdown((sample, 1.0) for sample in dataset.samples)
-    assert sorted(table["category"]) == ["computer science", "law", "math"]  # type: ignore[call-overload]
+    assert sorted(table["category"]) == ["computer science", "law", "math"]
 
 
 @pytest.mark.parametrize(

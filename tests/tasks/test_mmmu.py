@@ -208,12 +208,12 @@ def test_mmmu_reads_them_too(tmp_path: Path) -> None:
 def test_both_subsets_are_found_and_broken_down(data_root: Path) -> None:
     roots = DataRoots(roots=(data_root,))
     for options, letters in (({}, "ABCDEFGHIJ"), ({"subset": "standard_4"}, "ABCD")):
-        one = mmmu_pro_task(**options)  # type: ignore[arg-type]
+        one = mmmu_pro_task(**options)
         dataset = one.load(roots, 1730)
         assert (dataset.total, dataset.deviation) == (1730, None)
         assert {sample.target for sample in dataset.samples} == set(letters)
         table = one.breakdown((sample, 1.0) for sample in dataset.samples)
-        assert sorted(table["topic_difficulty"]) == ["Easy", "Hard", "Medium"]  # type: ignore[call-overload]
+        assert sorted(table["topic_difficulty"]) == ["Easy", "Hard", "Medium"]
     assert len(mmmu_pro_task().load(roots, 1730).files) == 2
 
 
@@ -306,8 +306,8 @@ def test_the_breakdown_is_by_component_and_type(data_root: Path) -> None:
     samples = ocrbench_task().load(DataRoots(roots=(data_root,)), 1000).samples
     found = ocrbench_task().breakdown((sample, 1.0) for sample in samples)
     formulas = "Handwritten Mathematical Expression Recognition"
-    assert list(found["type"]) == ["Doc-oriented VQA", formulas, "Regular Text Recognition"]  # type: ignore[call-overload]
-    assert list(found["component"]) == ["Doc-oriented VQA", formulas, "Text Recognition"]  # type: ignore[call-overload]
+    assert list(found["type"]) == ["Doc-oriented VQA", formulas, "Regular Text Recognition"]
+    assert list(found["component"]) == ["Doc-oriented VQA", formulas, "Text Recognition"]
 
 
 @pytest.mark.parametrize(

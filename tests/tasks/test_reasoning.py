@@ -73,7 +73,7 @@ def test_a_year_in_two_files_is_read_in_their_order(tmp_path: Path) -> None:
         ).source
     )
     by_id = {sample.id: sample for sample in dataset.samples}
-    assert [by_id[f"2025-{i}"].prompt[0].content for i in (0, 15)] == [  # type: ignore[union-attr]
+    assert [by_id[f"2025-{i}"].prompt[0].content for i in (0, 15)] == [
         "Question: I 0\nAnswer:",
         "Question: II 0\nAnswer:",
     ]

@@ -65,7 +65,7 @@ def test_a_chat_prompt_in_one_turn_uses_the_second_of_two_draws() -> None:
 
 
 def _turns(roots: DataRoots, **options: object) -> list[str]:
-    made = task(apply_chat_template=True, **options)  # type: ignore[arg-type]
+    made = task(apply_chat_template=True, **options)
     return [
         message.text
         for s in made.load(roots, 9).samples
@@ -357,7 +357,7 @@ def test_a_key_lies_at_every_depth() -> None:
         assert before.count(".") == i % 11
         assert after.count(".") == 1 + 10 - i % 11
     table = made.breakdown((sample, 1.0) for sample in samples)
-    assert list(table["depth"]) == [f"{10 * i} %" for i in range(11)]  # type: ignore[call-overload]
+    assert list(table["depth"]) == [f"{10 * i} %" for i in range(11)]
     [chat] = passkey_short.task(apply_chat_template=True).load(ROOTS, 1).samples
     assert isinstance(chat.prompt, tuple)
     said = Response(text=f"The pass key is {samples[0].target}.", finish_reason="stop")
@@ -375,7 +375,7 @@ def test_a_key_lies_at_every_depth() -> None:
 )
 def test_options_that_exclude_each_other_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(PlanError, match="word_problems: "):
-        word_problems_task(**options)  # type: ignore[arg-type]
+        word_problems_task(**options)
 
 
 @pytest.mark.parametrize("make", [word_problems_perplexity.task, passkey_short.task])

@@ -92,7 +92,7 @@ def count_nights(tasks: int, nights: int) -> None:
 
 
 def main() -> None:
-    simulated.own_server = server_here  # type: ignore[assignment]
+    simulated.own_server = server_here
     for tasks, nights in NIGHTS.items():
         count_nights(tasks, nights)
 

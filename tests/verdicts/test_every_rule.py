@@ -206,7 +206,7 @@ def test_the_worst_case_of_missing_answers_on_the_threshold_passes(
 def test_a_threshold_that_no_value_is_beyond_is_said(
     reference: dict[str, float], n: int, higher: bool, what: str | None
 ) -> None:
-    known = replace(REFERENCE, higher_is_better=higher, **reference)  # type: ignore[arg-type]
+    known = replace(REFERENCE, higher_is_better=higher, **reference)
     warnings = judge(_result(50, 0, 100), known, Hypothesis(num_samples=n)).warnings
     told = [line for line in warnings if " fails" in line and "task" in line]
     assert [line.endswith(f"{what}: {line.rsplit(': ', 1)[1]}") for line in told] == (
@@ -328,7 +328,7 @@ def test_the_planned_power_is_the_chance_of_the_verdict(
     for chance, down, up in _outcomes(n, drop, flips):
         asked = _asked(n, down, up)
         for rule, more in ((classic, {}), (paired, options), (noninferiority, {"margin": 4.0})):
-            for word in _told(rule.judge(*asked, **more)):  # type: ignore[attr-defined]
+            for word in _told(rule.judge(*asked, **more)):
                 chances[word] += chance
     close = {"abs": 3e-3}
     assert classic_power(drop, n, flips, 0.05) == pytest.approx(chances["classic FAIL"], **close)

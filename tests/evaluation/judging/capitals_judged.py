@@ -38,10 +38,10 @@ def task(*, judge: dict[str, Any], count: int = 10) -> Task:
         return Dataset(samples=samples, files=(), total=wanted)
 
     def score(sample, response):
-        return scorer.score(sample.metadata["expected"], response)  # type: ignore[no-any-return]
+        return scorer.score(sample.metadata["expected"], response)
 
     def questions(sample, response):
-        return scorer.questions(sample, sample.metadata["expected"], response)  # type: ignore[no-any-return]
+        return scorer.questions(sample, sample.metadata["expected"], response)
 
     return Task(
         name="capitals_judged",

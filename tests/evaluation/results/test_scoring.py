@@ -448,12 +448,12 @@ class _Odd:
 @pytest.mark.parametrize(
     ("score", "told"),
     [
-        (Score(value=_Odd(), outcome="partial", parts={"a": _Odd()}), None),  # type: ignore[arg-type,dict-item]
-        (Score(value=0.5, outcome="good"), "not the str 'good'"),  # type: ignore[arg-type]
+        (Score(value=_Odd(), outcome="partial", parts={"a": _Odd()}), None),
+        (Score(value=0.5, outcome="good"), "not the str 'good'"),
         (
             Score(value=0.5, outcome=Outcome.PARTIAL, parts={"a": None}),
             "part 'a' is a finite number, not None",
-        ),  # type: ignore[dict-item]
+        ),
         (Score(value=float("inf"), outcome=Outcome.PARTIAL), "from 0 to 1, not the float inf"),
         (Score(value=-0.1, outcome=Outcome.PARTIAL), "from 0 to 1, not the float -0.1"),
         (
@@ -464,7 +464,7 @@ class _Odd:
             Score(value=0.5, outcome=Outcome.PARTIAL, parts={"a": float("-inf")}),
             "part 'a' is a finite number, not the float -inf",
         ),
-        (Score(value=0.5, outcome=Outcome.PARTIAL, parts={(1, 2): 0.5}), None),  # type: ignore[dict-item]
+        (Score(value=0.5, outcome=Outcome.PARTIAL, parts={(1, 2): 0.5}), None),
         (Score(value=0.5, outcome=Outcome.PARTIAL, parts={"\ud800": 0.5}), None),
         (0.5, "must return a Score of serve_eval.schema, not the float 0.5"),
     ],

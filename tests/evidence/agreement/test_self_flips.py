@@ -42,7 +42,7 @@ def _had(
         for i, value in enumerate(values)
     }
     task = SimpleNamespace(result=SimpleNamespace(task="made_up"))
-    return TaskAnswers(task=task, folder=folder, lines=(lines,), said=({},), started_s={})  # type: ignore[arg-type]
+    return TaskAnswers(task=task, folder=folder, lines=(lines,), said=({},), started_s={})
 
 
 def _told(

@@ -373,7 +373,7 @@ def test_the_table_cannot_control_a_terminal() -> None:
     assert found is not None
     console = Console(file=io.StringIO(), width=120)
     console.print(found)
-    assert "\x1b" not in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "\x1b" not in console.file.getvalue()
     assert table(Attribution(how="ids", joined=1, planned=1, alpha=0.01, rows=())) is None
 
 

@@ -94,7 +94,7 @@ def lines(out: Path) -> list[dict[str, Any]]:
 def shown(report: Report) -> str:
     console = Console(file=io.StringIO(), width=200)
     print_document(make_run_document(report, Path("OUT")), console, verbose=True)
-    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+    return console.file.getvalue()
 
 
 def test_a_corrupt_generation_server_is_named_by_the_run_itself(
@@ -283,7 +283,7 @@ async def test_both_sides_of_a_comparison_and_the_second_answers_share_what_one_
     assert (tmp_path / "again/served.jsonl").exists()
     console = Console(file=io.StringIO(), width=200)
     print_document(make_document(comparison, tmp_path), console, verbose=True)
-    told = console.file.getvalue()  # type: ignore[attr-defined]
+    told = console.file.getvalue()
     assert f" workers  B: generation server {b.host('generation_1')}: " in told
 
 

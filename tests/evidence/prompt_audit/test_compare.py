@@ -58,8 +58,8 @@ def _compare(
     expected: list[str], found: list[str], prompt: Prompt, **more: object
 ) -> list[PromptFinding]:
     readings = (
-        _reading("the folder", expected, **more),  # type: ignore[arg-type]
-        _reading("the server", found, **more),  # type: ignore[arg-type]
+        _reading("the folder", expected, **more),
+        _reading("the server", found, **more),
     )
     return compare(*readings, prompt=prompt, today=TODAY)
 

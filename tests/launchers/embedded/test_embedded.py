@@ -319,7 +319,7 @@ async def _chats(folder: Path, *variables: dict[str, object]) -> list[tuple[int,
     async def ask(session, url, path, body):
         async with session.post(
             url + path, json={"model": "tiny", "max_tokens": 2, **dict(body)}
-        ) as reply:  # type: ignore[call-overload]
+        ) as reply:
             return reply.status, await reply.text()
 
     async with (

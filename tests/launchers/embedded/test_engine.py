@@ -65,7 +65,7 @@ def _run(engine: Engine, generations: list[Generation]) -> None:
 def _submit(engine: Engine, ids: tuple[int, ...], **wanted: object) -> Generation:
     return engine.submit(
         Wanted(ids=ids, **{"max_tokens": 8, "ignore_end": True, **wanted}), asyncio.Event()
-    )  # type: ignore[arg-type]
+    )
 
 
 ARRIVALS = st.lists(
@@ -246,10 +246,7 @@ def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
     chance = np.random.default_rng(0)
 
     def frequencies(**how):
-        found = Counter(
-            draw_token(logits, Shaping(**how), chance)  # type: ignore[arg-type]
-            for _ in range(count)
-        )
+        found = Counter(draw_token(logits, Shaping(**how), chance) for _ in range(count))
         return [found[i] / count for i in range(4)]
 
     def close(found, expected):
@@ -385,4 +382,4 @@ def test_the_launcher_hands_the_cache_on(tmp_path: Path) -> None:
     ]
     for wrong in ({"host_blocks": 4}, {"cache_fault": "hits"}, {"cache_blocks": -1}):
         with pytest.raises(LaunchError, match="need a prefix cache"):
-            embedded.commands(context, embedded.EmbeddedOptions(**wrong))  # type: ignore[arg-type]
+            embedded.commands(context, embedded.EmbeddedOptions(**wrong))

@@ -241,7 +241,7 @@ async def test_what_was_run_before_a_stop_is_kept(tmp_path: Path) -> None:
 
 
 def _sandbox(double: _Double) -> Sandbox:
-    return double  # type: ignore[return-value]
+    return double
 
 
 def test_permission_is_part_of_a_plan_file_and_of_no_run_folder(plan: Plan, tmp_path: Path) -> None:

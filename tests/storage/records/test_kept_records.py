@@ -61,7 +61,7 @@ MASK = SecretMask(Connection(), {"OPENAI_API_KEY": SECRET})
 
 
 def _sample(name: str, prompt: Prompt, **more: object) -> Sample:
-    return Sample(id=name, prompt=prompt, target="", **more)  # type: ignore[arg-type]
+    return Sample(id=name, prompt=prompt, target="", **more)
 
 
 def _kept(run: Path, *samples: Sample) -> list[KeptPrompt]:
