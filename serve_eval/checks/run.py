@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from serve_eval.checks.answer import NotAnswered
@@ -36,6 +36,7 @@ from serve_eval.checks.row import CheckOutcome, CheckResult, CheckRow, SentReque
 from serve_eval.checks.session import Check, CheckSession, StillStarting
 from serve_eval.errors import EndpointError
 from serve_eval.evidence.prompt_tokens import LocalTokenizer
+from serve_eval.frozen import frozen
 
 Level = Literal["quick", "full"]
 
@@ -79,7 +80,7 @@ def choose_checks(
     return [check for check in every if level == "full" or not check.full]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CheckedRows:
     """The rows of the checks.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Annotated, Any, ClassVar
 
 from serve_eval.cli._options import settings_of
 from serve_eval.errors import PlanError
+from serve_eval.frozen import frozen
 from serve_eval.plan.options import ConnectionOptions
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Connection
@@ -21,7 +22,7 @@ _FROM_VARIABLES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SetOptions:
     """Set keys of a plan that have no flag."""
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import typer
 
 from serve_eval.cli._interrupts import NUMBERS, leave
-from serve_eval.errors import EndpointError, ServeEvalError
+from serve_eval.errors import EndpointError, ServeEvalError, UnknownModelError
 from serve_eval.shell_words import quote_path
 
 T = TypeVar("T")
@@ -110,7 +110,6 @@ def can_resume(ending: Interrupted | ServeEvalError, folder: Path) -> bool:
 
     One that named an unknown model has to be changed, if it received no answer before.
     """
-    from serve_eval.errors import UnknownModelError
     from serve_eval.storage.run_folder import holds_answer
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE
 

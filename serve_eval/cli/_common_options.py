@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, get_args
 
 from serve_eval.cli._run_folder import TRUST_HELP
+from serve_eval.errors import PlanError
+from serve_eval.frozen import frozen
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ Quiet = Annotated[
 ReportAsJson = Annotated[bool, Setting("Print the report as one JSON object.", flags=("--json",))]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ScreenOptions:
     """Choose how much is printed: for commands that read, and find no verdict."""
 
@@ -57,7 +58,7 @@ class ScreenOptions:
     ] = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ListOptions:
     """Choose how much of a list is printed."""
 
@@ -71,7 +72,7 @@ class ListOptions:
     as_json: Annotated[bool, Setting("Print the list as JSON.", flags=("--json",))] = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class FaceOptions(ScreenOptions):
     """Choose the format of a result, by the same options for all commands with a verdict."""
 
@@ -81,7 +82,7 @@ class FaceOptions(ScreenOptions):
     notify_text: NotifyText = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PageFaceOptions(FaceOptions):
     """Choose the format of a result that has no folder of its own."""
 
@@ -97,9 +98,7 @@ class PageFaceOptions(FaceOptions):
 
 def rerun_of(text: str) -> Rerun:
     """Return the samples to ask again, as --rerun names them. Raises PlanError for another word."""
-    from typing import get_args
 
-    from serve_eval.errors import PlanError
     from serve_eval.evaluation.earlier_run import Rerun
 
     chosen: Rerun | None = next((one for one in get_args(Rerun) if one == text), None)
@@ -110,7 +109,6 @@ def rerun_of(text: str) -> Rerun:
 
 def parse_loads(text: str) -> tuple[int, ...]:
     """Return the numbers of a list such as 1,4,16, in ascending order. Raises PlanError."""
-    from serve_eval.errors import PlanError
     from serve_eval.workflows.load.story import HIGHEST
 
     try:

@@ -213,7 +213,6 @@ def _text(
     plan: Plan, commands: list[list[str]], files: dict[str, str], tasks: list[dict[str, Any]]
 ) -> str:
     from serve_eval import yaml_source
-    from serve_eval.report.summary.figures import count
 
     lines = ["plan:", *_indent(yaml_source.dump(msgspec.to_builtins(to_file(plan))))]
     lines += describe_preset(plan)

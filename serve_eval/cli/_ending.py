@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from serve_eval.errors import RunFolderError, ServeEvalError
 from serve_eval.schema import FailureKind, Progress
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ def ask_in_folder(story: Coroutine[Any, Any, T], folder: Path, plan_file: str) -
     how to go on. Raises typer.Exit with 130 after an interruption, and errors as they are.
     """
     from serve_eval.cli._async import Interrupted, end_early, run_async
-    from serve_eval.errors import ServeEvalError
 
     try:
         return run_async(story)
@@ -145,7 +145,6 @@ class RedResult:
         if not self._red:
             return Leads()
 
-        from serve_eval.errors import RunFolderError
         from serve_eval.workflows.diagnose.causes import find_leads
         from serve_eval.workflows.diagnose.judged import read_folder
 
@@ -225,7 +224,6 @@ def save_story_page(make: Callable[[], PageContent], path: Path) -> None:
 def save(write: Callable[[], object]) -> None:
     """Write a page; if that fails, warn and go on, since the result is known."""
     from serve_eval.cli._streams import say
-    from serve_eval.errors import ServeEvalError
 
     try:
         write()

@@ -13,7 +13,7 @@ import json
 import os
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +22,7 @@ import typer
 from serve_eval.cli._ci_files import tell_ending
 from serve_eval.cli._streams import be_quiet
 from serve_eval.errors import PlanError
+from serve_eval.frozen import frozen
 from serve_eval.plugins.setting import Declared, list_declared
 from serve_eval.secret_signs import find_secrets
 from serve_eval.shell_words import join_words
@@ -31,7 +32,7 @@ Examples = Sequence[tuple[str, str]]
 """Pairs of a line of text and the command that it describes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Command:
     """A command: the function that typer reads, and the content of its help.
 

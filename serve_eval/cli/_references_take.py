@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -14,8 +13,9 @@ from serve_eval.cli._ci_files import check_asked
 from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command, list_given_flags, settings_of
 from serve_eval.cli._sides import SendingOptions, find_endpoint_plan, is_endpoint, with_plan
+from serve_eval.frozen import frozen
 from serve_eval.plan import shared_options as shared
-from serve_eval.plan.command_line import TRUSTED
+from serve_eval.plan.command_line import TRUSTED, write_run_command
 from serve_eval.plan.launcher import NO_ADDRESS
 from serve_eval.plan.options import ProtocolOptions, ReferenceKeyOptions
 from serve_eval.plugins.setting import Setting
@@ -33,7 +33,7 @@ _REFUSED_SUBSET = (
 _NO_SUBSET = Setting("", variable="never", refused=_REFUSED_SUBSET)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TakenPromptOptions:
     """Choose the endpoint, the model and the tasks. A reference asks all samples."""
 
@@ -71,21 +71,21 @@ class TakenPromptOptions:
     shard: Annotated[str | None, _NO_SUBSET] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TakenProtocolOptions(ProtocolOptions):
     """Choose the protocol of all tasks."""
 
     plan_only: ClassVar[tuple[str, ...]] = ("num_fewshot", "max_tokens", "temperature")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TakenKeyOptions(ReferenceKeyOptions):
     """Choose the entry that the runs are registered as."""
 
     plan_only: ClassVar[tuple[str, ...]] = ("quant_algo", "kv_cache_quant_algo")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TakenConnectionOptions(SendingOptions):
     """Choose how requests are sent."""
 
@@ -97,7 +97,7 @@ class TakenConnectionOptions(SendingOptions):
     max_tokens_field: shared.MaxTokensField = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TakenOptions:
     """Choose the number of runs, and what is kept of them."""
 
@@ -282,7 +282,6 @@ def _execute(
 
 def _write_use(plan: Plan, references_dir: Path, file: str | None) -> str:
     """Return the command that judges by the references, with the plan `file` if it was given."""
-    from serve_eval.plan.command_line import write_run_command
 
     if file is None:
         return write_run_command(plan, str(references_dir))

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from serve_eval.cli._options import lines_of
+from serve_eval.cli._streams import say
 from serve_eval.plan.shared_options import INCLUDE_HELP, absolute_all
 
 LATEST = Path("latest")
@@ -56,7 +57,6 @@ def find_told(folder: Path) -> Path:
 def _tell(given: Path, found: Path | None) -> Path:
     assert found is not None
     if found != given:
-        from serve_eval.cli._streams import say
         from serve_eval.report.text import clean
 
         say(f"the latest run: {clean(str(found))}")
@@ -66,7 +66,6 @@ def _tell(given: Path, found: Path | None) -> Path:
 
 def _tell_rehearsal(folder: Path) -> None:
     """Say on standard error that the stand-in answered, whatever the command prints of it."""
-    from serve_eval.cli._streams import say
     from serve_eval.schema import REHEARSED
     from serve_eval.storage.folder_results import is_of_stand_in
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from serve_eval.cli._options import settings_of
+from serve_eval.errors import PlanError
 
 FORM_OF_PLAN = "Its first lines are, for example, model: my-org/my-model and tasks: [gsm8k]."
 
@@ -50,7 +51,6 @@ def resolve_plan(
     """
     from dataclasses import replace
 
-    from serve_eval.errors import PlanError
     from serve_eval.evaluation.trust import to_follow, to_read
     from serve_eval.plan.plan_file import to_file
     from serve_eval.plan.resolve import resolve
@@ -96,7 +96,6 @@ def take_auto_limit(settings: dict[str, Any], *, resuming: bool) -> bool:
 
     Raises PlanError for a run that is resumed.
     """
-    from serve_eval.errors import PlanError
 
     if settings.get("choices", {}).get("max_tokens") != "auto":
         return False
@@ -116,7 +115,6 @@ def describe_origins(
 
     `values` are those of --set, from the flag or from SERVE_EVAL_SET.
     """
-    from serve_eval.errors import PlanError
     from serve_eval.plan.settings import list_keys, list_origins, read_defaults
     from serve_eval.yaml_source import read
 

@@ -6,11 +6,12 @@ A side is a running endpoint, a plan file or a run folder.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from serve_eval.cli._options import settings_of
+from serve_eval.errors import PlanError
+from serve_eval.frozen import frozen
 from serve_eval.plan import shared_options as shared
 from serve_eval.plugins.setting import Setting
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from serve_eval.schema import Plan
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SidePromptOptions:
     """Choose the prompts."""
 
@@ -43,14 +44,14 @@ class SidePromptOptions:
     include_path: shared.IncludePath = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RehearsedPromptOptions(SidePromptOptions):
     """Choose the prompts, and whether servers that are started are the stand-in."""
 
     rehearse: shared.Rehearse = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SideProtocolOptions:
     """Choose the protocol of all tasks, on both sides of a comparison."""
 
@@ -58,7 +59,7 @@ class SideProtocolOptions:
     apply_chat_template: shared.ApplyChatTemplate = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PacingOptions:
     """Choose how requests are sent, except how many at a time."""
 
@@ -77,7 +78,7 @@ class PacingOptions:
     client_key_password_env: shared.ClientKeyPasswordEnv = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SendingOptions(PacingOptions):
     """Choose how requests are sent to each endpoint."""
 
@@ -104,7 +105,6 @@ def settings_with(protocol: SideProtocolOptions, *sections: object) -> dict[str,
 
     Raises PlanError for a key that cannot hold for both.
     """
-    from serve_eval.errors import PlanError
 
     settings = settings_of(*sections)
     if wrong := [f"--set {one}: {_NOT_OF_SIDES[one]}" for one in _NOT_OF_SIDES if one in settings]:
@@ -128,7 +128,6 @@ def is_endpoint(text: str) -> bool:
 
 def find_endpoint_plan(text: str, settings: dict[str, Any], **how: Any) -> Plan:
     """Return the plan of an address or of a plan file, as `with_plan` resolves it."""
-    from serve_eval.errors import PlanError
 
     if Path(text).is_dir():
         raise PlanError(f"{text} is a finished run; name a running endpoint or a plan file")
@@ -143,7 +142,6 @@ def resolve_side(text: str, settings: dict[str, Any], **how: Any) -> tuple[Resol
 
     The plan of a file is resolved as `with_plan` does.
     """
-    from serve_eval.errors import PlanError
     from serve_eval.evaluation.trust import to_read
     from serve_eval.plan.plan_file import to_file
     from serve_eval.yaml_source import read

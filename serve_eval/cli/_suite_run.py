@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._write_job import JobOptions, check_job, list_kept_flags, write_suite
+from serve_eval.errors import PlanError
+from serve_eval.frozen import frozen
 from serve_eval.plan.command_line import permissions
 from serve_eval.plan.shared_options import absolute_all
 from serve_eval.shell_words import quote_path
@@ -29,7 +31,7 @@ TAKEN = frozenset(
 """The options of `run` that a suite takes; its plans say all else."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@frozen
 class SuiteCall:
     """The suite that `run` asks, by its file or its folder, with the options."""
 
@@ -48,7 +50,6 @@ class SuiteCall:
 
 def is_suite(file: Path | None, resume: Path | None) -> bool:
     """Return True if `run` got a suite: a file with plans or a matrix, or a suite's folder."""
-    from serve_eval.errors import PlanError
     from serve_eval.yaml_source import read
 
     if resume is not None:
@@ -66,7 +67,6 @@ def is_suite(file: Path | None, resume: Path | None) -> bool:
 
 def check_given(given: Collection[str], flags: Mapping[str, str]) -> None:
     """Raise PlanError for a flag that a suite does not take. `flags` has them by parameter."""
-    from serve_eval.errors import PlanError
 
     if wrong := sorted(flags.get(name, name) for name in given if name not in TAKEN):
         raise PlanError(
@@ -81,7 +81,6 @@ def run_suite(call: SuiteCall, faces: FaceOptions, job: JobOptions) -> int:
     Each server starts once. An existing suite is resumed: finished runs are kept.
     """
     from serve_eval.cli._ci_files import check_asked
-    from serve_eval.errors import PlanError
     from serve_eval.workflows.suite.preparation import name_runs
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
@@ -126,9 +125,7 @@ def run_suite(call: SuiteCall, faces: FaceOptions, job: JobOptions) -> int:
 
 def _rehearse(known: Suite) -> Suite:
     """Return the suite with the rehearsals of its runs. Raise PlanError, which names the run."""
-    from dataclasses import replace
 
-    from serve_eval.errors import PlanError
     from serve_eval.plan.launcher import rehearse_plan
 
     runs, problems, hint = [], [], ""
@@ -157,7 +154,6 @@ def _open(
     A folder may come from another user. Its permission to run code and the code folders that it
     names must be given again. If it is followed, its commands and endpoints must be trusted.
     """
-    from dataclasses import replace
 
     from serve_eval.evaluation.trust import adopt_code, check
     from serve_eval.plugins import extensions

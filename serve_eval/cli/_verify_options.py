@@ -7,11 +7,13 @@ import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from serve_eval.cli._sides import is_endpoint, resolve_side, with_plan
+from serve_eval.errors import PlanError
+from serve_eval.frozen import frozen
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from serve_eval.workflows.verify.servers import NamedPlan
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ReferenceOptions:
     """Choose what servers are compared with."""
 
@@ -49,7 +51,7 @@ class ReferenceOptions:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PartOptions:
     """Choose the servers of a deployment that are asked on their own if it differs."""
 
@@ -66,7 +68,7 @@ class PartOptions:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ProbeOptions:
     """Choose the probes, and what prompts are compared with."""
 
@@ -101,7 +103,7 @@ class ProbeOptions:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class VerifyOutputOptions:
     """Choose the folder and the output."""
 
@@ -126,7 +128,7 @@ NAME = re.compile(r"\w[\w.-]*")
 COMMENT = re.compile(r"(^|\s)#.*")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class FurtherServerOptions:
     """Choose more servers than those of the command line."""
 
@@ -169,7 +171,7 @@ class FurtherServerOptions:
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GivenServer:
     """A server: its name in the output, and its address, plan file or run folder.
 
@@ -183,7 +185,6 @@ class GivenServer:
 
 def check_pods(options: FurtherServerOptions) -> None:
     """Raise PlanError for options of pods that do not fit together."""
-    from serve_eval.errors import PlanError
 
     if options.pods is None and (options.namespace is not None or options.port is not None):
         raise PlanError("verify.namespace and verify.port choose pods: give --pods SELECTOR too")
@@ -195,7 +196,6 @@ def check_pods(options: FurtherServerOptions) -> None:
 
 def read_servers(file: Path) -> list[GivenServer]:
     """Return the servers in a file, or of standard input for `-`. Raises PlanError."""
-    from serve_eval.errors import PlanError
 
     try:
         text = sys.stdin.read() if file == STDIN else file.read_text()
@@ -208,7 +208,6 @@ def read_servers(file: Path) -> list[GivenServer]:
 
 
 def _parse(text: str, where: str) -> Iterator[GivenServer]:
-    from serve_eval.errors import PlanError
 
     for number, line in enumerate(text.splitlines(), start=1):
         words = COMMENT.sub("", line).split()
@@ -253,7 +252,6 @@ async def open_given(
 
 def to_plans(given: Sequence[GivenServer], settings: dict[str, Any]) -> list[NamedPlan]:
     """Return the plans of servers. Raises PlanError for a server that is there twice."""
-    from serve_eval.errors import PlanError
 
     plans: list[NamedPlan] = []
     known: dict[str, str] = {}
@@ -271,7 +269,6 @@ def plan_siblings(
     texts: Sequence[str], named: Sequence[NamedPlan], settings: dict[str, Any]
 ) -> list[NamedPlan]:
     """Return the plans of siblings. Raises PlanError for one that is a server of the command."""
-    from serve_eval.errors import PlanError
 
     found = to_plans([GivenServer(name=text, text=text) for text in texts], settings)
     for sibling in found:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+from serve_eval.frozen import frozen
 from serve_eval.plan import shared_options
 from serve_eval.plan import shared_options as shared
 from serve_eval.plugins.setting import Setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class WatchPromptOptions:
     """Choose the prompts of each round: options of a plan, which `settings_of` reads."""
 
@@ -43,7 +43,7 @@ class WatchPromptOptions:
     include_path: shared.IncludePath = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RoundOptions:
     """Choose how often and how much the endpoint is asked."""
 
@@ -87,7 +87,7 @@ class RoundOptions:
     ] = 60.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class WatchJudgedOptions:
     """Choose when an endpoint counts as worse."""
 
@@ -132,7 +132,7 @@ class WatchJudgedOptions:
     ] = 0.05
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class WatchProbeOptions:
     """Choose the reference whose probes each round asks."""
 
@@ -158,7 +158,7 @@ class WatchProbeOptions:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class AlarmOptions:
     """Choose the effects of an alarm."""
 
@@ -190,7 +190,7 @@ class AlarmOptions:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class WatchFolderOptions:
     """Choose the folder."""
 

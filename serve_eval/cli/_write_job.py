@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from serve_eval.errors import PlanError
+from serve_eval.frozen import frozen
 from serve_eval.plan.shared_options import absolute
 from serve_eval.plugins.setting import Setting
 from serve_eval.processes.child_process import build_command
@@ -21,7 +22,7 @@ RUN, SHARDS = "run", "shards"
 """Folders below that of the job: of the run or suite, and of the shards of an array."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class JobOptions:
     """Write a SLURM job instead of sending anything."""
 
@@ -63,7 +64,6 @@ def check_job(job: JobOptions, *, resuming: bool, others: Mapping[str, bool]) ->
 
     `others` has, by flag, whether an option that does not go with --write-job is given.
     """
-    from serve_eval.errors import PlanError
 
     if job.write_job is None and (job.job_array is not None or job.sbatch_arg):
         raise PlanError("--job-array and --sbatch-arg need --write-job DIR")
@@ -126,7 +126,6 @@ def write_run(plan: Plan, job: JobOptions, *, out_dir: str | None, flags: list[s
 
 def write_suite(suite: Suite, job: JobOptions, *, out_dir: str | None, flags: list[str]) -> None:
     """Write the job of a suite, and print how to submit it. Raises as `write_run` does."""
-    from serve_eval.errors import PlanError
     from serve_eval.evaluation.launch import job_size
     from serve_eval.plan.command_line import permissions
     from serve_eval.workflows.suite.suite_form import suite_to_file
@@ -147,7 +146,6 @@ def _check(plan: Plan, array: int | None) -> None:
     """Raise ServeEvalError if the run would be refused before its first request."""
     from dataclasses import replace
 
-    from serve_eval.errors import PlanError
     from serve_eval.evaluation.prepare import prepare
     from serve_eval.schema import Shard
 
@@ -163,7 +161,6 @@ def _check(plan: Plan, array: int | None) -> None:
 
 
 def _folder(job: JobOptions) -> Path:
-    from serve_eval.errors import PlanError
 
     assert job.write_job is not None
     folder = job.write_job.expanduser().absolute()
@@ -198,7 +195,6 @@ def _write(
     """Write both files. Return lines that tell the user how to submit the job."""
     import msgspec
 
-    from serve_eval.errors import PlanError
     from serve_eval.launchers._slurm.allocation import list_gpus, try_out
     from serve_eval.launchers._slurm.job_script import job_script
     from serve_eval.storage.json_files import write_private

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -18,6 +17,9 @@ from serve_eval.cli._sides import (
     settings_with,
     with_plan,
 )
+from serve_eval.cli._streams import emit, say
+from serve_eval.errors import PlanError
+from serve_eval.frozen import frozen
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ EXAMPLES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class OptionSearchOptions:
     """Choose two plans between which options are searched."""
 
@@ -81,7 +83,7 @@ class OptionSearchOptions:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class StepSearchOptions:
     """Choose a plan and the steps in a row that are searched."""
 
@@ -104,7 +106,7 @@ class StepSearchOptions:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class BisectTestOptions:
     """Choose the drop that counts, and when to give up."""
 
@@ -135,7 +137,7 @@ class BisectTestOptions:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class BisectOutputOptions:
     """Choose the folder."""
 
@@ -194,7 +196,6 @@ def bisect(
 
 
 def _check(test: BisectTestOptions) -> None:
-    from serve_eval.errors import PlanError
 
     if test.margin is not None and not 0 < test.margin < 100:
         raise PlanError("--margin must be a positive number of points, such as 2")
@@ -208,7 +209,6 @@ def _read_search(
     options: OptionSearchOptions, steps: StepSearchOptions, settings: dict[str, Any]
 ) -> Configurations:
     """Return the configurations between two plans, or along the steps of one."""
-    from serve_eval.errors import PlanError
     from serve_eval.workflows.bisect.configurations import between_plans, list_changes
 
     if steps.plan is not None and options.good is None and options.bad is None:
@@ -232,7 +232,6 @@ def _read_search(
 
 def _read_steps(steps: StepSearchOptions, settings: dict[str, Any]) -> Configurations:
     from serve_eval import yaml_source
-    from serve_eval.errors import PlanError
     from serve_eval.workflows.bisect.configurations import PLACEHOLDER, along_steps, fill_in
 
     assert steps.plan is not None
@@ -266,7 +265,6 @@ def _split(text: str) -> list[str]:
 
 
 def _file(path: Path) -> Path:
-    from serve_eval.errors import PlanError
 
     if not path.is_file():
         raise PlanError(f"{path}: there is no such plan file")
@@ -275,7 +273,6 @@ def _file(path: Path) -> Path:
 
 def _show(found: Configurations, *, as_json: bool) -> None:
     """Print the differences, the first steps and the expected number of starts."""
-    from serve_eval.cli._streams import emit
     from serve_eval.report.text import clean
     from serve_eval.storage.json_files import pretty_json
     from serve_eval.workflows.bisect.search import preview
@@ -296,7 +293,6 @@ def _execute(found: Configurations, rules: BisectRules, out_dir: Path, faces: Fa
     """Search, with progress on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._ending import ask_in_folder, end
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import say
     from serve_eval.storage.story_files import BISECT
     from serve_eval.workflows.bisect.bisect import bisect as search
     from serve_eval.workflows.bisect.document import make_document

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -19,6 +18,8 @@ from serve_eval.cli._sides import (
     new_folder,
     settings_with,
 )
+from serve_eval.errors import PlanError
+from serve_eval.frozen import frozen
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ EXAMPLES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PassOptions:
     """Choose the passes."""
 
@@ -93,7 +94,7 @@ class PassOptions:
     ] = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class InvariantsResultOptions:
     """Choose the folder."""
 
@@ -133,7 +134,6 @@ def check_invariants(
     of another, 2 usage, 4 endpoint or infrastructure, 5 no answers, or most of them cut within the
     model's thoughts, 130 interrupted.
     """
-    from serve_eval.errors import PlanError
     from serve_eval.workflows.invariants.check import CHUNKS
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
@@ -163,7 +163,6 @@ def _check_canary_options(
     prompts: SidePromptOptions, settings: dict[str, Any], passes: PassOptions
 ) -> None:
     """Raise PlanError for options of the other passes."""
-    from serve_eval.errors import PlanError
 
     choices = settings.get("choices", {})
     given = {

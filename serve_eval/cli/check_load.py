@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -19,6 +18,7 @@ from serve_eval.cli._sides import (
     new_folder,
     settings_with,
 )
+from serve_eval.frozen import frozen
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ EXAMPLES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LoadsOptions:
     """Choose the loads."""
 
@@ -66,7 +66,7 @@ class LoadsOptions:
     ] = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class LoadResultOptions:
     """Choose the folder."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -12,6 +11,8 @@ from serve_eval.cli._ci_files import check_asked
 from serve_eval.cli._common_options import FaceOptions, parse_loads
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._sides import find_endpoint_plan, new_folder
+from serve_eval.errors import PlanError
+from serve_eval.frozen import frozen
 from serve_eval.plan import shared_options as shared
 from serve_eval.plan.shared_options import names_of
 from serve_eval.plugins.setting import Setting
@@ -39,7 +40,7 @@ EXAMPLES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ToolSetOptions:
     """Choose the requests."""
 
@@ -58,7 +59,7 @@ class ToolSetOptions:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ToolKindOptions:
     """Choose the kinds of requests, and how many errors are too many."""
 
@@ -83,7 +84,7 @@ class ToolKindOptions:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ToolRuleOptions:
     """Choose what fails."""
 
@@ -101,7 +102,7 @@ class ToolRuleOptions:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ToolSendingOptions:
     """Choose how requests are sent."""
 
@@ -113,7 +114,7 @@ class ToolSendingOptions:
     header: shared.Header = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ToolResultOptions:
     """Choose the folder and the output."""
 
@@ -152,7 +153,6 @@ def check_tools(
     Exit codes: 0 nothing found, 1 an error accuses the server, 2 usage, 3 too few answers, or
     most of them cut, 4 endpoint or infrastructure, 5 no answers, 130 interrupted.
     """
-    from serve_eval.errors import PlanError
     from serve_eval.tasks._tool_requests import KINDS
     from serve_eval.workflows.tools.asking import REFUSALS
     from serve_eval.workflows.tools.story import LOADS, ToolRules, check_limits
@@ -178,7 +178,6 @@ def _restrict(plan: Plan, kinds: Sequence[str]) -> Plan:
 
 
 def _read_limits(texts: Sequence[str]) -> dict[str, float]:
-    from serve_eval.errors import PlanError
 
     limits = {}
     for text in texts:

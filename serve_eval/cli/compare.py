@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -21,6 +20,8 @@ from serve_eval.cli._sides import (
     settings_with,
     with_plan,
 )
+from serve_eval.cli._streams import say
+from serve_eval.frozen import frozen
 from serve_eval.plan import shared_options as shared
 from serve_eval.plan.shared_options import margin_of_verdict, number_or_word
 from serve_eval.plugins.setting import Setting
@@ -62,7 +63,7 @@ EXAMPLES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ComparedPromptOptions(RehearsedPromptOptions):
     """Choose the prompts of both sides."""
 
@@ -78,7 +79,7 @@ class ComparedPromptOptions(RehearsedPromptOptions):
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class RuleOptions:
     """Choose the verdict rule for B."""
 
@@ -108,7 +109,7 @@ class RuleOptions:
     allow_mismatch: shared.AllowMismatch = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SideOptions:
     """Choose how A and B are asked and which flips are examined."""
 
@@ -159,7 +160,7 @@ class SideOptions:
     trust_plan: TrustPlan = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CompareResultOptions:
     """Choose the folder and the output."""
 
@@ -184,7 +185,7 @@ class CompareResultOptions:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MovedOptions:
     """Refuse the options that `serve-eval check invariants` took over from this command."""
 
@@ -325,7 +326,6 @@ def _execute(
     """Compare, with progress on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._ending import RedResult, ask_in_folder, end, fail_undecided
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import say
     from serve_eval.storage.story_files import COMPARE
     from serve_eval.workflows.compare.compare import SHOW_FLIPS
     from serve_eval.workflows.compare.compare import compare as compare_both
@@ -371,7 +371,6 @@ def compare_loads(
     """Compare at each load, with progress on stderr. Return the exit code."""
     from serve_eval.cli._ending import ask_in_folder, end
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import say
     from serve_eval.storage.story_files import COMPARE
     from serve_eval.workflows.compare.at_loads import compare_at_loads, make_load_document
 

@@ -10,6 +10,7 @@ import typer
 
 from serve_eval.cli._common_options import ListOptions
 from serve_eval.cli._options import command
+from serve_eval.cli._streams import emit, say
 from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
@@ -85,7 +86,6 @@ def path(
 
     Exit codes: 0 the folder exists, 2 it does not (with a message on standard error).
     """
-    from serve_eval.cli._streams import say
     from serve_eval.datasets import vault
 
     root = root or vault.default_root(os.environ)
@@ -127,7 +127,6 @@ def _choose(names: Sequence[str]) -> dict[str, Source]:
 
 
 def _say(line: str) -> None:
-    from serve_eval.cli._streams import emit
     from serve_eval.report.text import clean
 
     emit(f"{clean(line)}\n")

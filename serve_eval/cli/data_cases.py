@@ -12,6 +12,7 @@ import typer
 
 from serve_eval.cli._common_options import ListOptions
 from serve_eval.cli._options import command
+from serve_eval.cli._streams import emit, say
 from serve_eval.shell_words import quote_path
 
 if TYPE_CHECKING:
@@ -100,7 +101,6 @@ def new(
 def schema() -> None:
     """Print the JSON schema of case files, for editors."""
     from serve_eval.cases.form import json_schema
-    from serve_eval.cli._streams import emit
     from serve_eval.storage.json_files import pretty_json
 
     emit(pretty_json(json_schema()).decode())
@@ -147,7 +147,6 @@ def import_results(
 ) -> None:
     """Make references from old results, matched by BioChatter's hash of each case."""
     from serve_eval.cli._ending import print_list
-    from serve_eval.cli._streams import say
     from serve_eval.report.document.listing import ListEntry, Listing
     from serve_eval.report.text import clean
     from serve_eval.workflows.references import import_biochatter

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
@@ -11,7 +10,10 @@ import typer
 from serve_eval.cli._common_options import ListOptions
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli.data import Root
+from serve_eval.errors import DatasetError, PlanError
+from serve_eval.frozen import frozen
 from serve_eval.plan import shared_options as shared
+from serve_eval.plugins import extensions, registry
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -30,7 +32,7 @@ _Names = Annotated[
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CheckedTaskOptions:
     """Choose what is asked of a task."""
 
@@ -60,8 +62,6 @@ def check(
     from serve_eval.cli._ending import print_list
     from serve_eval.datasets import vault
     from serve_eval.datasets.local import find_sources
-    from serve_eval.errors import DatasetError
-    from serve_eval.plugins import extensions
     from serve_eval.report.document.listing import ListEntry, Listing
     from serve_eval.storage.json_files import pretty_json
     from serve_eval.verdicts.exit_code import FAIL
@@ -105,8 +105,6 @@ def _sort_names(names: Sequence[str], known: Collection[str]) -> tuple[list[str]
 
     Raises PlanError for a name that is neither.
     """
-    from serve_eval.errors import PlanError
-    from serve_eval.plugins import registry
     from serve_eval.protocol.shared import TASKS
 
     files = registry.names(TASKS)

@@ -10,6 +10,8 @@ import typer
 from serve_eval.cli._common_options import ListOptions
 from serve_eval.cli._options import command
 from serve_eval.cli._run_folder import IncludePath, folders_of
+from serve_eval.errors import PlanError
+from serve_eval.plugins import extensions, registry
 
 if TYPE_CHECKING:
     from serve_eval.protocol.presets import Effort, PresetRow
@@ -39,8 +41,6 @@ def data_list(
     Exit codes: 0, or 2 if one of them cannot be used.
     """
     from serve_eval.cli._ending import print_list
-    from serve_eval.errors import PlanError
-    from serve_eval.plugins import extensions, registry
 
     packages = {title: package for package, title in extensions.KINDS.items()}
     if kind == DATA_SETS:
@@ -105,7 +105,6 @@ def _list_all(kinds: dict[str, Listing]) -> Listing:
 def _list_kind(title: str, package: str) -> Listing:
     """Return the names of a kind."""
     from serve_eval.cli._described import wrap
-    from serve_eval.plugins import extensions, registry
     from serve_eval.protocol.shared import OPTIONS
     from serve_eval.report.document.listing import ListEntry, Listing
 
@@ -128,8 +127,6 @@ def _list_kind(title: str, package: str) -> Listing:
 def _one(package: str | None, kind: str, name: str) -> list[str]:
     """Return the lines about one plugin. Raises PlanError for an unknown name."""
     from serve_eval.cli._described import describe_plugin, describe_task
-    from serve_eval.errors import PlanError
-    from serve_eval.plugins import registry
     from serve_eval.protocol.shared import TASKS
 
     if package is None:
@@ -150,8 +147,6 @@ def _one(package: str | None, kind: str, name: str) -> list[str]:
 
 def _make_entry(package: str, name: str) -> ListEntry:
     """Return a name with its summary and origin, or with the reason why it cannot be used."""
-    from serve_eval.errors import PlanError
-    from serve_eval.plugins import extensions, registry
     from serve_eval.report.document.listing import ListEntry
 
     try:

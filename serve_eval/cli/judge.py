@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -14,6 +13,8 @@ import typer
 from serve_eval.cli._common_options import FaceOptions, Strict
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._run_folder import LATEST, folders_of, name_run
+from serve_eval.errors import PlanError
+from serve_eval.frozen import frozen
 from serve_eval.plan.shared_options import (
     AllowCodeExecution,
     AllowMismatch,
@@ -48,7 +49,7 @@ _JUDGED_KEYS = ("reference_model", "no_reference", "allow_mismatch", "allow_code
 """Keys of a plan by which a saved run may be judged again."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class JudgedAgainOptions:
     """Choose how the saved plan is judged: options of a plan, which `settings_of` reads."""
 
@@ -65,7 +66,7 @@ class JudgedAgainOptions:
     allow_code_execution: AllowCodeExecution = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ScoredAgainOptions:
     """Choose whether the answers are scored again first, and where the new scores go."""
 
@@ -83,7 +84,7 @@ class ScoredAgainOptions:
     ] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class VerdictOutputOptions:
     """Choose the code to load and the form of the output."""
 
@@ -114,7 +115,6 @@ def judge(
 
     from serve_eval.cli._ci_files import check_asked
     from serve_eval.cli._ending import RedResult, end, fail_undecided
-    from serve_eval.errors import PlanError
     from serve_eval.evaluation.evaluate import judge_again
     from serve_eval.report.run.document import make_run_document
     from serve_eval.storage.json_files import pretty_json
@@ -147,7 +147,6 @@ def judge(
 
 def _check_rescored(judged: JudgedAgainOptions, output: VerdictOutputOptions) -> None:
     """Raise PlanError for an option that chooses a verdict, which --rescore does not give."""
-    from serve_eval.errors import PlanError
 
     given = {
         "--verdict": judged.verdict,
@@ -170,7 +169,6 @@ def choose_plan(judged: JudgedAgainOptions, include_path: Sequence[str] | None, 
 
     Raises PlanError for options that do not belong to the rule.
     """
-    from serve_eval.errors import PlanError
     from serve_eval.evaluation.trust import to_read
     from serve_eval.plan.plan_file import to_file
     from serve_eval.plan.resolve import resolve
@@ -226,7 +224,6 @@ def rescore(
     scores in a new run folder, judged by the references of `references_dir`.
     """
     from serve_eval.cli._ending import end
-    from serve_eval.errors import PlanError
     from serve_eval.plugins.registry import name_folders
     from serve_eval.storage.json_files import pretty_json
     from serve_eval.verdicts.exit_code import NOTHING_SCORED, PASS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -10,10 +10,11 @@ import typer
 
 from serve_eval.cli._common_options import PageFaceOptions
 from serve_eval.cli._options import command
+from serve_eval.frozen import frozen
 from serve_eval.plugins.setting import Setting
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class PowerOptions:
     """Choose the question, and what is assumed for its answer."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -30,7 +30,10 @@ from serve_eval.cli._run_plan import (
     resolve_plan,
     take_auto_limit,
 )
+from serve_eval.cli._streams import say
 from serve_eval.cli._write_job import JobOptions, check_job, list_kept_flags, write_run
+from serve_eval.errors import PlanError, ServeEvalError
+from serve_eval.frozen import frozen
 from serve_eval.plan.command_line import write_resume_command
 from serve_eval.plan.limits_options import LimitsOptions
 from serve_eval.plan.options import (
@@ -86,7 +89,7 @@ EXAMPLES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class HeldServerOptions:
     """Keep the launcher's servers, or reuse servers that are up."""
 
@@ -95,7 +98,7 @@ class HeldServerOptions:
     reuse: Reuse = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class EndingOptions:
     """Choose what is asked again, shown and written."""
 
@@ -201,8 +204,6 @@ def run(
         resolved = replace(resolved, plan=limited, notes=(*resolved.notes, *lines))
     what = rerun_of(ending.rerun)
     if resolved.notes:
-        from serve_eval.cli._streams import say
-
         say(*resolved.notes)
     if job.write_job is not None:
         flags = list_kept_flags(strict=ending.strict, as_json=faces.as_json, rerun=what)
@@ -210,7 +211,6 @@ def run(
         return
     if only_shown:
         from serve_eval.cli._dry_run import show_only
-        from serve_eval.cli._streams import say
 
         if ending.dry_run and ending.resume is None:
             values = asked.settings or ()
@@ -284,7 +284,6 @@ def _list_refused(
 
 def _check_max_detects(ending: EndingOptions) -> None:
     """Raise PlanError if max_detects would decide nothing."""
-    from serve_eval.errors import PlanError
 
     if ending.max_detects is None:
         return
@@ -324,7 +323,6 @@ def _evaluate(
     )
     if not (held.keep_servers or held.reuse):
         return finish()
-    from serve_eval.cli._streams import say
     from serve_eval.workflows.servers import daemon
     from serve_eval.workflows.servers.reuse import attach, up
 
@@ -359,8 +357,6 @@ def execute(
     from serve_eval.cli._ci_files import check_asked
     from serve_eval.cli._ending import HalfWay
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import say
-    from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.report.drawing_process import drawing_ahead
     from serve_eval.storage.run_folder import holds_run, plan_and_owner

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -13,7 +12,10 @@ from serve_eval.cli._ci_files import check_asked
 from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command
 from serve_eval.cli._run_folder import LATEST, IncludePath, folders_of, name_runs
-from serve_eval.cli.judge import JudgedAgainOptions
+from serve_eval.cli._streams import STDOUT, draw, emit, path_of
+from serve_eval.cli.judge import JudgedAgainOptions, choose_plan
+from serve_eval.errors import PlanError
+from serve_eval.frozen import frozen
 
 if TYPE_CHECKING:
     from serve_eval.report.results_table import ResultsTable
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 FILES, TABLES = ("lm-eval", "biochatter"), ("table", "csv", "markdown", "latex", "svg")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ExportJudgedOptions(JudgedAgainOptions):
     """Choose how the saved plan is judged, for a table."""
 
@@ -93,7 +95,6 @@ def runs_export(
 
     With --verdict, a table has the verdicts of that rule, as `serve-eval judge` gives them.
     """
-    from serve_eval.errors import PlanError
     from serve_eval.plugins.registry import nearest
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
@@ -157,7 +158,6 @@ def _make_table(
     """Return the table of some folders, with the verdicts of the rule that was asked for."""
     from dataclasses import replace
 
-    from serve_eval.cli.judge import choose_plan
     from serve_eval.series.measured_runs import read_measured
     from serve_eval.series.result_table import tabulate
     from serve_eval.workflows.suite.execution import describe_rules, judge_measured
@@ -188,7 +188,6 @@ def _end_table(
     import io
 
     from serve_eval.cli._ending import end
-    from serve_eval.cli._streams import STDOUT
     from serve_eval.report.results_table import write_table
     from serve_eval.series.differences import compare_rows
     from serve_eval.storage.json_files import pretty_json
@@ -214,8 +213,6 @@ def _end_table(
 
 def _write_table(table: ResultsTable, name: str, to: Path | None) -> None:
     """Print a table, or write it to a file."""
-    from serve_eval.cli._streams import draw, emit, path_of
-    from serve_eval.errors import PlanError
     from serve_eval.report.results_table import show_differences, write_table, write_text
     from serve_eval.whole_file import write_named_file
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -12,6 +11,7 @@ import typer
 from serve_eval.cli._common_options import FaceOptions, Strict
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._run_folder import folders_of
+from serve_eval.frozen import frozen
 from serve_eval.plan.shared_options import (
     AllowCodeExecution,
     DatasetRoot,
@@ -33,7 +33,7 @@ EXAMPLES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class HereOptions:
     """Say where data and references are, if they were elsewhere for the shards."""
 
@@ -43,7 +43,7 @@ class HereOptions:
     allow_code_execution: AllowCodeExecution = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class MergedOptions:
     """Choose the code to load and the output."""
 

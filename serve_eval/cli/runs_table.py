@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -10,6 +9,7 @@ import typer
 
 from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command
+from serve_eval.frozen import frozen
 from serve_eval.plugins.setting import Setting
 
 EXAMPLES = (
@@ -21,7 +21,7 @@ EXAMPLES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class TableOptions:
     """Choose the file of the table."""
 

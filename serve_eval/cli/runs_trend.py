@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -10,6 +9,8 @@ import typer
 
 from serve_eval.cli._common_options import PageFaceOptions
 from serve_eval.cli._options import command
+from serve_eval.errors import PlanError, RunFolderError
+from serve_eval.frozen import frozen
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ EXAMPLES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SeriesOptions:
     """Choose the series, and the limit of their charts."""
 
@@ -58,7 +59,6 @@ def runs_trend(
     """
     from serve_eval.cli._ci_files import check_asked
     from serve_eval.cli._ending import end
-    from serve_eval.errors import PlanError, RunFolderError
     from serve_eval.series.chart import chart
     from serve_eval.series.history import find_series
     from serve_eval.storage.json_files import pretty_json
@@ -87,7 +87,6 @@ def runs_trend(
 
 def _choose(history: History, task: str | None, model: str | None) -> list[Series]:
     """Return the series of that task and model. Raises PlanError if there is none."""
-    from serve_eval.errors import PlanError
     from serve_eval.plugins.registry import nearest
 
     chosen = list(history.series)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 from urllib.parse import quote
@@ -12,6 +11,8 @@ import typer
 
 from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command
+from serve_eval.cli._streams import emit, say
+from serve_eval.frozen import frozen
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ EXAMPLES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ViewOptions:
     """Choose where the pages are served, or the file that is written."""
 
@@ -60,7 +61,6 @@ def runs_view(
     """
     from serve_eval.cli._ci_files import check_asked
     from serve_eval.cli._ending import end
-    from serve_eval.cli._streams import say
     from serve_eval.errors import PlanError
     from serve_eval.report.page.writer import save_page
     from serve_eval.workflows.view.document import make_document, make_index, write_series
@@ -98,7 +98,6 @@ def _serve(show: Callable[[], None], folder: Path, port: int) -> None:
     import asyncio
 
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._streams import emit, say
     from serve_eval.report.page.writer import render_page
     from serve_eval.workflows.view.server import serve_folder
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -13,9 +12,12 @@ import typer
 
 from serve_eval.cli._common_options import ScreenOptions
 from serve_eval.cli._options import command, lines_of
+from serve_eval.cli._streams import emit, say
+from serve_eval.errors import LaunchError, PlanError, RunFolderError, ServeEvalError
+from serve_eval.frozen import frozen
 from serve_eval.plan.shared_options import IncludePath, Rehearse, absolute_all
 from serve_eval.plugins.setting import Setting
-from serve_eval.schema import Plan
+from serve_eval.schema import REHEARSAL, Plan
 from serve_eval.shell_words import join_words
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ EXAMPLES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class ServerOptions:
     """Choose how the servers are started."""
 
@@ -69,7 +71,7 @@ class ServerOptions:
     dry_run: Annotated[bool, Setting("Show commands and files; start nothing.")] = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class HeldOptions:
     """List and stop running servers."""
 
@@ -97,8 +99,6 @@ def serve(
     Exit codes: 0 stopped on request, 2 usage, 4 a server did not start or exited, 130 interrupted
     during the start.
     """
-    from serve_eval.cli._streams import emit
-    from serve_eval.errors import PlanError
     from serve_eval.report.text import clean
 
     if (what is not None) + held.listed + (held.stop is not None) != 1:
@@ -134,7 +134,6 @@ def serve(
 def _resolve(
     what: str, model: str | None, settings: list[str] | None, include_path: Sequence[str] = ()
 ) -> Plan:
-    from serve_eval.errors import PlanError
     from serve_eval.plan.resolve import resolve_launcher
     from serve_eval.yaml_source import read
 
@@ -163,8 +162,6 @@ def _hold(
     plan: Plan, what: str, output_dir: Path | None, shown: ScreenOptions, *, detach: bool
 ) -> int:
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._streams import emit, say
-    from serve_eval.errors import LaunchError, PlanError, RunFolderError
     from serve_eval.verdicts.exit_code import INTERRUPTED, PASS
     from serve_eval.workflows.servers import daemon
 
@@ -210,8 +207,6 @@ def _record(folder: Path | None, what: str, plan: Plan, ended: Held | ServeEvalE
     """
     from datetime import UTC, datetime
 
-    from serve_eval.errors import ServeEvalError
-    from serve_eval.schema import REHEARSAL
     from serve_eval.storage.json_files import pretty_json, write_private
     from serve_eval.storage.story_files import SERVE
 
@@ -266,8 +261,6 @@ def _stop(wanted: str, shown: ScreenOptions) -> int:
     import asyncio
 
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._streams import say
-    from serve_eval.errors import PlanError
     from serve_eval.verdicts.exit_code import INTERRUPTED, PASS
     from serve_eval.workflows.servers import daemon, held_servers
 
@@ -294,7 +287,6 @@ def check_rehearsed_gpus(plan: Plan, output_dir: Path | None) -> None:
 
     Real servers of both plans would not start together, and stand-ins need no GPU.
     """
-    from serve_eval.errors import PlanError
 
     own = _list_gpus(plan.launcher.options)
     if output_dir is None or not own:
@@ -312,8 +304,6 @@ def check_rehearsed_gpus(plan: Plan, output_dir: Path | None) -> None:
 def _list_others(own: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Yield the folders of rehearsals next to this one that are up, with their options."""
     from serve_eval import yaml_source
-    from serve_eval.errors import PlanError
-    from serve_eval.schema import REHEARSAL
     from serve_eval.workflows.servers import held_servers
 
     for entry in held_servers.entries(held_servers.registry()):

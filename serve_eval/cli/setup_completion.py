@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from serve_eval.cli._options import command
+from serve_eval.errors import PlanError, ServeEvalError
 
 if TYPE_CHECKING:
     from serve_eval.plugins.setting import Declared
@@ -67,7 +68,6 @@ def setup_completion(
     In fish: serve-eval setup completion fish | source.
     """
     from serve_eval.cli._streams import emit
-    from serve_eval.errors import PlanError
     from serve_eval.plugins.registry import nearest
 
     if shell not in SCRIPTS:
@@ -194,7 +194,6 @@ def _list_keys(
 def _list_samples(run: str) -> list[str]:
     """Return the ids of the samples of a run, at most MOST_SAMPLES."""
     from serve_eval.cli._run_folder import find_run
-    from serve_eval.errors import ServeEvalError
     from serve_eval.workflows.show.folders import find_runs
 
     try:

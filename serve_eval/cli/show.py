@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -19,7 +18,8 @@ from serve_eval.cli._run_folder import (
     folders_of,
     name_run,
 )
-from serve_eval.errors import RunFolderError
+from serve_eval.errors import PlanError, RunFolderError
+from serve_eval.frozen import frozen
 from serve_eval.plugins.setting import Setting
 
 EXAMPLES = (
@@ -34,7 +34,7 @@ EXAMPLES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SelectionOptions:
     """Choose samples."""
 
@@ -61,7 +61,7 @@ class SelectionOptions:
     brief: Annotated[bool, Setting("Read none in full: one line per sample.")] = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CapsuleOptions:
     """Write the requests of the named samples, to ask them again elsewhere."""
 
@@ -115,7 +115,6 @@ def show(
     Exit codes: 0, or 2 for a folder or a sample that is not there.
     """
     from serve_eval.cli._ending import print_result
-    from serve_eval.errors import PlanError
     from serve_eval.report.text import escape_json
     from serve_eval.storage.json_files import pretty_json
     from serve_eval.workflows.show.document import make_document
@@ -170,7 +169,6 @@ def write_capsules(
     Raises PlanError without an id, and errors of a folder or data that cannot be used.
     """
     from serve_eval.cli._ending import print_result
-    from serve_eval.errors import PlanError
     from serve_eval.storage.file_names import CAPSULES
     from serve_eval.workflows.capsule.capsule import capsules, make_document
 

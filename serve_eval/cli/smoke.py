@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -15,6 +15,9 @@ import typer
 from serve_eval.cli._address import ADDRESS_HELP, SetOptions, address_of
 from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command
+from serve_eval.cli._streams import LongSteps, emit, is_quiet, path_of, say
+from serve_eval.errors import EndpointError, PlanError
+from serve_eval.frozen import frozen
 from serve_eval.plan import shared_options as shared
 from serve_eval.plan.options import ConnectionOptions
 from serve_eval.plan.shared_options import names_of
@@ -49,7 +52,7 @@ EXAMPLES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class CheckOptions:
     """Choose the checks."""
 
@@ -111,7 +114,7 @@ class CheckOptions:
     ] = 60.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class SmokeResultOptions:
     """Choose the folder and other files."""
 
@@ -159,7 +162,6 @@ def smoke(
     Exit codes: 0 nothing failed, 1 a check failed, 2 usage, 4 the endpoint cannot be reached,
     refuses requests or died, 130 interrupted.
     """
-    from contextlib import ExitStack
 
     from serve_eval.checks.run import choose_checks
     from serve_eval.evidence.prompt_tokens import open_local
@@ -193,7 +195,6 @@ def smoke(
 
 def _check(asked: CheckOptions) -> None:
     """Raise PlanError for an unknown level, and for numbers that are not above 0."""
-    from serve_eval.errors import PlanError
 
     if asked.level not in ("quick", "full"):
         raise PlanError(f"--level: must be quick or full, not {asked.level!r}")
@@ -210,7 +211,6 @@ def _check(asked: CheckOptions) -> None:
 def _check_places(result: SmokeResultOptions, faces: FaceOptions) -> None:
     """Make the folder of the results, and raise PlanError if a file could not be written."""
     from serve_eval.cli._ci_files import check_asked
-    from serve_eval.errors import PlanError
 
     files = (
         ("smoke.page", result.page),
@@ -228,7 +228,6 @@ def _check_places(result: SmokeResultOptions, faces: FaceOptions) -> None:
 
 def _make_folder(folder: Path) -> None:
     """Create the folder of the results. Raises PlanError."""
-    from serve_eval.errors import PlanError
 
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -239,7 +238,6 @@ def _make_folder(folder: Path) -> None:
 def _preview(checks: list[Check], *, as_json: bool) -> None:
     import json
 
-    from serve_eval.cli._streams import emit
     from serve_eval.workflows.smoke.smoke import cost
 
     if as_json:
@@ -269,7 +267,6 @@ def _run(
 
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._ending import end, save_story_page
-    from serve_eval.cli._streams import say
     from serve_eval.report.document import make_page
     from serve_eval.verdicts.exit_code import INTERRUPTED, worst
     from serve_eval.workflows.smoke import smoke as smoke_test
@@ -308,7 +305,6 @@ def _run(
 @contextmanager
 def _show_progress(checks: int) -> Iterator[Callable[[CheckRow], None]]:
     """Show on a terminal how many checks have run, in a line that is gone at their end."""
-    from serve_eval.cli._streams import LongSteps, is_quiet
 
     rows: list[CheckRow] = []
     shown = LongSteps()
@@ -329,10 +325,8 @@ def _show_progress(checks: int) -> Iterator[Callable[[CheckRow], None]]:
 
 def explain_death(done: Smoke, base_url: str) -> Smoke:
     """Return the result with how the server ended, if it died and `serve-eval serve` held it."""
-    from dataclasses import replace
     from urllib.parse import urlsplit
 
-    from serve_eval.errors import EndpointError
     from serve_eval.workflows.servers.reuse import explain_lost
 
     if not done.died:
@@ -350,14 +344,14 @@ def encode_result(done: Smoke, base_url: str, started_at: str) -> bytes:
         "started_at": started_at,
         "base_url": base_url,
         "model": "" if done.deployment is None else done.deployment.model,
-        **{name: getattr(done, name) for name in (*done.__slots__, "counts")},
+        **{one.name: getattr(done, one.name) for one in fields(done)},
+        "counts": done.counts,
     }
     return pretty_json(found)
 
 
 def save_result(figures: bytes, folder: Path) -> None:
     """Write all figures into the folder; if that fails, warn and go on to tell the result."""
-    from serve_eval.cli._streams import say
     from serve_eval.storage.json_files import write_private
     from serve_eval.storage.story_files import SMOKE
 
@@ -369,7 +363,6 @@ def save_result(figures: bytes, folder: Path) -> None:
 
 def save_known(done: Smoke, file: Path | None) -> int:
     """Write the file of known failures, if one is wanted. Return the exit code."""
-    from serve_eval.cli._streams import path_of, say
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, worst
     from serve_eval.workflows.smoke.known import write_known
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +18,7 @@ from serve_eval.cli._sides import (
     new_folder,
     settings_with,
 )
+from serve_eval.cli._streams import say
 from serve_eval.cli._verify_options import (
     FurtherServerOptions,
     GivenServer,
@@ -33,6 +33,8 @@ from serve_eval.cli._verify_options import (
     read_servers,
     to_plans,
 )
+from serve_eval.errors import PlanError
+from serve_eval.frozen import frozen
 
 if TYPE_CHECKING:
     from serve_eval.evidence.prompt_tokens import PromptSide
@@ -103,7 +105,6 @@ def verify(
     """
     from serve_eval.cli._async import Interrupted
     from serve_eval.cli._ci_files import check_asked
-    from serve_eval.cli._streams import say
     from serve_eval.evidence.prompt_tokens import open_local
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.verify.servers import PROBES, VerifyRules
@@ -144,7 +145,7 @@ def verify(
     raise typer.Exit(code)
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class _Asked:
     """The options of a verification: its servers, the settings of their plans, and the rules."""
 
@@ -160,7 +161,6 @@ class _Asked:
 
 def _check(reference: ReferenceOptions, probes: ProbeOptions) -> None:
     """Raise PlanError for options that do not fit together."""
-    from serve_eval.errors import PlanError
     from serve_eval.evidence.probe_floor import LARGEST_FLOOR
 
     if reference.register is not None and reference.reference is not None:
@@ -183,7 +183,6 @@ def _check(reference: ReferenceOptions, probes: ProbeOptions) -> None:
 
 def _check_number(servers: int, reference: ReferenceOptions) -> None:
     """Raise PlanError for a number of servers that does not fit the reference."""
-    from serve_eval.errors import PlanError
     from serve_eval.workflows.verify.fleet import LEAST_SERVERS
 
     if reference.register is not None and servers != 1:
@@ -223,15 +222,12 @@ def _execute(asked: _Asked, faces: FaceOptions) -> int:
 def _tell() -> dict[str, Any]:
     """Return where progress and remarks go: to standard error."""
     from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import say
 
     console = PatientConsole(stderr=True, highlight=False, emoji=False)
     return {"progress": progress(console), "notify": say}
 
 
 async def _register(asked: _Asked) -> VerificationReference:
-    from serve_eval.cli._streams import say
-    from serve_eval.errors import PlanError
     from serve_eval.schema import is_rehearsal
     from serve_eval.workflows.verify.verify import register
 
@@ -254,7 +250,6 @@ async def _verify(
 
     The folder stays locked until the stack ends.
     """
-    from serve_eval.cli._streams import say
     from serve_eval.storage.command_folder import occupy
     from serve_eval.storage.story_files import VERIFY
     from serve_eval.workflows.verify.legs import parse_worker

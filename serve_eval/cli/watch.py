@@ -14,6 +14,7 @@ import typer
 from serve_eval.cli._address import ADDRESS_HELP, CONNECTION, address_of
 from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command, settings_of
+from serve_eval.cli._streams import emit, is_quiet, say
 from serve_eval.cli._watch_options import (
     AlarmOptions,
     RoundOptions,
@@ -22,6 +23,7 @@ from serve_eval.cli._watch_options import (
     WatchProbeOptions,
     WatchPromptOptions,
 )
+from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.plan.options import ConnectionOptions
 from serve_eval.plan.shared_options import names_of
 
@@ -94,8 +96,6 @@ def watch(
     plan = _plan(address_of(url, asked.model, connection), settings_of(prompts))
     job = _job(plan, prompts, asked, judged, probes, alarm)
     if folder.dry_run:
-        from serve_eval.cli._streams import emit
-
         emit("".join(f"{line}\n" for line in [*_cost(job), "nothing was sent"]))
         return
     place = folder.output_dir or _folder(job.base_url)
@@ -104,7 +104,6 @@ def watch(
 
 
 def _plan(address: dict[str, Any], asked: dict[str, Any]) -> Plan:
-    from serve_eval.errors import PlanError
     from serve_eval.plan.resolve import resolve, resolve_address
 
     if "tasks" in asked or "cases" in asked:
@@ -129,7 +128,6 @@ def _job(
     alarm: AlarmOptions,
 ) -> WatchJob:
     """Return the job to watch. Raises PlanError for invalid options."""
-    from serve_eval.errors import PlanError
     from serve_eval.workflows.watch import asking
     from serve_eval.workflows.watch import job as pool
     from serve_eval.workflows.watch.alarming import delivery
@@ -183,7 +181,6 @@ def _job(
 
 def _reference(asked: WatchProbeOptions) -> WatchReference | None:
     """Return the reference to compare with. Raises PlanError and ReferenceFileError."""
-    from serve_eval.errors import PlanError
     from serve_eval.workflows.watch.probes import PER_ROUND, read_watch_reference
 
     number = asked.probes_per_round
@@ -269,8 +266,6 @@ def _run(
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._ci_files import check_asked
     from serve_eval.cli._ending import end
-    from serve_eval.cli._streams import emit, is_quiet, say
-    from serve_eval.errors import ServeEvalError
     from serve_eval.report.text import clean
     from serve_eval.verdicts.exit_code import INTERRUPTED, PASS
     from serve_eval.workflows.watch.document import read_document

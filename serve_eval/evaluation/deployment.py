@@ -119,7 +119,6 @@ async def _ask(worker: DeployedServer, endpoint: Endpoint) -> DeployedServer:
 
     The key and the proxy are only for the endpoint itself.
     """
-    from serve_eval.client.client import Client  # Programs that only read reports do not need it.
 
     try:
         at = replace(endpoint, base_url=normalise_base_url(worker.url))

@@ -6,7 +6,7 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.client import connection
@@ -19,6 +19,7 @@ from serve_eval.evaluation.engine.load_session import MOST, LoadSession
 from serve_eval.evaluation.engine.runner import CircuitBreaker
 from serve_eval.evaluation.engine.runner import ask as ask_lanes
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
+from serve_eval.frozen import frozen
 from serve_eval.processes.resources import ensure_descriptors
 from serve_eval.schema import (
     Dataset,
@@ -80,7 +81,7 @@ async def check_judges(
                 raise EndpointError(message, hint=_hint(failure))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class JudgeSession:
     """The settings for asking all judges of a run.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from serve_eval.evaluation.launch import check_launcher, with_model
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.settle import settle
 from serve_eval.evidence.engine_counters import Companions
+from serve_eval.frozen import frozen
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.schema import Endpoint, Plan, Progress, Report, Spec
@@ -87,7 +88,7 @@ def settle_order(
     return seed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PassSettings:
     """The settings that all passes of a check share.
 

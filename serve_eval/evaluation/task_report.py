@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from serve_eval.evaluation.results.examples import break_down_reference, pick_ex
 from serve_eval.evaluation.task_run import TaskRun, random_order
 from serve_eval.evidence.attribution import latency
 from serve_eval.evidence.attribution.bad_workers import attribute_task, kinds_of
+from serve_eval.frozen import frozen
 from serve_eval.plan.command_line import permissions
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.values import load_verdict_rule
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
     from serve_eval.stats.pairs import Pairs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RunFacts:
     """Facts about a run that are needed to judge its tasks.
 

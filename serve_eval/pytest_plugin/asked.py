@@ -6,10 +6,12 @@ import json
 import os
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from serve_eval.frozen import frozen
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
@@ -25,7 +27,7 @@ _OTHER_NAMES = {"shots": "num_fewshot", "n_samples": "num_samples"}
 Options = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AskedEvaluation:
     """Everything that a test says about its evaluation.
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from serve_eval.frozen import frozen
 from serve_eval.pytest_plugin.asked import Options, TaskOption, merge_levels, read_base
 from serve_eval.pytest_plugin.results import (
     EvaluatedTest,
@@ -32,7 +33,7 @@ _ONE_SIDED = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFEREN
 """Variables that name one endpoint, or ask for less."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ComparedSides:
     """Hold the two sides that a test compares, and the rules that judge them."""
 
@@ -41,7 +42,7 @@ class ComparedSides:
     rules: CompareRules
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Given:
     """A side as a test gives it: options, a plan in the form of a file, or a finished run."""
 

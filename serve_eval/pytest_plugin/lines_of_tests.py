@@ -147,7 +147,7 @@ def _describe_end(
     if noted and isinstance(error, AccuracyEnding) and noted[-1].outcome != "PASS":
         return noted[-1]
     if report.passed:
-        return OneLine(outcome="PASS", about=test)
+        return OneLine("PASS", test)
     if report.skipped:
         return _tell("SKIPPED", test, _read_reason(report))
     in_body = call.when == "call" and not isinstance(error, AccuracyNotMeasured)
@@ -169,7 +169,7 @@ def _read_reason(report: pytest.TestReport) -> str:
 
 
 def _tell(outcome: str, about: str, cause: str) -> OneLine:
-    return OneLine(outcome=outcome, about=about, figures="no result", cause=cause, sure=True)
+    return OneLine(outcome, about, figures="no result", cause=cause, sure=True)
 
 
 _STRICT = (
@@ -316,9 +316,7 @@ class TellSession:
             if counted == "XPASS":
                 state = CiState.PASSED
             cases.append(
-                CiCase(
-                    group="pytest", name=test, state=state, line=said, expected=counted == "XFAIL"
-                )
+                CiCase("pytest", test, state=state, line=said, expected=counted == "XFAIL")
             )
         rows = [
             [counted, test, line.figures or line.cause]

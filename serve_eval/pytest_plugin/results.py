@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from serve_eval.frozen import frozen
 from serve_eval.pytest_plugin.endings import (
     AccuracyEnding,
     AccuracyNotMeasured,
@@ -34,7 +35,7 @@ NOT_KEPT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EvaluatedTest:
     """The run of a test: its worst state, the summary as printed, why it did not pass, figures.
 
@@ -189,7 +190,7 @@ def _say(case: CiCase) -> OneLine:
     if case.line is not None:
         return case.line
     outcome = "INCONCLUSIVE" if case.state == "skipped" else case.state.upper()
-    return OneLine(outcome=outcome, about=case.name, cause=case.message, sure=True)
+    return OneLine(outcome, case.name, cause=case.message, sure=True)
 
 
 def find_leads_in(folder: Path, exit_code: int, include_path: Sequence[str]) -> Leads:

@@ -11,12 +11,13 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
+from serve_eval.frozen import frozen
 from serve_eval.pytest_plugin.endings import AccuracyRegression, AccuracyWarning
 from serve_eval.pytest_plugin.options import is_accuracy_test
 
@@ -31,7 +32,7 @@ _SELECTING = ("keyword", "markexpr", "deselect", "lf", "stepwise")
 _BOUNDS = ("::", "[", "/")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WaivedTest:
     """A line of the file. `test` is a test, or what holds tests: a class, a file, a folder.
 

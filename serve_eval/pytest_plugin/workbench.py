@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from serve_eval.pytest_plugin.asked import read_base
 from serve_eval.pytest_plugin.endings import AccuracyNotMeasured
-from serve_eval.pytest_plugin.gpus import skip_without_room
+from serve_eval.pytest_plugin.gpus import count_needed, skip_without_room
 from serve_eval.pytest_plugin.options import PluginOptions
 
 if TYPE_CHECKING:
@@ -108,7 +108,6 @@ class Workbench:
 
         Those of earlier tests end first if a side needs GPUs, which they would hold.
         """
-        from serve_eval.pytest_plugin.gpus import count_needed
         from serve_eval.workflows.compare.compare import SHOW_FLIPS, compare
 
         async def ask() -> Comparison:

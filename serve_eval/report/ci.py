@@ -33,12 +33,10 @@ def describe_ending(
     told = [part for one in (first, *more) if (part := one.rstrip(":"))]
     cause = ": ".join(filter(None, ("; ".join(told), *tail)))
     notice = UNANSWERED if rehearsal else ""
-    line = OneLine(
-        outcome=outcome, about=called, figures="no result", cause=cause, sure=True, notice=notice
-    )
+    line = OneLine(outcome, called, figures="no result", cause=cause, sure=True, notice=notice)
     case = CiCase(
-        group=command,
-        name=command,
+        command,
+        command,
         state=CiState.ERROR,
         line=line,
         details=[*message.splitlines(), *hint.splitlines()],

@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from serve_eval.frozen import frozen
 from serve_eval.report.text import clean
 
 
@@ -28,7 +29,7 @@ class CiState(StrEnum):
     SKIPPED = "skipped"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CiCase:
     """One test: a task, a check, a part of the path or a server.
 
@@ -40,6 +41,7 @@ class CiCase:
 
     group: str
     name: str
+    _: KW_ONLY
     state: CiState
     message: str = ""
     details: Sequence[str] = ()
@@ -56,7 +58,7 @@ class CiCase:
         return self.message if self.line is None else write_line(self.line)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CiSuite:
     """The tests of one run; `host` is the endpoint."""
 
@@ -66,7 +68,7 @@ class CiSuite:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CiTable:
     """A table of texts; the first column is the verdict."""
 
@@ -74,7 +76,7 @@ class CiTable:
     rows: Sequence[Sequence[str]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CiResult:
     """The result of a command.
 
@@ -108,9 +110,7 @@ class CiResult:
         )
         bad = worst is not None and worst.state in (CiState.FAILURE, CiState.ERROR)
         cause = f"{worst.name}: {worst.message}" if worst is not None and bad else ""
-        return OneLine(
-            outcome=self.outcome, about=self.title, counts=counts, cause=cause, sure=True
-        )
+        return OneLine(self.outcome, self.title, counts=counts, cause=cause, sure=True)
 
     @property
     def cases(self) -> list[CiCase]:
@@ -174,7 +174,7 @@ _UNSEEN = re.compile(r"[\u00ad\u200b-\u200d\u2060-\u2064\ufeff\ufff9-\ufffb\ud80
 """Characters without width, and halves of pairs, which no chat system takes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class OneLine:
     """The parts of the line about one test: its outcome, its subject, and the reason.
 
@@ -185,6 +185,7 @@ class OneLine:
 
     outcome: str
     about: str
+    _: KW_ONLY
     figures: str = ""
     counts: str = ""
     cause: str = ""

@@ -74,8 +74,8 @@ def make_task_line(
     why = () if failed else sort_reasons(verdict.reasons)[:1]
     known = (*why, *filter(None, (found,)), *_list_causes(task, attribution, degradations, before))
     return OneLine(
-        outcome=verdict.outcome.value,
-        about=" ".join(filter(None, (result.task, model))),
+        verdict.outcome.value,
+        " ".join(filter(None, (result.task, model))),
         figures="; ".join(
             filter(
                 None,

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
+from serve_eval.frozen import frozen
 from serve_eval.protocol.fingerprint import without_scorer_options
 from serve_eval.schema import MEAN, Metric, Plan, Reference, Report, TaskReport
 from serve_eval.series.read_runs import FinishedRun, read_runs
@@ -24,7 +25,7 @@ from serve_eval.verdicts.references import spec_text
 from serve_eval.verdicts.validity import MAX_MISSING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Night:
     """One run of a series.
 
@@ -46,7 +47,7 @@ class Night:
     judged_by: tuple[float, float | None] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Series:
     """Comparable runs, oldest first. `n` is the number of samples of each run.
 
@@ -68,7 +69,7 @@ class Series:
         return f"{self.task} of {self.model}, {self.spec}{' (simulated)' if self.simulated else ''}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class History:
     """The series that were found. `notes` explain which runs were left out or separated."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import RunFolderError
+from serve_eval.frozen import frozen
 from serve_eval.report.results_table.content import BEGAN, RUN, SAMPLING_SEED
 from serve_eval.schema import Report, Suite, SuiteReport, SuiteRow
 from serve_eval.series.deployments import (
@@ -50,7 +51,7 @@ UNNAMED = "-"
 """The model of a run that named none and reached no endpoint."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MeasuredRun:
     """A run with the attributes of its deployment.
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.evidence.answer_pairs import TaskAnswers, read_task
+from serve_eval.frozen import frozen
 from serve_eval.report.results_table import DeploymentRow, ResultCell, TaskColumn
 from serve_eval.report.results_table.cell import name_seeds
 from serve_eval.schema import Metric, VerdictOutcome
@@ -200,7 +201,7 @@ def _join(words: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(filter(None, words)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MatchedDraws:
     """The runs of the baseline and of a row that are paired, a cell each.
 

@@ -9,12 +9,12 @@ import resource
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from typing import Literal
 
 from serve_eval import __version__
 from serve_eval.errors import SandboxError, install_command
+from serve_eval.frozen import frozen
 from serve_eval.launchers._machine import local_gpus
 from serve_eval.report.ci_result import CiCase, CiState, CiSuite
 from serve_eval.report.document import (
@@ -65,7 +65,7 @@ _REQUIRED = re.compile(r"\s*([\w.-]+).*;\s*extra\s*==\s*['\"]([\w-]+)['\"]")
 DoctorState = Literal["ok", "absent", "problem"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DoctorFinding:
     """One thing that was looked at.
 
@@ -191,9 +191,9 @@ def make_document(findings: Sequence[DoctorFinding]) -> Document:
     fixes = [f"{one.name}: {one.fix}" for one in findings if one.fix and one.state == "absent"]
     statements = []
     if not problems:
-        statements.append(Statement(label="works", text="runs against endpoints"))
+        statements.append(Statement("works", "runs against endpoints"))
     if absent:
-        statements.append(Statement(label="absent", text=OPTIONAL))
+        statements.append(Statement("absent", OPTIONAL))
     return Document(
         story="doctor",
         command="serve-eval setup doctor",
@@ -204,8 +204,8 @@ def make_document(findings: Sequence[DoctorFinding]) -> Document:
         overview=_group(findings),
         statements=statements,
         blocks=[
-            Block(section=_tabulate(findings), depth=Depth.MORE),
-            Block(section=TextLines(title="To have what is absent", lines=fixes)),
+            Block(_tabulate(findings), depth=Depth.MORE),
+            Block(TextLines("To have what is absent", fixes)),
         ],
         commands=[FIRST_RUN] if works and not problems else [],
         suites=[
@@ -218,11 +218,11 @@ def _conclude(one: DoctorFinding) -> Conclusion:
     """Return a finding; only one that stops runs has words of its own on the first screen."""
     stops = one.state == "problem"
     return Conclusion(
-        name=one.name,
-        outcome=_STATES[one.state][0],
+        one.name,
+        _STATES[one.state][0],
         figures="" if stops else one.text,
         cause=one.text if stops else "",
-        statements=[Statement(label="fix", text=one.fix)] if stops and one.fix else [],
+        statements=[Statement("fix", one.fix)] if stops and one.fix else [],
     )
 
 
@@ -232,12 +232,12 @@ def _group(findings: Sequence[DoctorFinding]) -> DataTable:
     for state, (outcome, _) in _STATES.items():
         if names := [one.name for one in findings if one.state == state]:
             cells = (outcome, str(len(names)), ", ".join(names))
-            rows.append([DataCell(text=text) for text in cells])
-            rows[-1][0] = DataCell(text=outcome, state=name_state(outcome))
+            rows.append([DataCell(text) for text in cells])
+            rows[-1][0] = DataCell(outcome, state=name_state(outcome))
     columns = ("outcome", "n", "parts")
     return DataTable(
-        title="Parts by outcome",
-        columns=[DataColumn(name=name, number=name == "n") for name in columns],
+        "Parts by outcome",
+        columns=[DataColumn(name, number=name == "n") for name in columns],
         rows=rows,
     )
 
@@ -247,20 +247,20 @@ def _tabulate(findings: Sequence[DoctorFinding]) -> DataTable:
     ordered = [one for state in _STATES for one in findings if one.state == state]
     rows = [
         [
-            DataCell(text=_STATES[one.state][0], state=name_state(_STATES[one.state][0])),
-            DataCell(text=one.name),
-            DataCell(text=one.text),
+            DataCell(_STATES[one.state][0], state=name_state(_STATES[one.state][0])),
+            DataCell(one.name),
+            DataCell(one.text),
         ]
         for one in ordered
     ]
     names = ("outcome", "part", "found")
-    return DataTable(title="Parts", columns=[DataColumn(name=name) for name in names], rows=rows)
+    return DataTable("Parts", columns=[DataColumn(name) for name in names], rows=rows)
 
 
 def _make_case(one: DoctorFinding) -> CiCase:
     return CiCase(
-        group="doctor",
-        name=one.name,
+        "doctor",
+        one.name,
         state=_STATES[one.state][1],
         message=one.text,
         details=[f"fix: {one.fix}"] if one.fix else [],

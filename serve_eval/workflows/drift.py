@@ -53,7 +53,7 @@ def make_document(charts: Sequence[Chart], notes: Sequence[str], folder: Path) -
         conclusions=[_conclude(*pair) for pair in pairs],
         overview=_list_series(ordered, names),
         statements=[
-            Statement(label="note", text=line, depth=Depth.FIRST if i < NOTES else Depth.MORE)
+            Statement("note", line, depth=Depth.FIRST if i < NOTES else Depth.MORE)
             for i, line in enumerate(notes)
         ],
         warnings=[
@@ -62,7 +62,7 @@ def make_document(charts: Sequence[Chart], notes: Sequence[str], folder: Path) -
             for line in list_warnings(one)
         ],
         blocks=[
-            Block(section=one, depth=Depth.PAGE if isinstance(one, PictureSection) else Depth.MORE)
+            Block(one, depth=Depth.PAGE if isinstance(one, PictureSection) else Depth.MORE)
             for one in _list_sections(ordered, names, folder)
         ],
         suites=[CiSuite(name="serve-eval runs trend", cases=[_make_case(*pair) for pair in pairs])],
@@ -108,16 +108,16 @@ def _conclude(one: Chart, name: str) -> Conclusion:
     if len(nights) == 1:
         rows.append(("note", "one run only: nothing to compare it with yet"))
     return Conclusion(
-        name=name,
-        outcome=ALARM if last.alarm else NO_ALARM,
+        name,
+        ALARM if last.alarm else NO_ALARM,
         figures=(
             f"{nights[-1].value:.3f} after {count(len(nights), 'run')} of {one.series.n} samples;"
             f" S {last.s:.2f}, alarm beyond {one.limit:g}"
         ),
         cause=alarm,
         statements=[
-            *(Statement(label=label, text=text) for label, text in rows),
-            *(Statement(label=label, text=text, depth=Depth.MORE) for label, text in deeper),
+            *(Statement(label, text) for label, text in rows),
+            *(Statement(label, text, depth=Depth.MORE) for label, text in deeper),
         ],
     )
 
@@ -125,7 +125,7 @@ def _conclude(one: Chart, name: str) -> Conclusion:
 def _make_case(one: Chart, name: str) -> CiCase:
     """Return the case of a series. An alarm is skipped: it fails nothing."""
     state = CiState.SKIPPED if one.points[-1].alarm else CiState.PASSED
-    return CiCase(group="drift", name=name, state=state, message=find_alarm(one))
+    return CiCase("drift", name, state=state, message=find_alarm(one))
 
 
 def _list_series(charts: Sequence[Chart], names: Sequence[str]) -> DataTable:
@@ -138,30 +138,28 @@ def _list_series(charts: Sequence[Chart], names: Sequence[str]) -> DataTable:
         if last.alarm:
             since = f"{nights[find_decline(one)].started_at.astimezone(UTC):%Y-%m-%d}"
         cells = [
-            DataCell(
-                text=ALARM if last.alarm else NO_ALARM, state="fail" if last.alarm else "pass"
-            ),
-            DataCell(text=name),
-            DataCell(text=str(len(nights)), order=float(len(nights))),
-            DataCell(text=value, order=nights[-1].value),
-            DataCell(text="-" if interval is None else span(interval, one.series.metric)),
-            DataCell(text=f"{last.s:.2f}", order=last.s),
-            DataCell(text=f"{one.limit:g}", order=one.limit),
-            DataCell(text=since),
+            DataCell(ALARM if last.alarm else NO_ALARM, state="fail" if last.alarm else "pass"),
+            DataCell(name),
+            DataCell(str(len(nights)), order=float(len(nights))),
+            DataCell(value, order=nights[-1].value),
+            DataCell("-" if interval is None else span(interval, one.series.metric)),
+            DataCell(f"{last.s:.2f}", order=last.s),
+            DataCell(f"{one.limit:g}", order=one.limit),
+            DataCell(since),
         ]
         rows.append(cells)
     columns = [
-        DataColumn(name="outcome"),
-        DataColumn(name="series"),
-        DataColumn(name="runs", number=True, spare=2),
-        DataColumn(name="latest", number=True),
-        DataColumn(name="95 %", number=True, spare=1),
-        DataColumn(name="S", number=True, note="cumulative sum, in standard deviations of a run"),
-        DataColumn(name="h", number=True, note="alarm beyond"),
-        DataColumn(name="declines since"),
+        DataColumn("outcome"),
+        DataColumn("series"),
+        DataColumn("runs", number=True, spare=2),
+        DataColumn("latest", number=True),
+        DataColumn("95 %", number=True, spare=1),
+        DataColumn("S", number=True, note="cumulative sum, in standard deviations of a run"),
+        DataColumn("h", number=True, note="alarm beyond"),
+        DataColumn("declines since"),
     ]
     return DataTable(
-        title="Series",
+        "Series",
         columns=columns,
         rows=rows,
         caption="S is the decline as a cumulative sum, in standard deviations of a run; beyond h"
@@ -177,7 +175,7 @@ def _list_sections(
         title = f"{one.series.task}: value of each run"
         drawn = draw_values(one.series, one, title), draw_sums(one)
         if pictures := [picture for picture in drawn if picture is not None]:
-            yield PictureSection(title=name, pictures=pictures)
+            yield PictureSection(name, pictures)
         yield _list_runs(one, name, folder)
 
 
@@ -195,19 +193,17 @@ def _list_runs(one: Chart, name: str, folder: Path) -> DataTable:
             f"{point.s:.2f}",
         )
         cells = [
-            DataCell(text=text, order=None if number is None else float(number))
+            DataCell(text, order=None if number is None else float(number))
             for text, number in zip(texts, numbers, strict=True)
         ]
-        alarm = DataCell(
-            text=ALARM if point.alarm else "-", state="fail" if point.alarm else "none"
-        )
-        rows.append([DataCell(text=date(night)), *cells, alarm, DataCell(text=str(where))])
+        alarm = DataCell(ALARM if point.alarm else "-", state="fail" if point.alarm else "none")
+        rows.append([DataCell(date(night)), *cells, alarm, DataCell(str(where))])
     columns = [
-        DataColumn(name=column, number=0 < i < 7, spare=int(column == "z"))
+        DataColumn(column, number=0 < i < 7, spare=int(column == "z"))
         for i, column in enumerate(COLUMNS)
     ]
     title = f"{name}: {count(len(rows), 'run')} of {one.series.n} samples"
-    return DataTable(title=title, columns=columns, rows=rows, caption=f"x is the {one.measure}.")
+    return DataTable(title, columns=columns, rows=rows, caption=f"x is the {one.measure}.")
 
 
 def _list_next(one: Chart) -> list[str]:

@@ -12,12 +12,13 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.evaluate import evaluate
+from serve_eval.frozen import frozen
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.shared import build_task
 from serve_eval.report.document.listing import ListEntry
@@ -35,7 +36,7 @@ SERVER = {"strict_fields": True, "prompt_logprobs": "echo", "accuracy": 1.0}
 """Options of the simulated endpoint, which refuses fields that no server knows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GoldRow:
     """A sample whose gold answer has less than full marks, or whose wrong answer scores.
 
@@ -54,7 +55,7 @@ MADE_UP = 0.9
 """Share of the made-up answers that must have full marks, where the data has no gold answers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GoldCheck:
     """The check of one task.
 

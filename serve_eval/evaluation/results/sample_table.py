@@ -11,7 +11,7 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, overload
 
-from serve_eval.errors import DatasetError
+from serve_eval.errors import DatasetError, ServeEvalError
 from serve_eval.evaluation.results.degradation import Course
 from serve_eval.schema import (
     MEAN,
@@ -345,7 +345,6 @@ def stability(scores: RepeatedScores) -> Stability | None:
     """
     if scores.repeats < 2:
         return None
-    from serve_eval.errors import ServeEvalError
     from serve_eval.stats.repeats import instability, majority, standard_error
 
     metric, runs = scores.task.metric, scores.runs()

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 
+from serve_eval.frozen import frozen
 from serve_eval.report.ci_result import CiCase, CiSuite, OneLine, lead
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, Section, State
 from serve_eval.report.pictures.picture import Ruler
@@ -41,7 +42,7 @@ class Depth(IntEnum):
     PAGE = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Statement:
     """A fact in words below its label. `href` leads to a place or file next to the page.
 
@@ -52,6 +53,7 @@ class Statement:
 
     label: str
     text: str
+    _: KW_ONLY
     keep: bool = False
     depth: Depth = Depth.FIRST
     state: State = "none"
@@ -60,7 +62,7 @@ class Statement:
     mark: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Block:
     """A section of a page, and how deep a reader must look for it.
 
@@ -69,10 +71,11 @@ class Block:
     """
 
     section: Section
+    _: KW_ONLY
     depth: Depth = Depth.MORE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Conclusion:
     """The outcome of a task, of a server, or of a whole check, with its figures and its cause.
 
@@ -84,6 +87,7 @@ class Conclusion:
 
     name: str
     outcome: str
+    _: KW_ONLY
     figures: str = ""
     drawn: str = ""
     ruler: Ruler | None = None
@@ -93,7 +97,7 @@ class Conclusion:
     statements: Sequence[Statement] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Document:
     """Everything that a command shows of its result, whatever the face.
 
@@ -191,7 +195,7 @@ class Document:
         if self.line is not None:
             return self.line
         if not self.conclusions:
-            return OneLine(outcome=self.verdict, about=self.command, sure=True)
+            return OneLine(self.verdict, self.command, sure=True)
         led = self.make_lines()[self.conclusions.index(self.worst)]
         return replace(led, outcome=self.verdict)
 
@@ -203,10 +207,8 @@ class Document:
     def make_line_of(self, one: Conclusion) -> OneLine:
         """Return the line about a conclusion."""
         return OneLine(
-            outcome=one.outcome,
-            about=" ".join(
-                filter(None, (one.name, self.subject, self.endpoint * self.names_endpoint))
-            ),
+            one.outcome,
+            " ".join(filter(None, (one.name, self.subject, self.endpoint * self.names_endpoint))),
             figures=one.figures,
             counts=one.counts,
             cause=one.cause,
@@ -286,10 +288,10 @@ def list_own(one: Conclusion) -> Iterator[Statement]:
     labels = {row.label for row in one.statements}
     explained = {"why", "likely", *(("error",) if one.outcome == "ERROR" else ())}
     if one.cause and labels.isdisjoint(explained):
-        yield Statement(label="why" if one.sure else "likely", text=one.cause)
+        yield Statement("why" if one.sure else "likely", one.cause)
     yield from one.statements
     if one.counts and ASKED not in labels:
-        yield Statement(label=ASKED, text=one.counts)
+        yield Statement(ASKED, one.counts)
 
 
 def list_warnings(document: Document) -> Iterator[Statement]:
@@ -302,7 +304,7 @@ def list_warnings(document: Document) -> Iterator[Statement]:
     new = [one for one in document.warnings if one not in repeated]
     for i, line in enumerate([*new, *repeated]):
         depth = Depth.FIRST if i < min(WARNINGS, len(new)) else Depth.MORE
-        yield Statement(label="warning", text=line, depth=depth, state="warn")
+        yield Statement("warning", line, depth=depth, state="warn")
 
 
 def tabulate(document: Document) -> DataTable:
@@ -310,17 +312,17 @@ def tabulate(document: Document) -> DataTable:
     named = ("outcome", document.noun.removesuffix("s"), "value", "asked")
     rows = [
         [
-            DataCell(text=one.outcome, state=name_state(one.outcome)),
-            DataCell(text=one.name),
-            DataCell(text=one.figures),
-            DataCell(text=one.counts),
+            DataCell(one.outcome, state=name_state(one.outcome)),
+            DataCell(one.name),
+            DataCell(one.figures),
+            DataCell(one.counts),
         ]
         for one in document.ordered
     ]
     kept = [i for i in range(len(named)) if any(row[i].text for row in rows)]
     return DataTable(
-        title=document.noun.capitalize(),
-        columns=[DataColumn(name=named[i]) for i in kept],
+        document.noun.capitalize(),
+        columns=[DataColumn(named[i]) for i in kept],
         rows=[[row[i] for i in kept] for row in rows],
     )
 

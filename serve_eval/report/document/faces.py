@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import fields, replace
 
 import msgspec
 
 from serve_eval import __version__
+from serve_eval.frozen import frozen
 from serve_eval.json_schema import Schema, describe_type, name_schema
 from serve_eval.report.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable, withhold_cases
 from serve_eval.report.document.document import (
@@ -89,8 +90,8 @@ def _make_suite(document: Document) -> CiSuite:
 
 def _make_case(document: Document, one: Conclusion) -> CiCase:
     return CiCase(
-        group=document.story,
-        name=one.name,
+        document.story,
+        one.name,
         state=STATES.get(one.outcome, CiState.SKIPPED),
         message=one.cause,
         line=document.make_line_of(one),
@@ -122,7 +123,7 @@ DOCUMENT_SCHEMA = 1
 """Version of the JSON of a document."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class JsonStatement:
     """A fact in words below its label."""
 
@@ -130,7 +131,7 @@ class JsonStatement:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class JsonConclusion:
     """The outcome of one task, server or check, with its figures in words."""
 
@@ -143,7 +144,7 @@ class JsonConclusion:
     statements: tuple[JsonStatement, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class JsonTable:
     """A table of texts."""
 
@@ -152,7 +153,7 @@ class JsonTable:
     rows: tuple[tuple[str, ...], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class JsonCase:
     """A test case, as in the JUnit file: `state` is passed, failure, error or skipped."""
 
@@ -164,7 +165,7 @@ class JsonCase:
     properties: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class JsonDocument:
     """The result of a command.
 
@@ -194,9 +195,9 @@ class JsonDocument:
 def write_document(document: Document, result: bytes = b"") -> str:
     """Return the JSON of a document, with `result`, the JSON object of all figures, if given."""
     told = describe_document(document)
-    fields = {name: getattr(told, name) for name in told.__slots__}
-    fields["result"] = msgspec.Raw(result) if result else None
-    return msgspec.json.encode(fields).decode() + "\n"
+    written = {one.name: getattr(told, one.name) for one in fields(told)}
+    written["result"] = msgspec.Raw(result) if result else None
+    return msgspec.json.encode(written).decode() + "\n"
 
 
 def describe_document(document: Document) -> JsonDocument:
@@ -303,7 +304,7 @@ def _drop_marks(text: str) -> str:
 
 
 def _make_facts(rows: Iterable[Statement]) -> list[Fact]:
-    return [Fact(label=one.label, text=one.text, state=one.state, href=one.href) for one in rows]
+    return [Fact(one.label, one.text, state=one.state, href=one.href) for one in rows]
 
 
 def _fold(section: Section) -> Section:
@@ -339,21 +340,19 @@ def _list_sections(document: Document) -> Iterator[Section]:
     yield from (_fold(block.section) for block in blocks if block.depth is not Depth.FIRST)
     deeper = [row for row in list_statements(document) if row.depth is not Depth.FIRST]
     if rest := [row for row in deeper if row.label != "warning"]:
-        yield Facts(title="Details", rows=_make_facts(rest), closed=True)
+        yield Facts("Details", rows=_make_facts(rest), closed=True)
     if len(document.warnings) > WARNINGS:
-        rows = [Fact(label="warning", text=line, state="warn") for line in document.warnings]
-        yield Facts(title=f"{FOLDED_WARNINGS}: {len(rows)}", rows=rows, closed=True)
+        rows = [Fact("warning", line, state="warn") for line in document.warnings]
+        yield Facts(f"{FOLDED_WARNINGS}: {len(rows)}", rows=rows, closed=True)
     if document.commands:
-        rows = [
-            Fact(label="" if i else "next", text=one) for i, one in enumerate(document.commands)
-        ]
-        yield Facts(title="Next", rows=rows)
+        rows = [Fact("" if i else "next", one) for i, one in enumerate(document.commands)]
+        yield Facts("Next", rows=rows)
     about = {
         "endpoint": document.endpoint,
         "model": document.subject,
         "took": f"{document.header.wall_s:.0f} s" if document.header.wall_s else "",
         "result": "" if document.result is None else str(document.result),
     }
-    facts = [Fact(label=label, text=text) for label, text in about.items() if text]
+    facts = [Fact(label, text) for label, text in about.items() if text]
     if facts:
-        yield Facts(title="About this result", rows=facts, closed=True)
+        yield Facts("About this result", rows=facts, closed=True)

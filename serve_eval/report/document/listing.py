@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from serve_eval.frozen import frozen
 from serve_eval.json_schema import Schema, describe_type, name_schema
 from serve_eval.report.layout import wrap
 from serve_eval.report.text import clean
@@ -21,7 +21,7 @@ LISTING_SCHEMA = 1
 """Version of the JSON of a listing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ListEntry:
     """A name with its meaning in one sentence. `more` are lines that only -v shows.
 
@@ -36,7 +36,7 @@ class ListEntry:
     keep: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Listing:
     """The names of one kind. `title` says how many of what there are.
 
@@ -51,7 +51,7 @@ class Listing:
     result: bytes = b""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class JsonListing:
     """The names of one kind, as `--json` prints them.
 

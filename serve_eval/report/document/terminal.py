@@ -207,7 +207,7 @@ class _Screen:
                 yield [title, *(Text(f"   {clean(line)}") for line in block.section.lines)]
 
             elif isinstance(block.section, Facts):
-                rows = [Statement(label=one.label, text=one.text) for one in block.section.rows]
+                rows = [Statement(one.label, one.text) for one in block.section.rows]
                 title = Text(f" {clean(block.section.title)}", style="bold")
                 yield [title, *(line for row in rows for line in self._write_row(row))]
 

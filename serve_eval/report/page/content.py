@@ -6,35 +6,38 @@ All texts are plain: the writer escapes them and makes control characters visibl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Literal
 
+from serve_eval.frozen import frozen
 from serve_eval.report.pictures.picture import Picture, Ruler
 
 State = Literal["pass", "fail", "warn", "none"]
 """The colour of a verdict or a cell. It is never the only sign: a word stands next to it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Fact:
     """A label with its text. `href` makes the text a link, to a place or file next to the page."""
 
     label: str
     text: str
+    _: KW_ONLY
     state: State = "none"
     href: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Facts:
     """A list of labels with texts. `closed`: it is folded until the reader opens it."""
 
     title: str
+    _: KW_ONLY
     rows: Sequence[Fact]
     closed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DataColumn:
     """A column of a table. Numbers are right-aligned; `note` explains its name.
 
@@ -43,12 +46,13 @@ class DataColumn:
     """
 
     name: str
+    _: KW_ONLY
     number: bool = False
     note: str = ""
     spare: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DataCell:
     """A cell of a table.
 
@@ -58,6 +62,7 @@ class DataCell:
     """
 
     text: str
+    _: KW_ONLY
     order: float | None = None
     href: str = ""
     note: str = ""
@@ -67,7 +72,7 @@ class DataCell:
     mark: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DataTable:
     """A table that a click on a heading sorts. Rows have a cell per column.
 
@@ -75,6 +80,7 @@ class DataTable:
     """
 
     title: str
+    _: KW_ONLY
     columns: Sequence[DataColumn]
     rows: Sequence[Sequence[DataCell]]
     caption: str = ""
@@ -82,7 +88,7 @@ class DataTable:
     marks: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PictureSection:
     """Pictures side by side below one title, and a `note` under them.
 
@@ -91,21 +97,23 @@ class PictureSection:
 
     title: str
     pictures: Sequence[Picture]
+    _: KW_ONLY
     note: str = ""
     closed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TextLines:
     """Lines of text, as a list, or as they stand with `preformatted`."""
 
     title: str
     lines: Sequence[str]
+    _: KW_ONLY
     preformatted: bool = False
     closed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ScriptData:
     """Data that a script of the page shows, in an element of the id `name`.
 
@@ -125,7 +133,7 @@ class ScriptData:
 Section = Facts | DataTable | PictureSection | TextLines | ScriptData
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PageContent:
     """Everything that a page shows.
 

@@ -32,13 +32,13 @@ def show_breakdown(
             continue
         better = metric.higher_is_better
         slices.sort(key=lambda one: -one.badness if better else one.badness)
-        columns = [DataColumn(name=field), DataColumn(name="n", number=True)]
-        columns += [DataColumn(name=metric.name, number=True), DataColumn(name="95 %")]
+        columns = [DataColumn(field), DataColumn("n", number=True)]
+        columns += [DataColumn(metric.name, number=True), DataColumn("95 %")]
         if before:
-            columns += [DataColumn(name=text, number=True) for text in (before, "change")]
+            columns += [DataColumn(text, number=True) for text in (before, "change")]
         by = f"{name}: by" if several else "By"
         yield DataTable(
-            title=f"{by} {field}: {_describe_worst(slices, metric)}",
+            f"{by} {field}: {_describe_worst(slices, metric)}",
             columns=columns,
             rows=[
                 _show_slice(
@@ -76,11 +76,11 @@ def _show_slice(one: BreakdownSlice, task: SummaryTask, place: str) -> list[Data
     metric = task.result.metric
     ends = _find_interval(one, task)
     cells = [
-        DataCell(text=one.name, href=f"#{place}" if place else ""),
-        DataCell(text=f"{one.scored:,}", order=one.scored),
-        DataCell(text=figure(one.value, metric), order=one.value),
+        DataCell(one.name, href=f"#{place}" if place else ""),
+        DataCell(f"{one.scored:,}", order=one.scored),
+        DataCell(figure(one.value, metric), order=one.value),
         DataCell(
-            text="-" if ends is None else span(ends, metric),
+            "-" if ends is None else span(ends, metric),
             order=one.value,
             place=_place(one.value, metric),
             interval=None
@@ -92,10 +92,8 @@ def _show_slice(one: BreakdownSlice, task: SummaryTask, place: str) -> list[Data
     if task.before:
         change = None if one.before is None else one.value - one.before
         cells += [
-            DataCell(
-                text="-" if one.before is None else figure(one.before, metric), order=one.before
-            ),
-            DataCell(text="-" if change is None else add_sign(change, metric), order=change),
+            DataCell("-" if one.before is None else figure(one.before, metric), order=one.before),
+            DataCell("-" if change is None else add_sign(change, metric), order=change),
         ]
     return cells
 
@@ -132,20 +130,20 @@ def tabulate_questions(
         return
     shown, repeats = questions[-MOST_ROWS:], questions[0].asked
     columns = [
-        DataColumn(name="question"),
-        DataColumn(name=f"right of {repeats}", number=True),
-        DataColumn(name="%", number=True),
-        DataColumn(name="wrong", number=True),
-        DataColumn(name="unreadable", number=True),
-        DataColumn(name="failed", number=True),
-        DataColumn(name="cut", number=True),
-        DataColumn(name="results", number=True, note="different results that were found"),
+        DataColumn("question"),
+        DataColumn(f"right of {repeats}", number=True),
+        DataColumn("%", number=True),
+        DataColumn("wrong", number=True),
+        DataColumn("unreadable", number=True),
+        DataColumn("failed", number=True),
+        DataColumn("cut", number=True),
+        DataColumn("results", number=True, note="different results that were found"),
     ]
     caption = f"Each question was asked {repeats} times; the most often right first."
     if len(shown) < len(questions):
         caption += f" The last {len(shown):,} of {len(questions):,} questions are shown."
     yield DataTable(
-        title=f"{f'{task}: by' if several else 'By'} question: {_count_mixed(questions)}",
+        f"{f'{task}: by' if several else 'By'} question: {_count_mixed(questions)}",
         columns=columns,
         rows=[_show(one, task) for one in shown],
         caption=caption,
@@ -168,11 +166,11 @@ def _show(one: RepeatedQuestion, task: str) -> list[DataCell]:
     }
     counts = (groups[WRONG], groups[UNREADABLE], one.asked - one.answered, one.cut)
     return [
-        DataCell(text=one.id, href=f"#{urlencode({'sample': f'{task}/{one.id}'})}"),
-        DataCell(text=f"{one.right}", order=one.right),
-        DataCell(text=f"{100.0 * one.share:.1f}", order=one.share),
-        *(DataCell(text=f"{n}" if n else "-", order=n) for n in counts),
-        DataCell(text=f"{len(one.different)}", order=len(one.different)),
+        DataCell(one.id, href=f"#{urlencode({'sample': f'{task}/{one.id}'})}"),
+        DataCell(f"{one.right}", order=one.right),
+        DataCell(f"{100.0 * one.share:.1f}", order=one.share),
+        *(DataCell(f"{n}" if n else "-", order=n) for n in counts),
+        DataCell(f"{len(one.different)}", order=len(one.different)),
     ]
 
 
@@ -190,8 +188,8 @@ def list_settings(value: object, name: str = "") -> Iterator[tuple[str, str]]:
 
 def show_settings(title: str, value: object) -> Facts:
     """Return the settings of a run, folded."""
-    rows = [Fact(label=name, text=text) for name, text in _flatten(value).items()]
-    return Facts(title=title, rows=rows, closed=True)
+    rows = [Fact(name, text) for name, text in _flatten(value).items()]
+    return Facts(title, rows=rows, closed=True)
 
 
 def contrast_settings(title: str, a: object, b: object) -> DataTable:
@@ -201,15 +199,15 @@ def contrast_settings(title: str, a: object, b: object) -> DataTable:
     differ = [name for name in names if left.get(name) != right.get(name)]
     rows = [
         [
-            DataCell(text=name, state="warn" if name in differ else "none"),
-            DataCell(text="differs" if name in differ else "same"),
-            *(DataCell(text=side.get(name, "-")) for side in (left, right)),
+            DataCell(name, state="warn" if name in differ else "none"),
+            DataCell("differs" if name in differ else "same"),
+            *(DataCell(side.get(name, "-")) for side in (left, right)),
         ]
         for name in (*differ, *(name for name in names if name not in differ))
     ]
     return DataTable(
-        title=title,
-        columns=[DataColumn(name=name) for name in ("setting", "compared", "A", "B")],
+        title,
+        columns=[DataColumn(name) for name in ("setting", "compared", "A", "B")],
         rows=rows,
         caption=f"{len(differ)} of {len(names)} settings differ",
         closed=not differ,

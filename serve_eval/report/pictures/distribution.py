@@ -82,8 +82,8 @@ def _rule(known: Mapping[str, Sequence[float]], unit: str) -> Ruler | None:
     return make_ruler(
         [
             RulerRow(
-                label=f"{name} {key}" if len(known) > 1 else key,
-                text=_say(quantile(values, q), unit),
+                f"{name} {key}" if len(known) > 1 else key,
+                _say(quantile(values, q), unit),
                 value=quantile(values, q),
             )
             for name, values in known.items()
@@ -187,8 +187,8 @@ def draw_boxes(
         rows.append({"name": label, "colour": (colours or {}).get(whole, FIRST), **ends})
         ruled.append(
             RulerRow(
-                label=label,
-                text=f"median {ends['p50']:,.4g} {unit}, middle half {ends['p25']:,.4g} to"
+                label,
+                f"median {ends['p50']:,.4g} {unit}, middle half {ends['p25']:,.4g} to"
                 f" {ends['p75']:,.4g}",
                 value=ends["p50"],
                 interval=(ends["p25"], ends["p75"]),

@@ -97,8 +97,8 @@ def draw_order(
     }
     rows = [
         RulerRow(
-            label=name,
-            text=f"{totals[name]:,} of {n:,} ({totals[name] / n:.1%})",
+            name,
+            f"{totals[name]:,} of {n:,} ({totals[name] / n:.1%})",
             value=100.0 * totals[name] / n,
         )
         for name in present
@@ -194,8 +194,7 @@ def draw_questions(task: str, questions: Sequence[RepeatedQuestion]) -> Iterator
         },
     }
     rows = [
-        RulerRow(label=kind, text=f"{some:,} of {n:,}", value=100.0 * some / n)
-        for kind, some in kinds.items()
+        RulerRow(kind, f"{some:,} of {n:,}", value=100.0 * some / n) for kind, some in kinds.items()
     ]
     yield Picture(
         title=f"{shorten(task)}: {count(repeats, 'answer')} to each question",

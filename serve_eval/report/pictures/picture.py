@@ -16,12 +16,13 @@ import math
 import re
 import resource
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from html import escape
 from importlib.metadata import PackageNotFoundError, requires
 from itertools import zip_longest
 from typing import Any
 
+from serve_eval.frozen import frozen
 from serve_eval.processes.child_process import LimitedEnd
 from serve_eval.report.drawing_process import can_draw, draw_lines
 from serve_eval.report.drawing_process import lacks_library as lacks_library
@@ -31,7 +32,7 @@ STEPS = 10
 """A ruler has at most this number of steps between its ends."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RulerRow:
     """One line of a ruler: a dot at its value, a line for its interval, and marks.
 
@@ -40,6 +41,7 @@ class RulerRow:
 
     label: str
     text: str
+    _: KW_ONLY
     value: float
     interval: tuple[float, float] | None = None
     reference: float | None = None
@@ -52,7 +54,7 @@ class RulerRow:
         return [x for x in marks if x is not None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Ruler:
     """Rows over one axis from `low` to `high`, with a tick at the end of each of its `steps`.
 
@@ -75,7 +77,7 @@ class Ruler:
         return round(100.0 * min(1.0, max(0.0, share)), 2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Picture:
     """A picture with its title and its description for screen readers.
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from serve_eval.frozen import frozen
 from serve_eval.report.pictures.picture import (
     BAD,
     FAINT,
@@ -32,7 +32,7 @@ MOST_ROWS = 60
 """Rows of a picture. Of more, the first ones are drawn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class IntervalRow:
     """A name with a value and its interval, and with those of the second side if it has one."""
 
@@ -125,8 +125,8 @@ def _rule(names: Sequence[str], rows: Sequence[IntervalRow], metric: Metric) -> 
     return make_ruler(
         [
             RulerRow(
-                label=name,
-                text=_say(row.value, row.interval, metric),
+                name,
+                _say(row.value, row.interval, metric),
                 value=row.value,
                 interval=row.interval,
                 reference=row.before,
@@ -185,8 +185,8 @@ def draw_change(task: str, paired: PairedComparison, metric: Metric) -> Picture 
         ],
     }
     row = RulerRow(
-        label="change",
-        text=f"{shown} ({ends[0]} to {ends[1]}); ▲ no change, ┃ margin -{margin}",
+        "change",
+        f"{shown} ({ends[0]} to {ends[1]}); ▲ no change, ┃ margin -{margin}",
         value=paired.difference,
         interval=(low, high),
         reference=0.0,
@@ -215,7 +215,7 @@ MOST_POINTS = 400
 """Points of a picture. Of more, evenly chosen ones are drawn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ScatterPoint:
     """A name with two values, and the number of samples behind them."""
 
@@ -288,7 +288,7 @@ def draw_attribute(
     spec = _draw_points([_points(_thin(points), axes), *named], square=False)
     labels = shorten_all([one.name for one in points])
     rows = [
-        RulerRow(label=name, text=f"{one.y:.4g}", value=one.y)
+        RulerRow(name, f"{one.y:.4g}", value=one.y)
         for name, one in zip(labels, points, strict=True)
     ]
     return Picture(title=title, description=description, spec=spec, ruler=make_ruler(rows))
@@ -353,7 +353,7 @@ def _rule_fallen(ordered: Sequence[ScatterPoint]) -> Ruler | None:
     shown = ordered[: 2 * NAMED]
     return make_ruler(
         [
-            RulerRow(label=name, text=f"{one.x:.4g} to {one.y:.4g}", value=one.y, reference=one.x)
+            RulerRow(name, f"{one.x:.4g} to {one.y:.4g}", value=one.y, reference=one.x)
             for name, one in zip(shorten_all([one.name for one in shown]), shown, strict=True)
         ]
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from serve_eval.frozen import frozen
 from serve_eval.report.pictures.picture import (
     BAD,
     BAND,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MOST_RULED = 30
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TrendPoint:
     """A run of a trend: when it began, its value and interval, its verdict, and if it alarmed."""
 
@@ -46,7 +46,7 @@ class TrendPoint:
     alarm: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TrendBand:
     """The reference of a trend: its value, and the worst value that passes (None: not known).
 
@@ -208,8 +208,8 @@ def _rule(points: Sequence[TrendPoint], band: TrendBand | None) -> Ruler | None:
     return make_ruler(
         [
             RulerRow(
-                label=_date(one.at),
-                text=f"{one.value:.4g}{f' {one.verdict}' if one.verdict else ''}"
+                _date(one.at),
+                f"{one.value:.4g}{f' {one.verdict}' if one.verdict else ''}"
                 f"{' ALARM' if one.alarm else ''}",
                 value=one.value,
                 interval=one.interval,
@@ -247,8 +247,8 @@ def draw_load(task: LoadTask) -> Picture | None:
     spec = {"vconcat": panels, "spacing": 8}
     ruled = [
         RulerRow(
-            label=f"load {point.load}",
-            text=_say(point),
+            f"load {point.load}",
+            _say(point),
             value=point.value or 0.0,
             interval=point.interval,
             reference=points[0].value,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from statistics import fmean, stdev
 from typing import Literal
 
+from serve_eval.frozen import frozen
 from serve_eval.report.summary.figures import add_sign, count, figure
 from serve_eval.schema import Metric, VerdictOutcome
 
@@ -39,7 +40,7 @@ STAR = "*"
 """The mark of a proven difference."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ResultCell:
     """One task of a deployment: of one run, or of runs that differ only in their sampling seed.
 

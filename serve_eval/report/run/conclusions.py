@@ -70,8 +70,8 @@ def make_conclusion(task: SummaryTask, line: OneLine, rows: Iterable[Row]) -> Co
     """
     ruler = rule_task(task)
     return Conclusion(
-        name=task.result.task,
-        outcome=task.verdict.outcome.value,
+        task.result.task,
+        task.verdict.outcome.value,
         figures=line.figures,
         drawn="  ".join(list_parts(task, None if ruler is None else UNICODE)),
         ruler=ruler,
@@ -97,8 +97,8 @@ def make_statements(
     groups.sort(key=lambda group: _rank(group[0][0]))
     return [
         Statement(
-            label=label,
-            text=text,
+            label,
+            text,
             depth=max(depth, Depth.MORE) if label in deeper else depth,
             state=ROW_STATES.get(label, "none"),
             keep=label in KEPT,
@@ -140,8 +140,8 @@ def rule_task(task: SummaryTask) -> Ruler | None:
     if points.threshold is not None:
         words += f"  ┃ threshold {figure(points.threshold, metric)}"
     row = RulerRow(
-        label=task.result.task,
-        text=words,
+        task.result.task,
+        words,
         value=points.value,
         interval=points.interval,
         reference=points.reference,
@@ -178,14 +178,14 @@ def tabulate_tasks(tasks: Sequence[SummaryTask]) -> DataTable:
     """Return the table of tasks, the worst first."""
     rows = []
     for task in sorted(tasks, key=lambda one: rank_outcome(one.verdict.outcome)):
-        shown = [DataCell(text=cell.plain) for cell in cells(task)]
-        shown[0] = DataCell(text=shown[0].text, state=name_state(task.verdict.outcome))
+        shown = [DataCell(cell.plain) for cell in cells(task)]
+        shown[0] = DataCell(shown[0].text, state=name_state(task.verdict.outcome))
         rows.append(shown)
     columns = [
-        DataColumn(name=name, number=name in _NUMBERS, spare=int(name in _SPARE))
+        DataColumn(name, number=name in _NUMBERS, spare=int(name in _SPARE))
         for name in name_columns(tasks)
     ]
-    return DataTable(title="Tasks", columns=columns, rows=rows)
+    return DataTable("Tasks", columns=columns, rows=rows)
 
 
 _STATES = {
@@ -254,8 +254,8 @@ def _describe_task(task: TaskReport, line: OneLine) -> CiCase:
     verdict = task.verdict
     state = choose_state(verdict.outcome, verdict.reasons)
     return CiCase(
-        group="task",
-        name=task.result.task,
+        "task",
+        task.result.task,
         state=state,
         line=line,
         details=[
@@ -295,8 +295,8 @@ def remark_on_losses(result: TaskResult) -> list[str]:
 def _describe_finding(found: PathFinding) -> CiCase:
     proven = found.state is ProofState.PROVEN
     return CiCase(
-        group="path",
-        name=found.claim,
+        "path",
+        found.claim,
         state=CiState.PASSED if proven else CiState.ERROR if found.blocks else CiState.SKIPPED,
         message=found.state if proven else found.reason,
         details=[one for one in (found.evidence, found.hint) if one],

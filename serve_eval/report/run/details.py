@@ -37,29 +37,29 @@ _COLUMNS = (
 
 def list_detail_blocks(report: Report) -> list[Block]:
     """Return every figure of the tests, the workers, and the lines about tasks and servers."""
-    rows = [[DataCell(text=text) for text in _list_figures(task)] for task in report.tasks]
-    columns = [DataColumn(name=name, number=i > 0) for i, name in enumerate(_COLUMNS)]
+    rows = [[DataCell(text) for text in _list_figures(task)] for task in report.tasks]
+    columns = [DataColumn(name, number=i > 0) for i, name in enumerate(_COLUMNS)]
     blocks = [
-        Block(section=show_workers(task.attribution, task.result.task))
+        Block(show_workers(task.attribution, task.result.task))
         for task in report.tasks
         if task.attribution is not None
     ]
-    blocks.append(Block(section=DataTable(title="Figures of the test", columns=columns, rows=rows)))
+    blocks.append(Block(DataTable("Figures of the test", columns=columns, rows=rows)))
     for task in report.tasks:
-        told = TextLines(title=f"Details: {task.result.task}", lines=[*explain(task)], closed=True)
-        blocks.append(Block(section=told))
-    about = TextLines(title="Endpoint and load", lines=[*_describe_rest(report)], closed=True)
-    return [*blocks, Block(section=about)]
+        told = TextLines(f"Details: {task.result.task}", [*explain(task)], closed=True)
+        blocks.append(Block(told))
+    about = TextLines("Endpoint and load", [*_describe_rest(report)], closed=True)
+    return [*blocks, Block(about)]
 
 
 def show_workers(told: Attribution, task: str) -> DataTable:
     """Return the table of bad answers by worker."""
     rows = [
-        [DataCell(text=cell, state="fail" if accused else "none") for cell in cells]
+        [DataCell(cell, state="fail" if accused else "none") for cell in cells]
         for cells, accused in list_workers(told)
     ]
-    columns = [DataColumn(name=name, number=i > 2) for i, name in enumerate(COLUMNS)]
-    return DataTable(title=f"{task}: workers", columns=columns, rows=rows)
+    columns = [DataColumn(name, number=i > 2) for i, name in enumerate(COLUMNS)]
+    return DataTable(f"{task}: workers", columns=columns, rows=rows)
 
 
 def _describe_rest(report: Report) -> Iterator[str]:

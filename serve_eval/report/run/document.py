@@ -132,7 +132,7 @@ def _describe_flaky(report: Report) -> Statement:
                 f"{task.result.task}: {count(mixed, 'prompt')} of {stability.prompts:,} right in"
                 " some repeats and wrong in others"
             )
-    return Statement(label="flaky", text="; ".join(told), depth=Depth.MORE, keep=True)
+    return Statement("flaky", "; ".join(told), depth=Depth.MORE, keep=True)
 
 
 def _describe_load(load: Load, report: Report) -> str:

@@ -60,13 +60,13 @@ def _list_sections(
     if several or lead is None:
         lead = None
         if pictures := list(picture_tasks(tasks)):
-            yield PictureSection(title="Values", pictures=pictures)
+            yield PictureSection("Values", pictures)
     else:
-        yield PictureSection(title="What decides", pictures=[lead])
+        yield PictureSection("What decides", [lead])
     if (samples := show_samples(data)) is not None:
         yield samples
     if others := [one for one in drawn if one is not lead]:
-        yield PictureSection(title=name_pictures(others), pictures=others, closed=True)
+        yield PictureSection(name_pictures(others), others, closed=True)
     for name, questions in asked.items():
         yield from tabulate_questions(name, questions, several=several)
     for summary in tasks:
@@ -128,9 +128,9 @@ def _open_task(
 def _show_settings(report: Report) -> Iterator[Section]:
     """Yield the settings and the machines."""
     yield show_settings("Settings", report.plan)
-    servers = [Fact(label=kind, text=what) for kind, what in describe(report.endpoint.info).items()]
-    where = Fact(label="base_url", text=report.endpoint.base_url or "no request was sent")
-    yield Facts(title="Servers", rows=[where, *servers], closed=True)
+    servers = [Fact(kind, what) for kind, what in describe(report.endpoint.info).items()]
+    where = Fact("base_url", report.endpoint.base_url or "no request was sent")
+    yield Facts("Servers", rows=[where, *servers], closed=True)
     yield show_settings("Environment", report.environment)
     for one in report.tasks:
         shown = {"data": one.dataset, "fingerprint": one.fingerprint, "reference": one.reference}

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+
+from serve_eval.frozen import frozen
 
 LONGEST = 80
 """Characters of an extracted answer that is searched for in other forms."""
@@ -21,7 +22,7 @@ _NUMBER = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AnswerPlace:
     """The last place of an extracted answer in a text: characters `start` to `end`, from 0.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 
+from serve_eval.frozen import frozen
 from serve_eval.plan.command_line import write_resume_command
 from serve_eval.schema import (
     Acceptance,
@@ -99,7 +100,7 @@ def change(task: SummaryTask) -> float | None:
     return value - reference
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SummaryTask:
     """A result with its verdict.
 

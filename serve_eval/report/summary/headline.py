@@ -10,6 +10,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
+from serve_eval.frozen import frozen
 from serve_eval.report.layout import fit_tables
 from serve_eval.report.summary import figures
 from serve_eval.report.summary.figures import SummaryTask, summarise_task
@@ -113,7 +114,7 @@ def choose_marks(console: Console) -> Marks:
     return UNICODE if console.encoding.lower().startswith("utf") else ASCII
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AxisPoints:
     """The marks on the line, in points: a value with its interval, a threshold and a reference."""
 

@@ -29,8 +29,8 @@ def make_document(found: Attributed, run: Path) -> Document:
     outcome = _OUTCOMES[found.exit_code]
     lost = found.exit_code == INFRASTRUCTURE and bool(found.warnings)
     conclusion = Conclusion(
-        name="workers",
-        outcome="INCONCLUSIVE" if found.rehearsal and outcome in ("PASS", "FAIL") else outcome,
+        "workers",
+        "INCONCLUSIVE" if found.rehearsal and outcome in ("PASS", "FAIL") else outcome,
         figures=_count_accused(found, parts),
         counts=f"{found.asked:,} prompts, {found.requests:,} requests",
         cause=_explain(found, accused),
@@ -93,15 +93,15 @@ def _describe(
 ) -> Iterator[Statement]:
     """Yield what each comparison says; an accusation that is the cause already is left out."""
     if any(text.endswith(_BETWEEN) for _, text in accused[:1]):
-        yield Statement(label="look at", text=_BETWEEN.removeprefix(": "))
+        yield Statement("look at", _BETWEEN.removeprefix(": "))
     for name, part in parts:
         for text in sentences(part):
             if (name, text) in accused[:1]:
                 continue
             fact = text.startswith(_FACTS)
             yield Statement(
-                label=name,
-                text=text,
+                name,
+                text,
                 depth=Depth.MORE if fact else Depth.FIRST,
                 state="fail" if (name, text) in accused else "none",
             )
@@ -112,9 +112,9 @@ def _describe_answered(found: Attributed) -> Iterator[Statement]:
         if part is not None:
             text = f"{name}: {part.joined} of {part.planned} requests were answered"
             depth = Depth.MORE if part.joined == part.planned else Depth.FIRST
-            yield Statement(label="answered", text=text, depth=depth)
+            yield Statement("answered", text, depth=depth)
     for role, url in found.workers:
-        yield Statement(label="worker", text=f"{role} {url}", depth=Depth.MORE)
+        yield Statement("worker", f"{role} {url}", depth=Depth.MORE)
 
 
 def _list_blocks(parts: Sequence[tuple[str, Attribution]]) -> Iterator[Block]:
@@ -125,13 +125,13 @@ def _list_blocks(parts: Sequence[tuple[str, Attribution]]) -> Iterator[Block]:
         first = name in accusing[:1] if accusing else i == 0
         if rows:
             depth = Depth.FIRST if first else Depth.MORE
-            yield Block(section=_tabulate(name, rows), depth=depth)
+            yield Block(_tabulate(name, rows), depth=depth)
 
 
 def _tabulate(name: str, rows: Sequence[tuple[list[str], bool]]) -> DataTable:
     return DataTable(
-        title=f"Bad answers: {name}",
-        columns=[DataColumn(name=name, number=0 < i < 4) for i, name in enumerate(COLUMNS)],
+        f"Bad answers: {name}",
+        columns=[DataColumn(name, number=0 < i < 4) for i, name in enumerate(COLUMNS)],
         rows=[_list_cells(cells, accused=accused) for cells, accused in rows],
         caption=CAPTION,
     )
@@ -140,12 +140,12 @@ def _tabulate(name: str, rows: Sequence[tuple[list[str], bool]]) -> DataTable:
 def _list_cells(cells: Sequence[str], *, accused: bool) -> list[DataCell]:
     role, worker, measure, answers, bad, others, others_bad, p = cells
     return [
-        DataCell(text=worker, state="fail" if accused else "none"),
-        DataCell(text=f"{bad} of {answers}", order=float(bad)),
-        DataCell(text=f"{others_bad} of {others}", order=float(others_bad)),
-        DataCell(text=p, order=float(p)),
-        DataCell(text=role),
-        DataCell(text=measure),
+        DataCell(worker, state="fail" if accused else "none"),
+        DataCell(f"{bad} of {answers}", order=float(bad)),
+        DataCell(f"{others_bad} of {others}", order=float(others_bad)),
+        DataCell(p, order=float(p)),
+        DataCell(role),
+        DataCell(measure),
     ]
 
 
@@ -178,8 +178,8 @@ def _make_suite(found: Attributed, parts: Sequence[tuple[str, Attribution]]) -> 
         sound = CiState.PASSED if known else CiState.SKIPPED
         cases.append(
             CiCase(
-                group="attribute",
-                name=worker,
+                "attribute",
+                worker,
                 state=CiState.FAILURE if worse else sound,
                 message="; ".join(worse),
                 details=said,

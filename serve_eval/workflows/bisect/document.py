@@ -36,8 +36,8 @@ _OUTCOMES = {FAIL: "FAIL", PASS: "PASS"}
 def make_document(state: Bisection, found: Configurations, out_dir: Path) -> Document:
     """Return the document of a search: the culprit or why there is none, and the steps."""
     conclusion = Conclusion(
-        name=", ".join(state.tasks),
-        outcome=_OUTCOMES.get(state.exit_code, "INCONCLUSIVE"),
+        ", ".join(state.tasks),
+        _OUTCOMES.get(state.exit_code, "INCONCLUSIVE"),
         figures=_conclude(state, found),
         counts=_count_spent(state),
         cause="" if state.ending == FOUND else _explain_end(state, found),
@@ -116,19 +116,19 @@ def _describe(state: Bisection) -> Iterator[Statement]:
     """Yield the hypotheses that are left, how to go on, and the drop that counts."""
     if state.ending not in (FOUND, UNCONFIRMED) and state.suspects:
         rest = "; ".join(f"{one.text} {write_share(one.posterior)}" for one in state.suspects)
-        yield Statement(label="probable", text=rest)
+        yield Statement("probable", rest)
     if state.ending == BUDGET:
         text = "the same command with a larger budget and the same -o goes on"
-        yield Statement(label="go on", text=text)
+        yield Statement("go on", text)
     if state.ending in (UNCONFIRMED, WEAK):
         text = "give a larger --limit, or a larger --margin, with another -o"
-        yield Statement(label="go on", text=text)
+        yield Statement("go on", text)
     if state.margin is not None:
         text = (
             f"a drop above {state.margin:.3g} points counts ({', '.join(state.tasks)}); each result"
             f" errs with at most {f'{state.alpha:g}'.removeprefix('0')}"
         )
-        yield Statement(label="worse", text=text)
+        yield Statement("worse", text)
 
 
 def _count_spent(state: Bisection) -> str:
@@ -149,20 +149,20 @@ def _explain_steps(state: Bisection) -> Iterator[Statement]:
     for step in state.steps:
         if step.reason and step.result in (BisectionResult.NO_START, BisectionResult.UNDECIDED):
             text = f"{step.result.value}: {step.reason}"
-            yield Statement(label=f"step {step.number}", text=text, depth=Depth.MORE)
+            yield Statement(f"step {step.number}", text, depth=Depth.MORE)
 
 
 def _list_blocks(state: Bisection, found: Configurations) -> Iterator[Block]:
     """Yield the tables of the steps, of the leading hypotheses and of what was searched."""
-    yield Block(section=_tabulate(state, found), depth=Depth.FIRST)
-    yield Block(section=_tabulate_leading(state))
+    yield Block(_tabulate(state, found), depth=Depth.FIRST)
+    yield Block(_tabulate_leading(state))
     if not state.ordered:
         yield Block(
-            section=DataTable(
-                title="Options that differ",
-                columns=[DataColumn(name=name) for name in ("option", found.first, found.last)],
+            DataTable(
+                "Options that differ",
+                columns=[DataColumn(name) for name in ("option", found.first, found.last)],
                 rows=[
-                    [DataCell(text=text) for text in (one.name, one.good, one.bad)]
+                    [DataCell(text) for text in (one.name, one.good, one.bad)]
                     for one in state.changes
                 ],
                 caption="an option has one of the two values in each step",
@@ -174,8 +174,8 @@ def _tabulate(state: Bisection, found: Configurations) -> DataTable:
     rows = [_list_cells(step, found) for step in state.steps]
     kept = [i for i in range(len(COLUMNS)) if any(row[i].text for row in rows)]
     return DataTable(
-        title="Steps",
-        columns=[DataColumn(name=COLUMNS[i], number=i > 2) for i in kept],
+        "Steps",
+        columns=[DataColumn(COLUMNS[i], number=i > 2) for i in kept],
         rows=[[row[i] for i in kept] for row in rows],
         caption=CAPTION,
     )
@@ -186,21 +186,21 @@ def _list_cells(step: BisectionStep, found: Configurations) -> list[DataCell]:
     result = "not finished" if step.result is None else step.result.value
     lost = step.result is BisectionResult.NO_START
     return [
-        DataCell(text=str(step.number), order=float(step.number)),
-        DataCell(text=found.first if first else found.describe(step.configuration)),
-        DataCell(text=result, state=_STATES.get(step.result, "none")),
-        DataCell(text="" if step.difference is None else f"{step.difference:+.3g}"),
-        DataCell(text="-" if lost else f"{step.asked:,}", order=float(step.asked)),
+        DataCell(str(step.number), order=float(step.number)),
+        DataCell(found.first if first else found.describe(step.configuration)),
+        DataCell(result, state=_STATES.get(step.result, "none")),
+        DataCell("" if step.difference is None else f"{step.difference:+.3g}"),
+        DataCell("-" if lost else f"{step.asked:,}", order=float(step.asked)),
     ]
 
 
 def _tabulate_leading(state: Bisection) -> DataTable:
     known = [step for step in state.steps if step.posterior is not None]
     return DataTable(
-        title="Most probable after each step",
-        columns=[DataColumn(name=name) for name in ("step", "hypothesis", "posterior")],
+        "Most probable after each step",
+        columns=[DataColumn(name) for name in ("step", "hypothesis", "posterior")],
         rows=[
-            [DataCell(text=str(one.number)), DataCell(text=one.leading), DataCell(text=share)]
+            [DataCell(str(one.number)), DataCell(one.leading), DataCell(share)]
             for one in known
             if one.result is not BisectionResult.REFERENCE
             for share in [write_share(one.posterior or 0.0)]

@@ -111,9 +111,9 @@ def make_document(run: Path, folders: Sequence[Path]) -> Document:
         story="capsule",
         command=f"serve-eval show {quote_path(run)} --capsule",
         header=make_header(0),
-        conclusions=[Conclusion(name=str(one), outcome="WRITTEN") for one in folders],
+        conclusions=[Conclusion(str(one), "WRITTEN") for one in folders],
         noun="capsules",
-        statements=[Statement(label="holds", text=HOLDS)],
+        statements=[Statement("holds", HOLDS)],
         commands=[f"sh {quote_path(one / 'curl.sh')}" for one in folders],
     )
 

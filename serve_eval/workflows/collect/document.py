@@ -6,12 +6,13 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from serve_eval.frozen import frozen
 from serve_eval.report.ci_result import CiCase, CiState, CiSuite
 from serve_eval.report.document import Conclusion, Document, Statement, make_header, rank_outcome
 from serve_eval.report.results_table.formats import DECIMALS
@@ -24,7 +25,7 @@ from serve_eval.verdicts.exit_code import PASS as FOUND
 Cell = str | int | float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CollectedRow:
     """One task of one run or test. The fields are the columns, in this order; None is empty.
 
@@ -158,13 +159,11 @@ def make_document(
         header=make_header(FOUND if rows else NOTHING_SCORED),
         conclusions=[
             Conclusion(
-                name=str(output) if output is not None else "results",
-                outcome=WRITTEN if rows else NOTHING,
+                str(output) if output is not None else "results",
+                WRITTEN if rows else NOTHING,
                 figures=_count(rows),
                 cause=cause,
-                statements=[
-                    Statement(label="verdicts", text=", ".join(f"{n} {one}" for one, n in shown))
-                ]
+                statements=[Statement("verdicts", ", ".join(f"{n} {one}" for one, n in shown))]
                 if rows
                 else [],
             )
@@ -210,8 +209,8 @@ def _list_next(rows: Sequence[CollectedRow], paths: Sequence[Path]) -> list[str]
 
 def _make_case(row: CollectedRow) -> CiCase:
     return CiCase(
-        group=row.source,
-        name=row.test or row.task or row.kind,
+        row.source,
+        row.test or row.task or row.kind,
         state=_STATES.get(_judge(row), CiState.SKIPPED),
         message=row.reason or "",
     )

@@ -201,7 +201,7 @@ def make_load_document(found: LoadComparison, out_dir: Path) -> Document:
         noun="comparisons",
         overview=_tabulate(ordered),
         notice=describe_old_answers(found.warnings),
-        statements=[Statement(label="order", text=order, depth=Depth.MORE)],
+        statements=[Statement("order", order, depth=Depth.MORE)],
         warnings=found.warnings,
         commands=_list_next(ordered, out_dir),
         result=out_dir / COMPARE_AT_LOADS.result,
@@ -209,8 +209,8 @@ def make_load_document(found: LoadComparison, out_dir: Path) -> Document:
     lines = map(document.make_line_of, document.conclusions)
     cases = [
         CiCase(
-            group=one.task,
-            name=f"load {one.load}",
+            one.task,
+            f"load {one.load}",
             state=choose_state(one.outcome, ()),
             line=line,
             properties={"fell": str(one.lost), "rose": str(one.won)},
@@ -238,12 +238,12 @@ def _conclude(found: LoadComparison, one: TaskAtLoad) -> Conclusion:
     words = found.words.get(one.task, "")
     passed = one.outcome is VerdictOutcome.PASS
     return Conclusion(
-        name=f"{one.task} at {one.load} in flight",
-        outcome=one.outcome.value,
+        f"{one.task} at {one.load} in flight",
+        one.outcome.value,
         figures=figures,
         counts=f"{one.lost} fell, {one.won} rose{tested}, {sum(one.failed)} failed",
         cause="" if passed else words,
-        statements=[Statement(label="loads", text=words)] if passed and words else [],
+        statements=[Statement("loads", words)] if passed and words else [],
     )
 
 
@@ -269,10 +269,10 @@ def _tabulate(ordered: Sequence[TaskAtLoad]) -> DataTable:
         ]
         first, *others = texts
         state = name_state(one.outcome)
-        rows.append([DataCell(text=first, state=state), *(DataCell(text=text) for text in others)])
+        rows.append([DataCell(first, state=state), *(DataCell(text) for text in others)])
     return DataTable(
-        title="Loads",
-        columns=[DataColumn(name=name, number=i > 1) for i, name in enumerate(_COLUMNS)],
+        "Loads",
+        columns=[DataColumn(name, number=i > 1) for i, name in enumerate(_COLUMNS)],
         rows=rows,
         caption="lost, won: scores that fell and rose from A to B; no answer: of A, of B",
     )

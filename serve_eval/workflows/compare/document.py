@@ -152,12 +152,12 @@ def _list_blocks(task: ComparedTask) -> Iterator[Block]:
     """Yield the tables of workers, and where the examined flips first differ."""
     for side, workers in zip("AB", task.attributions, strict=True):
         if workers is not None:
-            yield Block(section=show_workers(workers, f"{task.task}: {side}"))
+            yield Block(show_workers(workers, f"{task.task}: {side}"))
     if task.places is not None:
         drawn = list(draw_places(task.places))
         told = [task.places.reading] if task.places.reading else []
         title = f"{task.task}: first different token of the examined flips (#: confident)"
-        yield Block(section=TextLines(title=title, lines=[*drawn, *told], preformatted=True))
+        yield Block(TextLines(title, [*drawn, *told], preformatted=True))
 
 
 def _describe_case(task: ComparedTask, line: OneLine) -> CiCase:
@@ -166,8 +166,8 @@ def _describe_case(task: ComparedTask, line: OneLine) -> CiCase:
     sides = {"A": task.a, "B": task.b}
     lost = [f"{name}: {one}" for name, side in sides.items() for one in remark_on_losses(side)]
     return CiCase(
-        group="compare",
-        name=task.task,
+        "compare",
+        task.task,
         state=choose_state(verdict.outcome, verdict.reasons),
         line=line,
         details=[
@@ -215,15 +215,15 @@ def _list_sections(
     drawn = [one for task in tasks for one in _draw(task, folders, data)]
     lead = None if several else choose_lead(drawn, paired=True)
     if lead is not None:
-        yield PictureSection(title="What decides", pictures=[lead])
+        yield PictureSection("What decides", [lead])
     elif pictures := list(picture_tasks(summaries)):
-        yield PictureSection(title="Values", pictures=pictures)
+        yield PictureSection("Values", pictures)
     for task in tasks:
         yield _cross(task.task, data, several=several)
     if (samples := show_samples(data)) is not None:
         yield samples
     if others := [one for one in drawn if one is not lead]:
-        yield PictureSection(title=name_pictures(others), pictures=others, closed=True)
+        yield PictureSection(name_pictures(others), others, closed=True)
     for summary in summaries:
         facts = data.known[summary.result.task]
         yield from show_breakdown(summary, facts.fields if facts else (), several=several)
@@ -284,10 +284,10 @@ def _cross(task: str, data: SampleData, *, several: bool) -> DataTable:
     ]
     rows = [
         [
-            DataCell(text=f"A {a}"),
+            DataCell(f"A {a}"),
             *(
                 DataCell(
-                    text=f"{counts[a, b]:,}",
+                    f"{counts[a, b]:,}",
                     order=counts[a, b],
                     href=f"#{urlencode({'task': task, 'a': a, 'b': b})}" if counts[a, b] else "",
                 )
@@ -297,10 +297,10 @@ def _cross(task: str, data: SampleData, *, several: bool) -> DataTable:
         for a in shown
     ]
     return DataTable(
-        title=f"{task}: A and B" if several else "A and B",
+        f"{task}: A and B" if several else "A and B",
         columns=[
-            DataColumn(name="first answers"),
-            *(DataColumn(name=f"B {b}", number=True) for b in shown),
+            DataColumn("first answers"),
+            *(DataColumn(f"B {b}", number=True) for b in shown),
         ],
         rows=rows,
         caption="Prompts by the first answers of both. A number shows its samples below.",

@@ -19,7 +19,7 @@ from serve_eval.plugins.values import VerdictRule, load_verdict_rule
 from serve_eval.processes.resources import describe_busy, is_busy
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Cut, Plan, Reference, Spec, Task, TaskResult, Verdict, VerdictOutcome
-from serve_eval.stats.sign_tests import SLOWER, lateness
+from serve_eval.stats.sign_tests import SLOWER, lateness, mcnemar
 from serve_eval.verdicts import many_tests, repaired, validity
 from serve_eval.workflows.compare.exact import ExactAnswers, add_own
 
@@ -222,7 +222,6 @@ def uneven(a: TaskAnswers, b: TaskAnswers) -> str | None:
     This is the sign test over PARTS parts of the run: in a part, more prompts are late only at B,
     or only at A, or neither. A pause, which makes all requests in flight late, falls into one part.
     """
-    from serve_eval.stats.sign_tests import mcnemar
 
     both = sorted(
         (prompt for prompt in a.latency_s if prompt in b.latency_s), key=lambda p: b.started_s[p]
@@ -265,7 +264,6 @@ def more_failures(a: TaskAnswers, b: TaskAnswers) -> str | None:
     A failed request counts even if a retry succeeded. McNemar's test of the prompts for which
     requests failed on only one side.
     """
-    from serve_eval.stats.sign_tests import mcnemar
 
     only_b = [prompt for prompt in b.failed if prompt not in a.failed]
     p = mcnemar(len(only_b), sum(prompt not in b.failed for prompt in a.failed)).p_mid

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
+from serve_eval.frozen import frozen
 from serve_eval.report.attribution import accusations
 from serve_eval.schema import Cut, Outcome, VerdictOutcome
 from serve_eval.storage import journal
@@ -39,7 +39,7 @@ WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LostExample:
     """A lost sample that may be shown: what was read from its answer, and what was expected."""
 
@@ -48,7 +48,7 @@ class LostExample:
     target: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Breakdown:
     """The lost samples of a task by kind.
 

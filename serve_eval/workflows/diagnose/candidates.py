@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from serve_eval.frozen import frozen
 from serve_eval.schema import Response
 from serve_eval.stats.no_worse import no_worse
 
@@ -61,7 +61,7 @@ class Slice:
         return numpy.unpackbits(self.bits, count=self.size).view(numpy.bool_)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KnownSamples:
     """The properties of the samples of a task, in the same order; None if unknown.
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
+from serve_eval.frozen import frozen
 from serve_eval.workflows.diagnose import setting, unanswered
 from serve_eval.workflows.diagnose.course import RULE as UNFINISHED
 from serve_eval.workflows.diagnose.finding import Finding, list_leading, order_findings
@@ -84,7 +84,7 @@ _CAPSULE = " --capsule "
 """Part of the commands of findings that the one of an example stands for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ExplainedTask:
     """An outcome and what the diagnosis found about it.
 

@@ -71,8 +71,8 @@ def _conclude(told: ExplainedTask, page: str, commands: Sequence[str]) -> Conclu
         ruler = rule_task(judged.summary)
         drawn = "  ".join(list_parts(judged.summary, None if ruler is None else UNICODE))
     return Conclusion(
-        name=judged.name,
-        outcome=judged.outcome,
+        judged.name,
+        judged.outcome,
         figures="" if line is None else line.figures,
         drawn=drawn,
         ruler=ruler,
@@ -109,20 +109,20 @@ def _tabulate(told: Sequence[ExplainedTask]) -> DataTable:
                 reference = figures.figure(taken, summary.result.metric)
         lost = "-" if task is None else f"{task.wrong + task.missing} of {task.asked}"
         texts = (one.judged.name, value, reference, lost)
-        state = DataCell(text=outcome, state=name_state(outcome))
-        rows.append([state, *(DataCell(text=text) for text in texts)])
+        state = DataCell(outcome, state=name_state(outcome))
+        rows.append([state, *(DataCell(text) for text in texts)])
     names = ("outcome", "task", "value", "reference", "wrong or missing")
-    columns = [DataColumn(name=name, number=i > 1) for i, name in enumerate(names)]
-    return DataTable(title="Tasks", columns=columns, rows=rows)
+    columns = [DataColumn(name, number=i > 1) for i, name in enumerate(names)]
+    return DataTable("Tasks", columns=columns, rows=rows)
 
 
 def _describe_all(outcomes: FolderOutcomes, folder: Path) -> Iterator[Statement]:
     if outcomes.again:
-        yield Statement(label="go on", text=outcomes.again)
-    yield Statement(label="folder", text=str(folder), depth=Depth.MORE)
+        yield Statement("go on", outcomes.again)
+    yield Statement("folder", str(folder), depth=Depth.MORE)
     if outcomes.page:
         text = "the page of the result, with all samples"
-        yield Statement(label="page", text=text, depth=Depth.PAGE, href=outcomes.page)
+        yield Statement("page", text, depth=Depth.PAGE, href=outcomes.page)
 
 
 def _choose_commands(outcomes: FolderOutcomes, told: Sequence[ExplainedTask]) -> list[str]:
@@ -138,8 +138,8 @@ def _make_suite(document: Document) -> CiSuite:
         name="serve-eval diagnose",
         cases=[
             CiCase(
-                group="diagnose",
-                name=one.name,
+                "diagnose",
+                one.name,
                 state=_choose_state(one.outcome),
                 message=one.cause,
                 line=line,
@@ -177,9 +177,9 @@ def list_rows(
 
 def _list_all(told: ExplainedTask, why: str, page: str) -> Iterator[Statement]:
     if why:
-        yield Statement(label="why", text=why)
+        yield Statement("why", why)
     if told.judged.fix:
-        yield Statement(label="fix", text=told.judged.fix)
+        yield Statement("fix", told.judged.fix)
     if told.ended is not None:
         yield from _list_advice(told.ended, first=True)
     first, *more = told.causes or (None,)
@@ -202,10 +202,10 @@ def _list_all(told: ExplainedTask, why: str, page: str) -> Iterator[Statement]:
 def _describe_cause(one: Finding, more: int, *, passed: bool) -> Iterator[Statement]:
     """Yield the likeliest cause, what speaks for it and against it, and what to change."""
     label, text = "seen" if passed else "likely", f"{one.rule}: {one.told}"
-    yield Statement(label=label, text=one.rather or text)
+    yield Statement(label, one.rather or text)
     if one.rather:
-        yield Statement(label="for", text=text)
-    yield Statement(label="sure", text=_weigh(one))
+        yield Statement("for", text)
+    yield Statement("sure", _weigh(one))
     against = []
     if one.explains is not None and one.lost > one.explains:
         rest = one.lost - one.explains
@@ -214,7 +214,7 @@ def _describe_cause(one: Finding, more: int, *, passed: bool) -> Iterator[Statem
         finding = "finding" if more == 1 else "findings"
         against.append(f"{more} other {finding} may explain the same answers")
     if against:
-        yield Statement(label="against", text="; ".join(against))
+        yield Statement("against", "; ".join(against))
     yield from _list_advice(one, first=True)
 
 
@@ -240,11 +240,11 @@ def _list_advice(one: Finding, *, first: bool) -> Iterator[Statement]:
     for i, words in enumerate(advice):
         shown = first and i == 0 and not _is_line_to_type(words)
         depth = Depth.FIRST if shown else Depth.MORE
-        yield Statement(label="or" if i else "change", text=words, depth=depth)
+        yield Statement("or" if i else "change", words, depth=depth)
     if one.samples:
-        yield Statement(label="samples", text=", ".join(one.samples), depth=Depth.MORE)
+        yield Statement("samples", ", ".join(one.samples), depth=Depth.MORE)
     for line in one.log:
-        yield Statement(label="log", text=line, depth=Depth.FIRST if first else Depth.MORE)
+        yield Statement("log", line, depth=Depth.FIRST if first else Depth.MORE)
 
 
 def _is_line_to_type(words: str) -> bool:
@@ -254,8 +254,8 @@ def _is_line_to_type(words: str) -> bool:
 def _describe_other(one: Finding, label: str) -> Iterator[Statement]:
     """Yield a finding that is not the likeliest cause; a remark is not on the first screen."""
     depth = Depth.MORE if one.is_remark or one.rule == UNFINISHED else Depth.FIRST
-    yield Statement(label=label, text=f"{one.rule}: {one.told}", depth=depth)
-    yield Statement(label="sure", text=_weigh(one), depth=Depth.MORE)
+    yield Statement(label, f"{one.rule}: {one.told}", depth=depth)
+    yield Statement("sure", _weigh(one), depth=Depth.MORE)
     yield from _list_advice(one, first=False)
 
 
@@ -265,26 +265,26 @@ def _describe_lost(task: DiagnosedTask, a: DiagnosedTask | None, page: str) -> I
     if a is not None:
         text = f"B: {text}; A: {a.wrong} of {a.asked} are wrong, {a.missing} missing"
     if task.breakdown is None:
-        yield Statement(label="asked", text=text)
+        yield Statement("asked", text)
         return
     examples = _list_examples(task.breakdown, task.task, page)
     yield from examples[:1]
-    yield Statement(label="asked", text=text)
+    yield Statement("asked", text)
     lost = (describe_kinds(task.breakdown), *describe_misses(task.breakdown))
-    yield Statement(label="lost", text="; ".join(lost))
+    yield Statement("lost", "; ".join(lost))
     yield from examples[1:]
     for line in task.breakdown.judge_errors:
-        yield Statement(label="judges", text=line)
+        yield Statement("judges", line)
     for line in task.breakdown.next:
-        yield Statement(label="try", text=line, depth=Depth.MORE)
+        yield Statement("try", line, depth=Depth.MORE)
 
 
 def _list_examples(found: Breakdown, task: str, page: str) -> Sequence[Statement]:
     """Return the examples; all but the first are deeper."""
     return [
         Statement(
-            label="e.g.",
-            text=f"{one.id}: answered {one.answer!r}, expected {one.target!r}",
+            "e.g.",
+            f"{one.id}: answered {one.answer!r}, expected {one.target!r}",
             depth=Depth.MORE if i else Depth.FIRST,
             href=f"{page}#{urlencode({'sample': f'{task}/{one.id}'})}" if page else "",
         )
@@ -298,37 +298,37 @@ def _describe_unexplained(told: ExplainedTask, task: DiagnosedTask) -> Iterator[
         return
     red = task.breakdown is not None
     text = "no rule explains the lost samples" if red else "there is no loss to explain"
-    yield Statement(label="note", text=text)
+    yield Statement("note", text)
 
 
 def _describe_verdict(told: ExplainedTask, task: DiagnosedTask) -> Iterator[Statement]:
     """Yield the rule of the verdict, the outcome of the run alone, and what the report names."""
     for accusation in task.accused:
-        yield Statement(label="workers", text=f"the report names {accusation}")
+        yield Statement("workers", f"the report names {accusation}")
     if task.in_suite and (task.outcome is not None or task.in_suite != ENDED_EARLY):
         alone = "the run did not finish" if task.outcome is None else task.outcome
-        yield Statement(label="suite", text=f"{alone} alone; in the suite: {task.in_suite}")
+        yield Statement("suite", f"{alone} alone; in the suite: {task.in_suite}")
     if told.a is not None:
-        yield Statement(label="B", text=_describe_side(task), depth=Depth.MORE)
+        yield Statement("B", _describe_side(task), depth=Depth.MORE)
     elif limits := _list_limits(task):
-        yield Statement(label="rule", text=limits, depth=Depth.MORE)
+        yield Statement("rule", limits, depth=Depth.MORE)
 
 
 def _describe_a(run: DiagnosedRun, task: DiagnosedTask | None, page: str) -> Iterator[Statement]:
     """Yield the result and the findings of the other side of a comparison."""
-    yield Statement(label="A", text=f"run {run.folder}", depth=Depth.MORE)
+    yield Statement("A", f"run {run.folder}", depth=Depth.MORE)
     if task is not None:
-        yield Statement(label="A", text=_describe_side(task), depth=Depth.MORE)
+        yield Statement("A", _describe_side(task), depth=Depth.MORE)
         if task.breakdown is not None:
             kinds = describe_kinds(task.breakdown)
-            yield Statement(label="A", text=f"lost: {kinds}")
+            yield Statement("A", f"lost: {kinds}")
             for one in _list_examples(task.breakdown, task.task, page):
-                yield Statement(label="A", text=f"e.g. {one.text}", depth=one.depth)
+                yield Statement("A", f"e.g. {one.text}", depth=one.depth)
     name = "" if task is None else task.task
     for finding in run.findings:
         if not name or finding.task in (None, name):
-            yield Statement(label="A", text=f"{finding.rule}: {finding.told}", depth=Depth.MORE)
-            yield Statement(label="sure", text=_weigh(finding), depth=Depth.MORE)
+            yield Statement("A", f"{finding.rule}: {finding.told}", depth=Depth.MORE)
+            yield Statement("sure", _weigh(finding), depth=Depth.MORE)
             yield from _list_advice(finding, first=False)
 
 

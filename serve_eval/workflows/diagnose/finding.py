@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import force_setattr
 
+from serve_eval.frozen import frozen
 from serve_eval.schema import Attempt, Failure, Metric, Outcome, Response
 from serve_eval.shell_words import quote_argument, quote_word
 from serve_eval.stats.contingency import find_cut
@@ -40,7 +40,7 @@ _FEW, _MANY = 10, 20
 _RED, _UNJUDGED = 0.5, 0.8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Finding:
     """A probable cause, and what to change.
 
@@ -225,7 +225,7 @@ def larger_share(
     return no_worse([(len(a), sum(one.lost for one in a), len(b), sum(one.lost for one in b))])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AskedSample:
     """A sample that was sent, with the attempts of all sessions.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evidence.probe_judging import UNSOUND
+from serve_eval.frozen import frozen
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.ci_result import OneLine
 from serve_eval.report.summary.figures import SummaryTask, summarise_task
@@ -38,7 +38,7 @@ ENDED_EARLY, STOPPED = "ERROR", "INTERRUPTED"
 """The outcomes of a command without a result: an error, or a signal, ended it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FolderOutcome:
     """A task of a run or of a comparison, a run that never started, or a server, with its outcome.
 
@@ -58,7 +58,7 @@ class FolderOutcome:
     left_open: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FolderOutcomes:
     """The outcomes in a folder, with what is known of all of them.
 
@@ -79,7 +79,7 @@ class FolderOutcomes:
     page: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReadFolder:
     """The runs of a folder by label. `compared`: they are the sides of a comparison."""
 

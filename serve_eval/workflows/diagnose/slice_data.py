@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.trust import adopt_code
 from serve_eval.evidence.attribution.bad_workers import SUBJECT, kinds_of
+from serve_eval.frozen import frozen
 from serve_eval.schema import HOLDOUT, Dataset, Metric, Reference, Task
 from serve_eval.stats.clusters import cluster_keys, number_keys
 from serve_eval.storage.answer_origins import Served, read_traces
@@ -26,7 +27,7 @@ Scores = Mapping[str, tuple[float, ...]]
 """The scores of each prompt, by id and run; higher is better."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PairedScores:
     """Prompts with scores on both sides: a tuple of scores per prompt and side.
 

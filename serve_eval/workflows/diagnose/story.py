@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serve_eval.evidence.prompt_tokens import LocalTokenizer
+from serve_eval.frozen import frozen
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.attribution import accusations
 from serve_eval.report.ci_result import write_line
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DiagnosedTask:
     """The result of a task.
 
@@ -58,7 +59,7 @@ class DiagnosedTask:
     in_suite: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DiagnosedRun:
     """A run with its findings.
 
@@ -72,7 +73,7 @@ class DiagnosedRun:
     findings: tuple[Finding, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Diagnosis:
     """The findings about a folder. `between` are findings from comparing two sides.
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from serve_eval.evidence.answer_texts import find_scripts, is_loop, mark_shared
+from serve_eval.frozen import frozen
 from serve_eval.schema import Outcome, Response
 from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.verdicts.below_reference import count_wrong_at_most
@@ -224,7 +225,7 @@ COUNTED: Mapping[str, Callable[[TaskEvidence, AskedSample], bool]] = {
 """The property of an answer that each rule counts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Before:
     """The answers to compare with, by the ids of their prompts.
 

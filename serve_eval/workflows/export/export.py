@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from os.path import commonpath
@@ -19,11 +19,14 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results.scoring import Recipe, rebuilt
 from serve_eval.evaluation.task_run import recipe_of
 from serve_eval.evaluation.trust import to_read
+from serve_eval.frozen import frozen
 from serve_eval.harness.layout import (
     NO_FILTER,
+    Judged,
     Logged,
     Row,
     RowsHash,
+    build_log,
     file_name,
     mean_stderr,
     results,
@@ -31,6 +34,7 @@ from serve_eval.harness.layout import (
     stamp,
     write_json,
 )
+from serve_eval.harness.measures import list_results, measure_document
 from serve_eval.plan.prepared_task import PreparedTask, request_of
 from serve_eval.plugins.scope import with_scope
 from serve_eval.processes.bounded_call import Apart, Unfinished
@@ -59,7 +63,7 @@ from serve_eval.storage.scores import ScoreRecord, read_scores
 LM_EVAL = "lm_eval:"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Exported:
     """The files that were written, the rows of each, and what was left out and why."""
 
@@ -184,8 +188,6 @@ def _of_lm_eval(
     write: Callable[[Iterable[Row]], str],
 ) -> tuple[Logged, tuple[str, ...]]:
     """Judge a task of lm-eval as in a run: in a separate process with a time limit."""
-    from serve_eval.harness.layout import Judged, build_log
-    from serve_eval.harness.measures import list_results
     from serve_eval.tasks.lm_eval import load_parts
 
     name = prepared.task.name.removeprefix(LM_EVAL)
@@ -217,7 +219,6 @@ def _of_lm_eval(
 
 def _build_measure(recipe: Recipe) -> Callable[[str, Sequence[Any]], Any]:
     """Rebuild a task of lm-eval, and return the function that scores an answer to a document."""
-    from serve_eval.harness.measures import measure_document
     from serve_eval.tasks.lm_eval import load_parts
 
     rebuilt(recipe)
@@ -375,12 +376,12 @@ def make_document(
     else:
         where = ""
     conclusion = Conclusion(
-        name=to_format,
-        outcome=WRITTEN,
+        to_format,
+        WRITTEN,
         figures=f"{number:,} row{'s' * (number != 1)}{where}",
         statements=[
-            Statement(label="from", text=", ".join(map(str, runs))),
-            *(Statement(label="note", text=note, depth=Depth.MORE) for note in notes),
+            Statement("from", ", ".join(map(str, runs))),
+            *(Statement("note", note, depth=Depth.MORE) for note in notes),
         ],
     )
     return Document(
@@ -396,14 +397,14 @@ def make_document(
 def _tabulate(files: Sequence[Path], rows: Mapping[Path, int], place: Path) -> Block:
     """Return the table of several files below a folder. One without samples has no rows."""
     section = DataTable(
-        title="Files",
-        columns=[DataColumn(name="rows", number=True), DataColumn(name="file")],
+        "Files",
+        columns=[DataColumn("rows", number=True), DataColumn("file")],
         rows=[
             [
-                DataCell(text=f"{rows[file]:,}" if file in rows else "-"),
-                DataCell(text=str(file.relative_to(place))),
+                DataCell(f"{rows[file]:,}" if file in rows else "-"),
+                DataCell(str(file.relative_to(place))),
             ]
             for file in files
         ],
     )
-    return Block(section=section, depth=Depth.FIRST)
+    return Block(section, depth=Depth.FIRST)

@@ -9,11 +9,12 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from serve_eval.errors import PlanError
+from serve_eval.frozen import frozen
 from serve_eval.workflows.init.recipe import (
     DeploymentRecipe,
     Servers,
@@ -44,7 +45,7 @@ USED = ("model-path", "model", "served-model-name", "disaggregation-mode")
 CONFIGS = ("extra-engine-args", "override-engine-args")
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class EngineComponent:
     """A component that runs an engine: its words after dynamo.ENGINE, and its pod."""
 

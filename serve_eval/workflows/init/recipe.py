@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from serve_eval.errors import PlanError
+from serve_eval.frozen import frozen
 
 Content = Mapping[str, Any]
 MOST = 100_000
@@ -25,7 +26,7 @@ BY_URL = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class Servers:
     """Equal servers of one role: their LlmArgs, variables and flags, and their number.
 
@@ -51,7 +52,7 @@ class Servers:
         return ranks
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen
 class DeploymentRecipe:
     """A deployment to convert.
 

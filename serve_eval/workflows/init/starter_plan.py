@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from serve_eval.client.client import Client
@@ -14,6 +14,7 @@ from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.capabilities import features
 from serve_eval.evaluation.capabilities.features import prompt_logprobs
 from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
+from serve_eval.frozen import frozen
 from serve_eval.report.document import Conclusion, Document, Statement, make_header
 from serve_eval.schema import REHEARSED, Ability, Endpoint, Failure, Need, Plan, is_stand_in
 from serve_eval.shell_words import quote_path, quote_word
@@ -23,7 +24,7 @@ TIMEOUT_S = 60.0
 """Longest wait for one answer: a starter plan is written without an endpoint that hangs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EndpointFacts:
     """Hold the answers of an endpoint about itself, and its abilities.
 
@@ -234,7 +235,7 @@ _LABELS = {"Fill in or check:": "fill in", "The plan leaves out:": "left out"}
 """Labels of the lists at the top of a plan that was made from a recipe."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RecipePlan:
     """A plan that was written from a recipe.
 
@@ -268,10 +269,10 @@ def make_document(facts: EndpointFacts, base_url: str, model: str | None, file: 
         header=make_header(0),
         conclusions=[
             Conclusion(
-                name=str(file),
-                outcome="WRITTEN",
+                str(file),
+                "WRITTEN",
                 figures="to fill in" if chosen == NO_MODEL else f"for {shorten(chosen)}",
-                statements=[*_describe_facts(facts), Statement(label="verdict", text=REFERENCE)],
+                statements=[*_describe_facts(facts), Statement("verdict", REFERENCE)],
             )
         ],
         model="" if chosen == NO_MODEL else chosen,
@@ -287,16 +288,16 @@ def _describe_facts(facts: EndpointFacts) -> Iterator[Statement]:
     known = " ".join(part for part in (facts.server, facts.version) if part)
     if not facts.problem or known or facts.models:
         context = f"{facts.context_tokens} tokens" if facts.context_tokens else "not told"
-        yield Statement(label="server", text=shorten(known) or "not told")
-        yield Statement(label="models", text=shorten(", ".join(facts.models)) or "none listed")
-        yield Statement(label="context", text=context)
+        yield Statement("server", shorten(known) or "not told")
+        yield Statement("models", shorten(", ".join(facts.models)) or "none listed")
+        yield Statement("context", context)
     named = [(WORDS.get(Need(one.need), one.need), one) for one in facts.abilities]
     if works := [word for word, one in named if one.works]:
-        yield Statement(label="works", text=", ".join(works))
+        yield Statement("works", ", ".join(works))
     for word, one in named:
         if not one.works:
             label = "unknown" if one.works is None else "lacks"
-            yield Statement(label=label, text=f"{word}: {shorten(one.seen)}")
+            yield Statement(label, f"{word}: {shorten(one.seen)}")
 
 
 def make_recipe_document(source: Path, plans: Sequence[RecipePlan]) -> Document:
@@ -308,8 +309,8 @@ def make_recipe_document(source: Path, plans: Sequence[RecipePlan]) -> Document:
         header=make_header(0),
         conclusions=[
             Conclusion(
-                name=str(one.file),
-                outcome="WRITTEN",
+                str(one.file),
+                "WRITTEN",
                 figures=one.needs,
                 statements=list(_describe_comments(one.comments)),
             )
@@ -334,5 +335,5 @@ def _describe_comments(lines: Sequence[str]) -> Iterator[Statement]:
         label = _LABELS.get(line, label if line.startswith("* ") else "from")
         if line not in _LABELS:
             text = line.removeprefix("* ").removeprefix("From ")
-            rows.append(Statement(label=label, text=text, keep=label == "fill in"))
+            rows.append(Statement(label, text, keep=label == "fill in"))
     yield from sorted(rows, key=lambda row: row.label != "fill in")

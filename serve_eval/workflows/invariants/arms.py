@@ -6,10 +6,11 @@ The server itself counts the tokens, in short requests, since a client has no to
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from serve_eval.client.client import Client
+from serve_eval.frozen import frozen
 from serve_eval.plan.prepared_task import PreparedTask, request_of
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Failure, Plan, Spec
@@ -27,7 +28,7 @@ class _NotPlacedError(Exception):
     """No texts could be made, for the reason in the message."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Lengths:
     """Line counts of three texts, a step apart: two below the boundary and one above it.
 
@@ -99,7 +100,7 @@ Placed = Mapping[str, Lengths | str]
 """Per boundary in prompt tokens: the texts around it, or the reason why there are none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Arm:
     """A pass over the prompts under one change.
 

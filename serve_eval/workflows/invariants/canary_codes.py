@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from serve_eval.frozen import frozen
 from serve_eval.schema import (
     Attempt,
     CanaryLeak,
@@ -101,7 +102,7 @@ _QUESTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Canary:
     """One request: its code, the form of its prompt, and how it is sent."""
 
@@ -218,7 +219,7 @@ class ReplyPart:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FoundCodes:
     """The codes found in replies. `own` holds the requests whose reply repeats their own code."""
 

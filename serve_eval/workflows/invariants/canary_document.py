@@ -20,8 +20,8 @@ SURE = 0.95
 def make_document(found: CanaryResult, out_dir: Path) -> Document:
     """Return the document of a search: the leaks, and how much it could see."""
     conclusion = Conclusion(
-        name="canaries",
-        outcome=_name_outcome(found),
+        "canaries",
+        _name_outcome(found),
         figures=_conclude(found),
         counts=f"{found.requests:,} requests, up to {found.in_flight} in flight together,"
         f" {found.failures:,} without an answer",
@@ -85,21 +85,19 @@ def _describe_leaks(found: CanaryResult, out_dir: Path) -> Iterator[Statement]:
             "the server, or a proxy or cache in front of it, mixes requests up. Take it out of"
             " service; then try the server without the proxy"
         )
-        yield Statement(label="look at", text=text)
+        yield Statement("look at", text)
     for i, leak in enumerate(found.leaks[:SHOWN]):
         depth = Depth.MORE if i else Depth.FIRST
-        yield Statement(label="leak", text=_describe_leak(leak), depth=depth, state="fail")
+        yield Statement("leak", _describe_leak(leak), depth=depth, state="fail")
     if (left := len(found.leaks) - SHOWN) > 0:
-        yield Statement(
-            label="", text=f"and {left} more in {out_dir / CANARIES.result}", depth=Depth.MORE
-        )
+        yield Statement("", f"and {left} more in {out_dir / CANARIES.result}", depth=Depth.MORE)
     if (one := found.suspicion) is not None:
         text = (
             f"suspicion, no proof: {one.length} characters or more of {one.codes} codes are in"
             f" replies to others, such as of {one.source} in {one.into}; by chance"
             f" {one.expected:.2g} codes (p {one.p:.1g})"
         )
-        yield Statement(label="suspect", text=text, state="warn")
+        yield Statement("suspect", text, state="warn")
 
 
 def _describe_leak(leak: CanaryLeak) -> str:
@@ -122,7 +120,7 @@ def _describe_leak(leak: CanaryLeak) -> str:
 def _describe_power(found: CanaryResult) -> Iterator[Statement]:
     """Yield how many answers could show a leak of whole answers."""
     if found.leaks or not found.own:
-        yield Statement(label="own", text=_count_own(found), depth=Depth.MORE)
+        yield Statement("own", _count_own(found), depth=Depth.MORE)
     if found.own:
         # Answers are exchanged in pairs, so two of them are one chance to see it.
         share = 1.0 - (1.0 - SURE) ** (2.0 / found.own)
@@ -130,7 +128,7 @@ def _describe_power(found: CanaryResult) -> Iterator[Statement]:
             f"an exchange of {share:.1%} of the answers or more would show with a chance of"
             f" {SURE:.0%}"
         )
-        yield Statement(label="power", text=text, depth=Depth.MORE if found.leaks else Depth.FIRST)
+        yield Statement("power", text, depth=Depth.MORE if found.leaks else Depth.FIRST)
 
 
 def _describe_rest(found: CanaryResult, out_dir: Path) -> Iterator[Statement]:
@@ -138,20 +136,20 @@ def _describe_rest(found: CanaryResult, out_dir: Path) -> Iterator[Statement]:
     of = f"of {found.prompt_tokens:,} prompt tokens came from it"
     known = found.cached_tokens
     text = f"not known how many {of}" if known is None else f"{known:,} {of}"
-    yield Statement(label="cache", text=f"prefix cache: {text}", depth=Depth.MORE)
-    yield Statement(label="replies", text=str(out_dir / CANARY_LOG), depth=Depth.MORE)
+    yield Statement("cache", f"prefix cache: {text}", depth=Depth.MORE)
+    yield Statement("replies", str(out_dir / CANARY_LOG), depth=Depth.MORE)
 
 
 def _tabulate(found: CanaryResult) -> Block:
     """Return the table of the forms of prompts."""
     names = ("form of the prompt", "answers", "with their own code")
     table = DataTable(
-        title="Forms of prompts",
-        columns=[DataColumn(name=name, number=i > 0) for i, name in enumerate(names)],
+        "Forms of prompts",
+        columns=[DataColumn(name, number=i > 0) for i, name in enumerate(names)],
         rows=[
-            [DataCell(text=kind), *(DataCell(text=str(n), order=float(n)) for n in counts)]
+            [DataCell(kind), *(DataCell(str(n), order=float(n)) for n in counts)]
             for kind, counts in found.by_kind.items()
         ],
         caption="only an answer with its own code could show an exchange of whole answers",
     )
-    return Block(section=table)
+    return Block(table)

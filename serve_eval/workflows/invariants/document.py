@@ -198,8 +198,8 @@ def make_document(found: Invariants, out_dir: Path) -> Document:
     """Return the document of a check: the changes that changed answers, then the others."""
     conclusions = [_make_conclusion(found, one) for one in found.results] or [
         Conclusion(
-            name="changes",
-            outcome="ERROR",
+            "changes",
+            "ERROR",
             cause="no prompt was answered in all passes of a change",
         )
     ]
@@ -215,10 +215,10 @@ def make_document(found: Invariants, out_dir: Path) -> Document:
         overview=table,
         endpoint=found.base_url,
         statements=[
-            Statement(label="not tried", text=f"{name}: {why}", depth=Depth.MORE)
+            Statement("not tried", f"{name}: {why}", depth=Depth.MORE)
             for name, why in found.skipped.items()
         ],
-        blocks=[] if len(found.results) != 1 else [Block(section=table, depth=Depth.FIRST)],
+        blocks=[] if len(found.results) != 1 else [Block(table, depth=Depth.FIRST)],
         commands=list(_list_next(found, out_dir))[:3],
         suites=_list_suites(found, conclusions),
         result=out_dir / INVARIANTS.result,
@@ -251,8 +251,8 @@ def _make_conclusion(found: Invariants, one: Invariant) -> Conclusion:
             f"{one.fell} of {changed.prompts} scores fell with many in flight, {one.rose} rose"
         )
     return Conclusion(
-        name=_name(found, one),
-        outcome=outcome,
+        _name(found, one),
+        outcome,
         figures=f"{figures}, p {one.p_holm:.2g}",
         cause=_explain(one) if outcome in ("FAIL", NOT_TESTED) else "",
         statements=list(_describe(one, outcome)),
@@ -268,22 +268,22 @@ def _describe(one: Invariant, outcome: str) -> Iterator[Statement]:
     """Yield what the change is, and what the server reports about it."""
     depth = Depth.FIRST if outcome == "FAIL" else Depth.MORE
     if outcome != "FAIL":
-        yield Statement(label="change", text=one.what, depth=Depth.MORE)
+        yield Statement("change", one.what, depth=Depth.MORE)
     if one.cache is not None:
-        yield Statement(label="cache", text=describe_use(one.cache), depth=depth)
+        yield Statement("cache", describe_use(one.cache), depth=depth)
     if one.pressure is not None and one.not_tested is None:
         fate, whole = (describe_pressure(one.pressure, broken=x) for x in (False, one.broken))
-        yield Statement(label="cache", text=fate, depth=depth)
+        yield Statement("cache", fate, depth=depth)
         if answers := whole.removeprefix(fate).removeprefix("; "):
-            yield Statement(label="answers", text=answers, depth=depth)
+            yield Statement("answers", answers, depth=depth)
     if one.fell is not None:
-        yield Statement(label="scores", text=_describe_scores(one), depth=Depth.MORE)
+        yield Statement("scores", _describe_scores(one), depth=Depth.MORE)
     if outcome == DIFFERS:
         told = (
             f"{one.changed.other} answers change, {one.changed.own} do without the change: batch"
             " size changes numerics, so a sound server may differ here"
         )
-        yield Statement(label="note", text=told)
+        yield Statement("note", told)
 
 
 def _describe_scores(one: Invariant) -> str:
@@ -311,8 +311,8 @@ def _tabulate(found: Invariants, conclusions: Sequence[Conclusion]) -> DataTable
     kept = [i for i, name in enumerate(COLUMNS) if several or name != "task"]
     cells = [_list_cells(one, told.outcome) for one, told in rows]
     return DataTable(
-        title="Changes",
-        columns=[DataColumn(name=COLUMNS[i], number=i > 2) for i in kept],
+        "Changes",
+        columns=[DataColumn(COLUMNS[i], number=i > 2) for i in kept],
         rows=[[row[i] for i in kept] for row in cells],
         caption=CAPTION,
     )
@@ -323,12 +323,12 @@ def _list_cells(one: Invariant, outcome: str) -> list[DataCell]:
     identical = f"{agreed.identical / agreed.prompts:.1%}" if agreed.prompts else "-"
     numbers = (changed.prompts, changed.other, changed.own)
     return [
-        DataCell(text=outcome, state=name_state(outcome)),
-        DataCell(text=one.arm),
-        DataCell(text=one.task),
-        *(DataCell(text=str(number), order=float(number)) for number in numbers),
-        DataCell(text=identical),
-        DataCell(text=f"{one.p_holm:.2g}", order=one.p_holm),
+        DataCell(outcome, state=name_state(outcome)),
+        DataCell(one.arm),
+        DataCell(one.task),
+        *(DataCell(str(number), order=float(number)) for number in numbers),
+        DataCell(identical),
+        DataCell(f"{one.p_holm:.2g}", order=one.p_holm),
     ]
 
 
@@ -337,8 +337,8 @@ def _list_suites(found: Invariants, conclusions: Sequence[Conclusion]) -> list[C
     pairs = list(zip(found.results, conclusions, strict=False))
     cases = [
         CiCase(
-            group=one.task,
-            name=one.arm,
+            one.task,
+            one.arm,
             state=_STATES.get(told.outcome, CiState.SKIPPED),
             message=told.figures if told.outcome == "FAIL" else told.cause,
             details=[told.figures, *(f"{row.label}: {row.text}" for row in told.statements)],
@@ -346,7 +346,7 @@ def _list_suites(found: Invariants, conclusions: Sequence[Conclusion]) -> list[C
         for one, told in pairs
     ]
     cases += [
-        CiCase(group="not tried", name=name, state=CiState.SKIPPED, message=why)
+        CiCase("not tried", name, state=CiState.SKIPPED, message=why)
         for name, why in found.skipped.items()
     ]
     host, seconds = found.base_url, found.wall_s

@@ -104,8 +104,8 @@ def _conclude(found: LoadSurface, task: LoadTask) -> Conclusion:
     failed = sum(point.failed for point in asked)
     bracket = _find_bracket(found, task)
     return Conclusion(
-        name=task.task,
-        outcome=_name_outcome(found, code),
+        task.task,
+        _name_outcome(found, code),
         figures=_describe_worst(task),
         counts=f"{most:,} prompts at each load, {failed:,} failed",
         cause="" if code == PASS else _name_cause(task, bracket),
@@ -152,13 +152,13 @@ def _make_overview(found: LoadSurface, conclusions: Sequence[Conclusion]) -> Dat
         zip(found.tasks, conclusions, strict=True), key=lambda pair: rank_outcome(pair[1].outcome)
     )
     return DataTable(
-        title="Tasks",
-        columns=[DataColumn(name=name) for name in ("outcome", "task", "value", "lowest", "drop")],
+        "Tasks",
+        columns=[DataColumn(name) for name in ("outcome", "task", "value", "lowest", "drop")],
         rows=[
             [
-                DataCell(text=one.outcome, state=name_state(one.outcome)),
-                DataCell(text=task.task),
-                *(DataCell(text=text.rstrip(")")) for text in _split(one.figures)),
+                DataCell(one.outcome, state=name_state(one.outcome)),
+                DataCell(task.task),
+                *(DataCell(text.rstrip(")")) for text in _split(one.figures)),
             ]
             for task, one in rows
         ],
@@ -199,29 +199,28 @@ def _describe_task(task: LoadTask) -> Iterator[Statement]:
     known = [p.excluded for p in task.points if p.excluded is not None and p.outcome == "holds"]
     if task.words == NOTHING and known and not is_inconclusive(task):
         yield Statement(
-            label="so",
-            text=f"no loss was found; a loss of {max(known):.1f} points or more is excluded at each"
+            "so",
+            f"no loss was found; a loss of {max(known):.1f} points or more is excluded at each"
             " load, with 95 % confidence for each",
         )
     if task.words == NOTHING and task.q_p is not None and task.q_p <= ALPHA:
         text = "the loads may differ, but none is proved to: ask more prompts with --limit"
-        yield Statement(label="but", text=text)
+        yield Statement("but", text)
     different = [point for point in task.points if point.outcome in _DIFFERENT]
     worst = max(different, key=lambda point: abs(point.lost - point.won), default=None)
     for point in different:
         if (places := point.places) is not None:
             told = describe_first_divergences(places), read_first_divergences(places)
             yield Statement(
-                label=f"at {point.load}",
-                text=f"{point.changed} answers changed; first different {places.unit}, from 0:"
+                f"at {point.load}",
+                f"{point.changed} answers changed; first different {places.unit}, from 0:"
                 f" {'; '.join(filter(None, told))}",
                 depth=Depth.FIRST if point is worst else Depth.MORE,
             )
     if task.q is not None and task.q_p is not None and task.df > 1:
         yield Statement(
-            label="Cochran",
-            text=f"Q over all loads {task.q:.1f} with {task.df} degrees of freedom,"
-            f" p = {task.q_p:.2g}",
+            "Cochran",
+            f"Q over all loads {task.q:.1f} with {task.df} degrees of freedom, p = {task.q_p:.2g}",
             depth=Depth.MORE,
         )
 
@@ -241,18 +240,18 @@ def _describe_bracket(bracket: LoadBracket | None) -> Iterator[Statement]:
         return
     if bracket.undecided is not None:
         text = f"load {bracket.undecided} is not decided: ask more prompts with --limit"
-        yield Statement(label="but", text=text)
+        yield Statement("but", text)
     text = (
         f"the bracket is wrong with a chance of at most {bracket.level:g}; a load that is broken"
         " alone, between loads that are sound, may be missed"
     )
-    yield Statement(label="note", text=text)
+    yield Statement("note", text)
 
 
 def _describe_rest(found: LoadSurface) -> Iterator[Statement]:
     order = ", ".join(map(str, found.order))
     text = f"{found.requests:,} requests; the loads were asked in the order {order}"
-    yield Statement(label="order", text=text, depth=Depth.MORE)
+    yield Statement("order", text, depth=Depth.MORE)
 
 
 def _list_next(found: LoadSurface, out_dir: Path) -> Iterator[str]:
@@ -275,20 +274,20 @@ def _list_blocks(found: LoadSurface) -> Iterator[Block]:
     """Yield the pictures, and for each task its table and where its answers part."""
     pictures = [drawn for task in found.tasks if (drawn := draw_load(task)) is not None]
     if pictures:
-        section = PictureSection(title="Accuracy over the load", pictures=pictures)
-        yield Block(section=section, depth=Depth.PAGE)
+        section = PictureSection("Accuracy over the load", pictures)
+        yield Block(section, depth=Depth.PAGE)
     alone = len(found.tasks) == 1
     for task in found.tasks:
         first = alone or bool(task.broken or task.failing)
-        yield Block(section=_tabulate(task), depth=Depth.FIRST if first else Depth.MORE)
+        yield Block(_tabulate(task), depth=Depth.FIRST if first else Depth.MORE)
         bracket = _find_bracket(found, task)
         if bracket is not None and bracket.steps:
-            yield Block(section=_tabulate_steps(bracket))
+            yield Block(_tabulate_steps(bracket))
         for point in task.points:
             if point.outcome in _DIFFERENT and point.places is not None:
                 title = f"{task.task} at {point.load}: first different {point.places.unit}"
                 lines = [line.strip() for line in draw_first_divergences(point.places)]
-                yield Block(section=TextLines(title=title, lines=lines, preformatted=True))
+                yield Block(TextLines(title, lines, preformatted=True))
 
 
 def _tabulate(task: LoadTask) -> DataTable:
@@ -296,8 +295,8 @@ def _tabulate(task: LoadTask) -> DataTable:
     rows = [_list_cells(task, point) for point in task.points]
     kept = [i for i in range(len(COLUMNS)) if any(row[i].text not in ("", "-") for row in rows)]
     return DataTable(
-        title=task.task,
-        columns=[DataColumn(name=COLUMNS[i], number=0 < i < len(COLUMNS) - 1) for i in kept],
+        task.task,
+        columns=[DataColumn(COLUMNS[i], number=0 < i < len(COLUMNS) - 1) for i in kept],
         rows=[[row[i] for i in kept] for row in rows],
         caption=CAPTION,
     )
@@ -311,15 +310,15 @@ def _list_cells(task: LoadTask, point: LoadPoint) -> list[DataCell]:
     times = point.ttft_s or {}
     tested = point.outcome not in ("lowest", "gave up")
     return [
-        DataCell(text=str(point.load), order=float(point.load)),
-        DataCell(text=_describe_value(point), order=point.value),
-        DataCell(text=str(point.failed), order=float(point.failed)),
-        DataCell(text=str(point.lost) if tested else ""),
-        DataCell(text=str(point.won) if tested else ""),
-        DataCell(text=f"{point.p_holm:.2g}" if tested else "", order=point.p_holm),
-        DataCell(text=f"{1000 * times['p50']:.0f}, {1000 * times['p99']:.0f}" if times else "-"),
-        DataCell(text="-" if point.right_per_s is None else f"{point.right_per_s:.1f}"),
-        DataCell(text=said, state="fail" if _is_bad(task, point) else quiet),
+        DataCell(str(point.load), order=float(point.load)),
+        DataCell(_describe_value(point), order=point.value),
+        DataCell(str(point.failed), order=float(point.failed)),
+        DataCell(str(point.lost) if tested else ""),
+        DataCell(str(point.won) if tested else ""),
+        DataCell(f"{point.p_holm:.2g}" if tested else "", order=point.p_holm),
+        DataCell(f"{1000 * times['p50']:.0f}, {1000 * times['p99']:.0f}" if times else "-"),
+        DataCell("-" if point.right_per_s is None else f"{point.right_per_s:.1f}"),
+        DataCell(said, state="fail" if _is_bad(task, point) else quiet),
     ]
 
 
@@ -334,17 +333,17 @@ def _describe_value(point: LoadPoint) -> str:
 
 def _tabulate_steps(bracket: LoadBracket) -> DataTable:
     return DataTable(
-        title=f"{bracket.task}: loads of the bisection",
-        columns=[DataColumn(name=name, number=0 < i < 4) for i, name in enumerate(_STEPS)],
+        f"{bracket.task}: loads of the bisection",
+        columns=[DataColumn(name, number=0 < i < 4) for i, name in enumerate(_STEPS)],
         rows=[
             [
-                DataCell(text=str(step.load), order=float(step.load)),
-                DataCell(text=str(step.askings)),
+                DataCell(str(step.load), order=float(step.load)),
+                DataCell(str(step.askings)),
                 *(
-                    DataCell(text=f"lost {lost}, won {won}")
+                    DataCell(f"lost {lost}, won {won}")
                     for lost, won in (step.against_good, step.against_bad)
                 ),
-                DataCell(text=step.finding),
+                DataCell(step.finding),
             ]
             for step in bracket.steps
         ],
@@ -370,8 +369,8 @@ def _describe_point(
     figures = {name: cell.text for name, cell in cells if cell.text}
     said = ", ".join(f"{name} {value}" for name, value in figures.items())
     return CiCase(
-        group=task.task,
-        name=f"load {point.load}",
+        task.task,
+        f"load {point.load}",
         state=CiState.FAILURE if bad else CiState.ERROR if lost else CiState.PASSED,
         line=document.make_line_of(one) if bad or lost else None,
         details=[said],

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from serve_eval.evidence.answer_pairs import TaskAnswers, find_changes
 from serve_eval.evidence.score_pairs import list_groups
 from serve_eval.evidence.self_flips import NOTHING, name_loads
+from serve_eval.frozen import frozen
 from serve_eval.schema import LoadOutcome, LoadPoint, LoadTask, LoadTime
 from serve_eval.stats.clusters import two_sided_p
 from serve_eval.stats.multiplicity import holm
@@ -45,7 +46,7 @@ TaskPasses = Mapping[int, TaskAnswers]
 """The answers to one task by load; a load that was given up is missing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LoadData:
     """The answers to one task: by load, and those of the repeat of the load asked first."""
 

@@ -19,7 +19,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from serve_eval.evaluation.passes import (
 )
 from serve_eval.evaluation.run_session import Stopwatch, ignore
 from serve_eval.evidence.answer_pairs import TaskAnswers
+from serve_eval.frozen import frozen
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import LoadBracket, LoadStep, LoadSurface, LoadTask, Plan, Progress
 from serve_eval.stats.sign_tests import mcnemar
@@ -272,7 +273,7 @@ async def bisect_loads(session: SurfaceSession, task: str, *, rises: bool) -> Lo
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Search:
     """A search with the two ends that every load is compared with. `alpha` is that of one test."""
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from serve_eval.frozen import frozen
 from serve_eval.stats.classic import classic_test, num_samples_for, power_table
 from serve_eval.stats.finding import MIN_UNITS
 from serve_eval.stats.planning import (
@@ -21,7 +21,7 @@ from serve_eval.stats.planning import (
     num_noninferior_for,
     num_pairs_for,
 )
-from serve_eval.workflows.power.assumed import Assumed, PowerQuestion, assume
+from serve_eval.workflows.power.assumed import Assumed, PowerQuestion, assume, measure_run
 
 if TYPE_CHECKING:
     from serve_eval.stats.classic import ClassicTest
@@ -33,7 +33,7 @@ CLASSIC, PAIRED, PAIRED_FAIL, EXCLUDED = "classic", "paired", "paired FAIL", "no
 """Names of the rules and their outcomes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SizeRow:
     """The power of n samples: all but n are in points.
 
@@ -49,7 +49,7 @@ class SizeRow:
     failed: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ThetaSize:
     """The smallest n for a theta of the classic rule, and the row of the table that has it."""
 
@@ -58,7 +58,7 @@ class ThetaSize:
     row: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Needed:
     """The samples that a rule needs, and what they do.
 
@@ -71,7 +71,7 @@ class Needed:
     seconds: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DropRow:
     """The chances that a drop in points is FAIL, proven and FAIL by pairs."""
 
@@ -81,7 +81,7 @@ class DropRow:
     failed: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Detection:
     """The samples for a drop in points, and the power by drop with `n`, those of the proof.
 
@@ -95,7 +95,7 @@ class Detection:
     rows: Sequence[DropRow]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TaskPower:
     """The answers for a task of a run, or for any task: then `task` is "" and `measured` None.
 
@@ -120,7 +120,6 @@ def answer(asked: PowerQuestion, run: Path | None) -> list[TaskPower]:
     asked.check(from_run=run is not None)
     if run is None:
         return [_answer(asked, None)]
-    from serve_eval.workflows.power.assumed import measure_run
 
     return [_answer(asked, one) for one in measure_run(run)]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.errors import PlanError, ReferenceFileError, RunFolderError, ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.trust import adopt_code
+from serve_eval.frozen import frozen
 from serve_eval.schema import MEAN, Plan, Reference, TaskReport
 from serve_eval.stats.clusters import cluster_keys, design_effect, number_keys
 from serve_eval.stats.planning import compute_fail_power, compute_margin
@@ -30,7 +31,7 @@ DEFAULT = "the default"
 """The source of a number that nothing else gives."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PowerQuestion:
     """The question of a user.
 
@@ -70,7 +71,7 @@ class PowerQuestion:
             raise PlanError(f"power.design_effect must be 1 or more, not {self.design_effect:g}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Assumed:
     """The numbers that a plan assumes, and the sources of two of them.
 
@@ -190,7 +191,7 @@ _REPEAT = re.compile(r".*#[0-9]+", re.DOTALL)
 """The id of a further answer to a prompt."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Measured:
     """The measurements of one task.
 

@@ -46,10 +46,10 @@ def make_document(found: Sequence[TaskPower], asked: PowerQuestion, run: Path | 
 
 def _conclude(one: TaskPower, depth: Depth) -> Conclusion:
     return Conclusion(
-        name=one.task or _name_question(one),
-        outcome=PLAN,
+        one.task or _name_question(one),
+        PLAN,
         figures=_answer(one),
-        statements=[Statement(label=label, text=text, depth=depth) for label, text in explain(one)],
+        statements=[Statement(label, text, depth=depth) for label, text in explain(one)],
     )
 
 
@@ -93,12 +93,12 @@ def _compare_tasks(found: Sequence[TaskPower]) -> DataTable:
                 for need in one.detection.needed
                 if need.rule in (PAIRED, PAIRED_FAIL)
             ]
-        rows.append([DataCell(text=text) for text in row])
+        rows.append([DataCell(text) for text in row])
     if (drop := found[0].detection) is not None:
         names += [f"n to prove {drop.drop:g}", f"n to FAIL {drop.drop:g}"]
     return DataTable(
-        title="Tasks",
-        columns=[DataColumn(name=name, number=i > 0) for i, name in enumerate(names)],
+        "Tasks",
+        columns=[DataColumn(name, number=i > 0) for i, name in enumerate(names)],
         rows=rows,
         caption="from: the least drop in points that is found with the wanted probability",
     )
@@ -143,12 +143,12 @@ def _tabulate(
     title: str, names: Sequence[str], rows: Sequence[Sequence[str]], caption: str
 ) -> Block:
     section = DataTable(
-        title=title,
-        columns=[DataColumn(name=name, number=True) for name in names],
-        rows=[[DataCell(text=text) for text in row] for row in rows],
+        title,
+        columns=[DataColumn(name, number=True) for name in names],
+        rows=[[DataCell(text) for text in row] for row in rows],
         caption=caption,
     )
-    return Block(section=section, depth=Depth.MORE)
+    return Block(section, depth=Depth.MORE)
 
 
 def _list_next(found: Sequence[TaskPower], asked: PowerQuestion, run: Path | None) -> Iterator[str]:

@@ -51,8 +51,8 @@ def make_document(
 def _conclude(one: Registered) -> Conclusion:
     value = write_number(one.value)
     return Conclusion(
-        name=one.task,
-        outcome=REGISTERED,
+        one.task,
+        REGISTERED,
         figures=f"{value}, the mean of {count_runs(one.runs, one.samples)}",
         statements=list(_describe(one)),
     )
@@ -73,9 +73,9 @@ def _compare(written: Sequence[Registered]) -> DataTable:
     ]
     kept = len(names) if any(row[-1] for row in rows) else len(names) - 1
     return DataTable(
-        title="References",
-        columns=[DataColumn(name=name, number=i > 0) for i, name in enumerate(names[:kept])],
-        rows=[[DataCell(text=text) for text in row[:kept]] for row in rows],
+        "References",
+        columns=[DataColumn(name, number=i > 0) for i, name in enumerate(names[:kept])],
+        rows=[[DataCell(text) for text in row[:kept]] for row in rows],
     )
 
 
@@ -87,16 +87,16 @@ def _describe(one: Registered) -> Iterator[Statement]:
         noise = "; all runs agree on every prompt"
     elif one.flip_rate is not None:
         noise = f"; two runs disagree on {_write_share(one.flip_rate)} of the prompts"
-    yield Statement(label="runs", text=f"{values}{noise}")
-    yield Statement(label="seeds", text=one.seeds)
+    yield Statement("runs", f"{values}{noise}")
+    yield Statement("seeds", one.seeds)
     if one.taken:
-        yield Statement(label="taken at", text=one.taken)
+        yield Statement("taken at", one.taken)
     if one.reason:
         text = f"an older entry, which is kept in the new one: {one.reason}"
-        yield Statement(label="replaced", text=text)
-    yield Statement(label="file", text=str(one.file), depth=Depth.MORE)
+        yield Statement("replaced", text)
+    yield Statement("file", str(one.file), depth=Depth.MORE)
     if one.scores is not None:
-        yield Statement(label="scores", text=str(one.scores), depth=Depth.MORE)
+        yield Statement("scores", str(one.scores), depth=Depth.MORE)
 
 
 def _write_share(share: float) -> str:
@@ -105,9 +105,9 @@ def _write_share(share: float) -> str:
 
 def _describe_all(written: Sequence[Registered], folder: Path | None) -> Iterator[Statement]:
     """Yield what is to be committed, and the folder of the runs, which is not needed for it."""
-    yield Statement(label="commit", text=_list_files(written), keep=True)
+    yield Statement("commit", _list_files(written), keep=True)
     if folder is not None:
-        yield Statement(label="folder", text=f"{folder} holds the runs")
+        yield Statement("folder", f"{folder} holds the runs")
 
 
 def _list_files(written: Sequence[Registered]) -> str:
@@ -159,10 +159,10 @@ def make_list_document(files: Sequence[ShownFile], flags: str) -> Document:
         for one in files
     ]
     conclusion = Conclusion(
-        name="reference files",
-        outcome=FOUND,
+        "reference files",
+        FOUND,
         figures=f"{len(files)} with {entries:,} entries",
-        statements=[Statement(label="folder", text=folder) for folder in folders],
+        statements=[Statement("folder", folder) for folder in folders],
     )
     return Document(
         story="references",
@@ -186,8 +186,8 @@ def make_entries_document(task: str, entries: Sequence[ShownEntry], flags: str) 
         of = f"{len(models):,} models" if len(models) > 1 else models[0]
         about = f"{len(entries):,} entries of {of}"
     conclusion = Conclusion(
-        name=task,
-        outcome=FOUND,
+        task,
+        FOUND,
         figures=about,
         statements=[
             *(row for one in entries for row in _describe_entry(one, len(entries))),
@@ -209,7 +209,7 @@ def make_entries_document(task: str, entries: Sequence[ShownEntry], flags: str) 
 
 def _count_weak(weak: int) -> Statement:
     entries = "1 entry has a warning" if weak == 1 else f"{weak} entries have a warning"
-    return Statement(label="weak", text=f"{entries}, which -v shows", state="warn")
+    return Statement("weak", f"{entries}, which -v shows", state="warn")
 
 
 def _describe_entry(one: ShownEntry, number: int) -> Iterator[Statement]:
@@ -218,13 +218,13 @@ def _describe_entry(one: ShownEntry, number: int) -> Iterator[Statement]:
     depth = Depth.FIRST if few else Depth.MORE
     about = "" if number == 1 else f"{_name(one)}: "
     if number == 1 and one.spec:
-        yield Statement(label="for", text=one.spec)
+        yield Statement("for", one.spec)
     for label, text in one.facts:
-        yield Statement(label=label, text=f"{about}{text}", depth=depth)
+        yield Statement(label, f"{about}{text}", depth=depth)
     for text in one.warnings:
-        yield Statement(label="warning", text=f"{about}{text}", depth=depth, state="warn")
+        yield Statement("warning", f"{about}{text}", depth=depth, state="warn")
     if few and one.details:
-        yield Statement(label="entry", text=f"{about}{', '.join(one.details)}")
+        yield Statement("entry", f"{about}{', '.join(one.details)}")
 
 
 def _join_fields(entries: Sequence[ShownEntry]) -> Iterator[Statement]:
@@ -234,7 +234,7 @@ def _join_fields(entries: Sequence[ShownEntry]) -> Iterator[Statement]:
         if one.details:
             alike.setdefault(", ".join(one.details), []).append(_name(one))
     for fields, names in alike.items():
-        yield Statement(label="fields", text=f"{fields}: {'; '.join(names)}", depth=Depth.MORE)
+        yield Statement("fields", f"{fields}: {'; '.join(names)}", depth=Depth.MORE)
 
 
 def _list_values(entries: Sequence[ShownEntry]) -> Block:
@@ -268,22 +268,18 @@ def make_check_document(path: Path, checked: Sequence[CheckedFile]) -> Document:
     files = f"{len(checked)} file{'s' * (len(checked) != 1)}"
     found = f"{len(problems)} problem{'s' * (len(problems) != 1)}" if problems else "no problem"
     conclusion = Conclusion(
-        name=str(path),
-        outcome="FAIL" if problems else "PASS",
+        str(path),
+        "FAIL" if problems else "PASS",
         figures=f"{found} in {files}",
         statements=[
-            *(Statement(label="error", text=line, state="fail") for line in problems),
-            *(
-                Statement(label="runs", text=line, depth=Depth.MORE)
-                for one in checked
-                for line in one.runs
-            ),
+            *(Statement("error", line, state="fail") for line in problems),
+            *(Statement("runs", line, depth=Depth.MORE) for one in checked for line in one.runs),
         ],
     )
     cases = [
         CiCase(
-            group="references.check",
-            name=str(one.file),
+            "references.check",
+            str(one.file),
             state=CiState.FAILURE if one.problems else CiState.PASSED,
             message="; ".join(one.problems[:1]),
             details=one.problems,
@@ -306,14 +302,14 @@ def make_import_document(found: ImportReport, source: Path, to: Path) -> Documen
     old = sum(count.written for file, count in found.counts.items() if file.startswith("older/"))
     others = [line for line in found.oddities if line not in found.lost]
     conclusion = Conclusion(
-        name=f"{len(found.written)} file{'s' * (len(found.written) != 1)}",
-        outcome=IMPORTED,
+        f"{len(found.written)} file{'s' * (len(found.written) != 1)}",
+        IMPORTED,
         figures=f"{entries:,} entries, {old:,} of them old",
         statements=[
-            Statement(label="files", text=f"{len(found.new)} new, {len(found.updated)} updated"),
-            Statement(label="from", text=f"{source} into {to}"),
-            *(Statement(label="lost", text=line, state="warn") for line in found.lost),
-            *(Statement(label="odd", text=line, depth=Depth.MORE) for line in others),
+            Statement("files", f"{len(found.new)} new, {len(found.updated)} updated"),
+            Statement("from", f"{source} into {to}"),
+            *(Statement("lost", line, state="warn") for line in found.lost),
+            *(Statement("odd", line, depth=Depth.MORE) for line in others),
         ],
     )
     return Document(
@@ -334,10 +330,10 @@ def _tabulate(
     numbers: Sequence[int] = (),
 ) -> Block:
     return Block(
-        section=DataTable(
-            title=title,
-            columns=[DataColumn(name=name, number=i in numbers) for i, name in enumerate(names)],
-            rows=[[DataCell(text=text) for text in row] for row in rows],
+        DataTable(
+            title,
+            columns=[DataColumn(name, number=i in numbers) for i, name in enumerate(names)],
+            rows=[[DataCell(text) for text in row] for row in rows],
         ),
         depth=depth,
     )

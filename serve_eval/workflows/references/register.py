@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.trust import to_read
+from serve_eval.frozen import frozen
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.scope import with_scope
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.shared import usual_task
 from serve_eval.schema import Plan, is_rehearsal
-from serve_eval.stats.repeats import instability
+from serve_eval.stats.repeats import effect_of, instability
 from serve_eval.storage import journal, run_folder
 from serve_eval.storage.answer_origins import keep_standing, run_proofs
 from serve_eval.storage.file_names import samples_file
@@ -51,7 +52,7 @@ WANTED_RUNS = 3
 it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Registered:
     """A reference that was written for a task, and warnings for its reader.
 
@@ -149,7 +150,6 @@ def effect_of_runs(runs: Sequence[array[float]]) -> RunEffect | None:
     """
     if len(runs) < 2:
         return None
-    from serve_eval.stats.repeats import effect_of
 
     return effect_of([list(run) for run in runs])
 

@@ -14,6 +14,7 @@ import yaml
 
 from serve_eval import yaml_source
 from serve_eval.errors import ReferenceFileError
+from serve_eval.frozen import frozen
 from serve_eval.verdicts import references
 from serve_eval.yaml_parsing import Dumper
 
@@ -44,7 +45,7 @@ _PULL_REQUESTS = {"acceptance_length_disaggregated": 19176}
 _OLDER_NAME = re.compile(r"(?P<task>.+)_(?P<commit>[0-9a-f]{7,40})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FileCount:
     """The size of a source file, and how many of its entries were written."""
 

@@ -48,7 +48,7 @@ def make_document(
         header=make_header(exit_code),
         conclusions=conclusions,
         outcome="" if found else NOT_SCORED,
-        statements=[] if to is None else [Statement(label="folder", text=_describe_folder(to))],
+        statements=[] if to is None else [Statement("folder", _describe_folder(to))],
         blocks=[_tabulate(one) for one in found if one.changed],
         commands=list(_list_next(found, run, to, again, flags)),
     )
@@ -58,8 +58,8 @@ def make_document(
     lines = lead([_make_line(one) for one in found], ranks, document.noun)
     cases = [
         CiCase(
-            group="rescore",
-            name=one.task,
+            "rescore",
+            one.task,
             state=CiState.PASSED if one.answered else CiState.ERROR,
             line=line,
         )
@@ -74,8 +74,8 @@ def make_document(
 
 def _conclude(one: Rescored) -> Conclusion:
     return Conclusion(
-        name=one.task,
-        outcome=_name_outcome(one),
+        one.task,
+        _name_outcome(one),
         figures=_describe_value(one),
         statements=list(_describe_changes(one)),
     )
@@ -103,8 +103,8 @@ def _make_line(one: Rescored) -> OneLine:
     causes = [f"{name} {old} -> {new}" for name, (old, new) in one.options.items()]
     verdict = [] if one.verdict_after is None else [_describe_verdict(one)]
     return OneLine(
-        outcome=_name_outcome(one),
-        about=f"rescore {one.task}",
+        _name_outcome(one),
+        f"rescore {one.task}",
         figures=f"{_number(one.after)} against {_number(one.before)}",
         counts=f"{one.answered} of {one.planned} scored, {one.moved} changed outcome",
         cause=", ".join([*verdict, *causes]),
@@ -129,23 +129,23 @@ def _describe_changes(one: Rescored) -> Iterator[Statement]:
     if one.verdict_after is not None:
         turned = one.verdict_before not in (None, one.verdict_after)
         text = _describe_verdict(one)
-        yield Statement(label="verdict", text=text, keep=True, state="warn" if turned else "none")
+        yield Statement("verdict", text, keep=True, state="warn" if turned else "none")
     if one.answered < one.planned:
         text = f"{one.answered} of {one.planned} samples have a score"
-        yield Statement(label="scored", text=text)
+        yield Statement("scored", text)
     for option, (before, after) in one.options.items():
-        yield Statement(label="option", text=f"{option}: {before} -> {after}")
+        yield Statement("option", f"{option}: {before} -> {after}")
     if one.changed:
         only = len(one.changed) - one.moved
         rest = f"; {only} more changed only the value or the extracted answer" if only else ""
         moves = ", ".join(f"{count} {old} -> {new}" for old, new, count in one.moves)
         text = f"{one.moved} of {one.answered} changed outcome{f': {moves}' * bool(moves)}{rest}"
-        yield Statement(label="samples", text=text)
+        yield Statement("samples", text)
     elif one.answered:
-        yield Statement(label="samples", text=f"none of {one.answered} changed")
+        yield Statement("samples", f"none of {one.answered} changed")
     if one.changed:
-        yield Statement(label="e.g.", text=_describe_sample(one.changed[0]))
-    yield from (Statement(label="warning", text=note, state="warn") for note in one.notes)
+        yield Statement("e.g.", _describe_sample(one.changed[0]))
+    yield from (Statement("warning", note, state="warn") for note in one.notes)
 
 
 def _describe_sample(changed: Changed) -> str:
@@ -178,11 +178,11 @@ def _tabulate(one: Rescored) -> Block:
     """Return the table of the first samples of a task that changed."""
     left = len(one.changed) - SHOWN
     section = DataTable(
-        title=f"Changed samples of {one.task}",
-        columns=[DataColumn(name=name) for name in ("sample", "before", "after", "target")],
+        f"Changed samples of {one.task}",
+        columns=[DataColumn(name) for name in ("sample", "before", "after", "target")],
         rows=[
             [
-                DataCell(text=text)
+                DataCell(text)
                 for text in (
                     changed.id,
                     _describe(changed.before),
@@ -194,7 +194,7 @@ def _tabulate(one: Rescored) -> Block:
         ],
         caption=f"and {left} more: --json lists all" if left > 0 else "",
     )
-    return Block(section=section)
+    return Block(section)
 
 
 def _list_next(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import serve_eval
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.frozen import frozen
 from serve_eval.plan.chosen_samples import shard_fields
 from serve_eval.plan.plan_file import to_file
 from serve_eval.plan.prepared_task import PreparedTask, find_roots
@@ -37,7 +38,7 @@ _CASES_HINT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TaskToRescore:
     """A task with the samples that were asked, as it is to be scored now."""
 

@@ -16,16 +16,14 @@ RESULT_SCHEMA = 1
 def make_document(entries: Sequence[Held], *, stopped: bool = False) -> Document:
     """Return the document of servers: state, model and address of each, the ended ones first."""
     conclusions = [_conclude(one, stopped=stopped) for one in entries]
-    nothing = Conclusion(
-        name="this machine", outcome="NO SERVERS", figures="no servers are running"
-    )
+    nothing = Conclusion("this machine", "NO SERVERS", figures="no servers are running")
     return Document(
         story="serve",
         command=f"serve-eval serve {'--stop' if stopped else '--list'}",
         header=make_header(PASS),
         conclusions=conclusions or [nothing],
         noun="servers",
-        blocks=[Block(section=_tabulate(entries))] if entries and not stopped else [],
+        blocks=[Block(_tabulate(entries))] if entries and not stopped else [],
         commands=[] if stopped else [f"serve-eval serve --stop {one.id}" for one in entries],
     )
 
@@ -55,8 +53,8 @@ def describe_servers(entries: Sequence[Held]) -> dict[str, object]:
 def _conclude(one: Held, *, stopped: bool) -> Conclusion:
     url = _find_url(one)
     return Conclusion(
-        name=one.id,
-        outcome="STOPPED" if stopped else one.state.upper(),
+        one.id,
+        "STOPPED" if stopped else one.state.upper(),
         figures=f"{one.launcher}: {one.model}{f' at {url}' if url else ''}",
         cause="" if stopped else one.error,
     )
@@ -70,9 +68,9 @@ def _tabulate(entries: Sequence[Held]) -> DataTable:
     ]
     names = ("server", "outcome", "process", "since", "started in", "logs")
     return DataTable(
-        title="Holders",
-        columns=[DataColumn(name=name) for name in names],
-        rows=[[DataCell(text=text) for text in row] for row in rows],
+        "Holders",
+        columns=[DataColumn(name) for name in names],
+        rows=[[DataCell(text) for text in row] for row in rows],
     )
 
 

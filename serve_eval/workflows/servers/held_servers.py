@@ -19,7 +19,7 @@ import signal
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +27,7 @@ import msgspec
 
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.evaluation.launch import check_launcher
+from serve_eval.frozen import frozen
 from serve_eval.plugins import extensions
 from serve_eval.plugins.values import load_launcher
 from serve_eval.protocol.fingerprint import canonical
@@ -37,7 +38,7 @@ from serve_eval.storage.ownership import state_folder
 LOCK = "lock"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Held:
     """A deployment that a process holds.
 

@@ -80,7 +80,7 @@ def _conclude_all(shown: ShownRun) -> Conclusion:
         figures = "no sample was sent"
     if shown.asked and not shown.found:
         figures = f"none of {shown.asked} samples matches"
-    return Conclusion(name=shown.run, outcome="SAMPLES", figures=figures)
+    return Conclusion(shown.run, "SAMPLES", figures=figures)
 
 
 def _count_flips(shown: ShownRun) -> str:
@@ -93,14 +93,14 @@ def _describe_choice(shown: ShownRun, seen: int) -> Iterator[Statement]:
     if shown.a is not None:
         text = f"A is {_flatten(shown.a)}, B is {_flatten(shown.run)}"
         counted = f"; {_count_flips(shown)}" if len(shown.pairs) == 1 else ""
-        yield Statement(label="runs", text=text + counted)
+        yield Statement("runs", text + counted)
     if more := shown.found - seen:
         text = f"{more:,} more match; leave --n out to list them"
-        yield Statement(label="left out", text=text)
+        yield Statement("left out", text)
     elif 1 < len(shown.samples) + len(shown.pairs) < shown.found:
         read = len(shown.samples) + len(shown.pairs)
         text = f"-v shows {read} of them, -v --all every one"
-        yield Statement(label="in full", text=text)
+        yield Statement("in full", text)
 
 
 def _list_next(
@@ -123,12 +123,12 @@ def _tabulate(shown: ShownRun) -> Block:
     names = ["outcome", "sample", "expected", "answered"]
     if len({row.task for row in shown.rows}) > 1:
         rows = [
-            [*cells[:2], DataCell(text=row.task), *cells[2:]]
+            [*cells[:2], DataCell(row.task), *cells[2:]]
             for cells, row in zip(rows, shown.rows, strict=True)
         ]
         names[2:] = ["task", "expected", "answered"]
-    columns = [DataColumn(name=name) for name in names]
-    return Block(section=DataTable(title="Samples", columns=columns, rows=rows), depth=Depth.FIRST)
+    columns = [DataColumn(name) for name in names]
+    return Block(DataTable("Samples", columns=columns, rows=rows), depth=Depth.FIRST)
 
 
 def _write_row(row: SampleRow) -> list[DataCell]:
@@ -137,10 +137,10 @@ def _write_row(row: SampleRow) -> list[DataCell]:
         answered = describe_failure(row.failure)
     outcome = _name_outcome(row)
     return [
-        DataCell(text=outcome, state=name_state(outcome.upper())),
-        DataCell(text=_shorten(row.id, LONGEST_ID)),
-        DataCell(text=_shorten(_name_expected(row), LONGEST_EXPECTED)),
-        DataCell(text=_shorten(answered, LONGEST_ANSWER)),
+        DataCell(outcome, state=name_state(outcome.upper())),
+        DataCell(_shorten(row.id, LONGEST_ID)),
+        DataCell(_shorten(_name_expected(row), LONGEST_EXPECTED)),
+        DataCell(_shorten(answered, LONGEST_ANSWER)),
     ]
 
 
@@ -149,26 +149,26 @@ def _write_pair(a: SampleRow, b: SampleRow) -> list[DataCell]:
     answered = " → ".join(_shorten(one.extracted or "-", half) for one in (a, b))
     outcome = f"{_name_outcome(a)} → {_name_outcome(b)}"
     return [
-        DataCell(text=outcome, state=name_state(_name_outcome(b).upper())),
-        DataCell(text=_shorten(b.id, LONGEST_ID)),
-        DataCell(text=_shorten(_name_expected(a if b.expected is None else b), LONGEST_EXPECTED)),
-        DataCell(text=answered),
+        DataCell(outcome, state=name_state(_name_outcome(b).upper())),
+        DataCell(_shorten(b.id, LONGEST_ID)),
+        DataCell(_shorten(_name_expected(a if b.expected is None else b), LONGEST_EXPECTED)),
+        DataCell(answered),
     ]
 
 
 def _list_whole(one: ShownSample | FlippedPair) -> Block:
     """Return one of several samples with everything that is known."""
     found = _conclude_one(one)
-    rows = [Fact(label=row.label, text=row.text) for row in found.statements]
-    return Block(section=Facts(title=f"{found.name}: {found.outcome}", rows=rows, closed=True))
+    rows = [Fact(row.label, row.text) for row in found.statements]
+    return Block(Facts(f"{found.name}: {found.outcome}", rows=rows, closed=True))
 
 
 def _conclude_one(one: ShownSample | FlippedPair) -> Conclusion:
     """Return a sample, or both answers to a prompt, with the texts: the prompt comes first."""
     if isinstance(one, ShownSample):
         return Conclusion(
-            name=f"{one.task} {_flatten(one.id)}",
-            outcome=_name_outcome(one).upper(),
+            f"{one.task} {_flatten(one.id)}",
+            _name_outcome(one).upper(),
             figures=_compare(one),
             statements=[
                 *_describe_prompt(one),
@@ -181,8 +181,8 @@ def _conclude_one(one: ShownSample | FlippedPair) -> Conclusion:
     a, b = one.a, one.b
     sides = ((" A", a), (" B", b))
     return Conclusion(
-        name=f"{b.task} {_flatten(b.id)}",
-        outcome=f"A {_name_outcome(a)}, B {_name_outcome(b)}".upper(),
+        f"{b.task} {_flatten(b.id)}",
+        f"A {_name_outcome(a)}, B {_name_outcome(b)}".upper(),
         statements=[
             *_describe_prompt(b),
             *(row for side, of in sides for row in _describe_answer(of, side, ANSWER_OF_TWO)),
@@ -205,16 +205,16 @@ def _compare(sample: ShownSample) -> str:
 def _describe_prompt(sample: ShownSample) -> Iterator[Statement]:
     """Yield the prompt; of a chat, the first screen has the last turn."""
     if sample.prompt is None:
-        yield Statement(label="prompt", text=sample.prompt_note)
+        yield Statement("prompt", sample.prompt_note)
     elif isinstance(sample.prompt, str):
-        yield Statement(label="prompt", text=reveal(sample.prompt).strip("\n"), last=PROMPT)
+        yield Statement("prompt", reveal(sample.prompt).strip("\n"), last=PROMPT)
     else:
         for i, turn in enumerate(sample.prompt, 1):
             said = reveal("\n".join([turn.text, *map(media_url, turn.media)])).strip("\n")
             depth = Depth.FIRST if i == len(sample.prompt) else Depth.MORE
-            yield Statement(label=_flatten(turn.role), text=said, last=PROMPT, depth=depth)
+            yield Statement(_flatten(turn.role), said, last=PROMPT, depth=depth)
     for i, choice in enumerate(sample.choices, 1):
-        yield Statement(label=f"choice {i}", text=reveal(choice))
+        yield Statement(f"choice {i}", reveal(choice))
 
 
 def _describe_answer(sample: ShownSample, side: str, most: int) -> Iterator[Statement]:
@@ -224,7 +224,7 @@ def _describe_answer(sample: ShownSample, side: str, most: int) -> Iterator[Stat
         yield from _describe_response(response, sample, side, most)
     if sample.failure is not None:
         text = reveal(sample.failure.message)
-        yield Statement(label=f"failure{side}", text=text, state="fail")
+        yield Statement(f"failure{side}", text, state="fail")
 
 
 def _describe_response(
@@ -235,23 +235,23 @@ def _describe_response(
         label = f"reason{side}" if side else "reasoning"
         depth = Depth.MORE if text else Depth.FIRST
         thought = reveal(response.reasoning).strip("\n")
-        yield Statement(label=label, text=thought, last=most, depth=depth)
+        yield Statement(label, thought, last=most, depth=depth)
     if text:
         place = find_place(text, reveal(sample.extracted or ""))
         mark = None if place is None else (place.start, place.end)
-        yield Statement(label=f"answer{side}", text=text, last=most, mark=mark)
+        yield Statement(f"answer{side}", text, last=most, mark=mark)
     for call in response.tool_calls:
         said = reveal(f"{call.name}({call.arguments})")
-        yield Statement(label=f"calls{side}", text=said, last=most)
+        yield Statement(f"calls{side}", said, last=most)
     if response.refusal:
-        yield Statement(label=f"refusal{side}", text=reveal(response.refusal), last=most)
+        yield Statement(f"refusal{side}", reveal(response.refusal), last=most)
 
 
 def _describe_expected(sample: ShownSample) -> Iterator[Statement]:
     """Yield what was expected: of a case the answer, and otherwise a solution as a whole."""
     if (target := sample.expected) is not None:
         told = name_expected(sample.task, target) if is_mutable(sample.task) else target
-        yield Statement(label="expected", text=reveal(told).rstrip("\n"), last=EXPECTED)
+        yield Statement("expected", reveal(told).rstrip("\n"), last=EXPECTED)
 
 
 def _describe_score(sample: ShownSample, side: str) -> Iterator[Statement]:
@@ -264,19 +264,19 @@ def _describe_score(sample: ShownSample, side: str) -> Iterator[Statement]:
         read = "nothing"
     if side:
         read = f"extracted {read}" if read else ""
-        yield Statement(label=f"score{side}", text="; ".join(filter(None, (told, read))))
+        yield Statement(f"score{side}", "; ".join(filter(None, (told, read))))
         return
     rows = (("score", told), ("extract", read))
-    yield from (Statement(label=label, text=text) for label, text in rows if text)
+    yield from (Statement(label, text) for label, text in rows if text)
 
 
 def _describe_rest(sample: ShownSample, side: str, depth: Depth) -> Iterator[Statement]:
     """Yield why the answer ended, its tokens, and each attempt."""
     if told := describe_end(sample):
-        yield Statement(label=f"end{side}", text=told, depth=depth)
+        yield Statement(f"end{side}", told, depth=depth)
     if attempts := list(describe_attempts(sample)):
         label = f"tried{side}" if side else "attempts"
-        yield Statement(label=label, text="\n".join(attempts), depth=depth)
+        yield Statement(label, "\n".join(attempts), depth=depth)
 
 
 def _describe_parting(pair: FlippedPair) -> Iterator[Statement]:
@@ -285,10 +285,10 @@ def _describe_parting(pair: FlippedPair) -> Iterator[Statement]:
         return
     cut = "… " if place.character > len(place.before) else ""
     text = f"word {place.word}, character {place.character}: {cut}{_flatten(place.before)}"
-    yield Statement(label="parts at", text=text)
+    yield Statement("parts at", text)
     for name, rest in (("A", place.a), ("B", place.b)):
         text = _flatten(rest) or "(it ends there)"
-        yield Statement(label=f"then {name}", text=text)
+        yield Statement(f"then {name}", text)
 
 
 def _name_outcome(one: SampleRow | ShownSample) -> str:

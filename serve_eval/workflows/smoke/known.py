@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +17,7 @@ from serve_eval.checks.run import choose_checks
 from serve_eval.checks.session import CheckSession
 from serve_eval.client import questions
 from serve_eval.errors import PlanError
+from serve_eval.frozen import frozen
 from serve_eval.plugins.registry import nearest
 from serve_eval.stats.no_worse import no_worse
 from serve_eval.whole_file import write_named_file
@@ -35,7 +36,7 @@ _UNTESTED = re.compile(
 """Beginnings of rows that are UNSUPPORTED because the check could not decide."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KnownFailures:
     """The content of a file of known failures, and its name for messages."""
 
@@ -43,7 +44,7 @@ class KnownFailures:
     checks: KnownChecks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Deployment:
     """The model and the kind of server that were checked.
 
@@ -55,7 +56,7 @@ class Deployment:
     listed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class KnownComparison:
     """A comparison of a smoke test with a file of known failures.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,7 @@ from serve_eval.checks.run import choose_checks, run_checks
 from serve_eval.checks.session import Check, CheckSession
 from serve_eval.client.connection import connect, openai_client
 from serve_eval.errors import PlanError
+from serve_eval.frozen import frozen
 from serve_eval.plugins.registry import nearest
 from serve_eval.report.ci_result import CiCase, CiState, CiSuite
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
@@ -68,7 +69,7 @@ def cost(checks: Sequence[Check]) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Smoke:
     """A finished smoke test.
 
@@ -217,8 +218,8 @@ def make_document(
     first = lost or next(iter(bad), None)
     cause = _explain(done, first)
     conclusion = Conclusion(
-        name="smoke test",
-        outcome=_judge(done, failed=bool(bad)),
+        "smoke test",
+        _judge(done, failed=bool(bad)),
         figures=_count(done),
         counts=_say_cost(done),
         cause=cause,
@@ -294,25 +295,25 @@ def _describe_row(row: CheckRow) -> str:
 def _describe(done: Smoke, others: Sequence[CheckRow]) -> Iterator[Statement]:
     """Yield what stands below the line about all: other failures, then what was folded."""
     for row in others:
-        yield Statement(label=_OUTCOMES[row.outcome][0], text=_describe_row(row), state="fail")
+        yield Statement(_OUTCOMES[row.outcome][0], _describe_row(row), state="fail")
     if done.stopped and not done.died:
-        yield Statement(label="stopped", text=done.stopped)
+        yield Statement("stopped", done.stopped)
     for line in done.stopped.splitlines()[1:]:
-        yield Statement(label="log", text=line)
+        yield Statement("log", line)
     if any(row.model and row.outcome is CheckOutcome.FAIL for row in done.rows):
-        yield Statement(label="note", text=_UNSKILLED)
+        yield Statement("note", _UNSKILLED)
     if known := [row.name for row in done.rows if row.outcome is CheckOutcome.KNOWN]:
-        yield Statement(label="known", text=", ".join(known))
+        yield Statement("known", ", ".join(known))
     before = _list_before(done)
     lacks = [row.name for row in done.rows if row.outcome is CheckOutcome.UNSUPPORTED]
     new = ", ".join(name for name in lacks if name not in before)
     old = ", ".join(name for name in lacks if name in before)
     if lacks:
         text = "; ".join(filter(None, (new, old and f"as before: {old}")))
-        yield Statement(label="lacks", text=text)
+        yield Statement("lacks", text)
     if done.known is not None and done.known.mended:
         text = f"{', '.join(done.known.mended)}; write the file again with --write-known"
-        yield Statement(label="mended", text=f"{text} {done.known.file}")
+        yield Statement("mended", f"{text} {done.known.file}")
 
 
 def _list_commands(done: Smoke, first: CheckRow | None) -> list[str]:
@@ -327,10 +328,10 @@ def _list_blocks(done: Smoke) -> Iterator[Block]:
     rows = sorted(done.rows, key=lambda row: _ORDER.index(row.outcome))
     if rows:
         names = ("outcome", "check", "time (s)", "finding")
-        columns = [DataColumn(name=name, number=name == "time (s)") for name in names]
+        columns = [DataColumn(name, number=name == "time (s)") for name in names]
         cells = list(map(_list_cells, rows))
-        table = DataTable(title="Checks", columns=columns, rows=cells, caption="Failures first.")
-        yield Block(section=table)
+        table = DataTable("Checks", columns=columns, rows=cells, caption="Failures first.")
+        yield Block(table)
     lines, longer = list[str](), list[str]()
     for row in rows:
         if row.curl is None:
@@ -346,17 +347,17 @@ def _list_blocks(done: Smoke) -> Iterator[Block]:
         ("Long requests", longer, Depth.PAGE),
     ):
         if part:
-            section = TextLines(title=title, lines=part, preformatted=True, closed=True)
-            yield Block(section=section, depth=depth)
+            section = TextLines(title, part, preformatted=True, closed=True)
+            yield Block(section, depth=depth)
 
 
 def _list_cells(row: CheckRow) -> list[DataCell]:
     mark = " (tests the model)" if row.model else ""
     return [
-        DataCell(text=row.outcome.value, state=_OUTCOMES[row.outcome][1]),
-        DataCell(text=row.name),
-        DataCell(text=f"{row.time_s:.2f}", order=row.time_s),
-        DataCell(text=f"{' '.join(row.told.split())}{mark}"),
+        DataCell(row.outcome.value, state=_OUTCOMES[row.outcome][1]),
+        DataCell(row.name),
+        DataCell(f"{row.time_s:.2f}", order=row.time_s),
+        DataCell(f"{' '.join(row.told.split())}{mark}"),
     ]
 
 
@@ -368,8 +369,8 @@ def _make_suites(done: Smoke, base_url: str) -> list[CiSuite]:
     if done.stopped and not done.died:
         cases.append(
             CiCase(
-                group="smoke",
-                name="stopped",
+                "smoke",
+                "stopped",
                 state=CiState.ERROR,
                 message=done.stopped,
                 in_table=True,
@@ -386,8 +387,8 @@ def _make_suites(done: Smoke, base_url: str) -> list[CiSuite]:
 def _make_case(row: CheckRow, before: Collection[str]) -> CiCase:
     passed, known = row.outcome is CheckOutcome.PASS, row.outcome is CheckOutcome.KNOWN
     return CiCase(
-        group="smoke",
-        name=row.name,
+        "smoke",
+        row.name,
         state=_OUTCOMES[row.outcome][2],
         message=f"known to fail: {row.told}" if known else row.told,
         details=[row.told] if passed else [row.curl] if row.curl else [],

@@ -111,13 +111,13 @@ def _list_outside(table: ResultsTable | None) -> Iterator[Statement]:
     """Yield the note about runs that stand outside of the correction of the suite."""
     for note in () if table is None else table.list_notes():
         if OUTSIDE in note:
-            yield Statement(label="note", text=note)
+            yield Statement("note", note)
 
 
 def _show_table(table: ResultsTable) -> Block:
     """Return the table of deployments by tasks, as `serve-eval runs export` prints it."""
     lines = write_text(table, TABLE_WIDTH, reasons=False).splitlines()
-    return Block(section=TextLines(title="Deployments by tasks", lines=lines, preformatted=True))
+    return Block(TextLines("Deployments by tasks", lines, preformatted=True))
 
 
 def _make_lines(
@@ -133,8 +133,8 @@ def _make_lines(
         known += [found] if found else []
         sound = row.outcome in (VerdictOutcome.PASS, VerdictOutcome.NOT_JUDGED)
         one = OneLine(
-            outcome=describe_verdict(row),
-            about=" ".join(filter(None, (f"{row.run}/{row.task}", row.model))),
+            describe_verdict(row),
+            " ".join(filter(None, (f"{row.run}/{row.task}", row.model))),
             figures=describe_figures(row),
             counts=f"{row.failed} failed, {row.repaired} repaired" if error is None else "",
             cause="" if sound or not known else known[0],
@@ -152,18 +152,16 @@ def _conclude(report: SuiteReport, row: SuiteRow, line: OneLine) -> Conclusion:
         if run.name == row.run and run.error is not None and row.outcome is VerdictOutcome.ERROR
     ]
     lost = bool(hints)
-    statements = [Statement(label="fix", text=hint) for hint in hints if hint]
+    statements = [Statement("fix", hint) for hint in hints if hint]
     if row.repaired:
-        statements.append(Statement(label="repaired", text=count(row.repaired, "sample")))
+        statements.append(Statement("repaired", count(row.repaired, "sample")))
     if not lost:
         reasons = [one for one in dict.fromkeys(row.reasons) if one != line.cause]
-        statements += [Statement(label="reason", text=reason) for reason in reasons]
-        statements += [
-            Statement(label="warning", text=text, state="warn") for text in _list_warnings(row)
-        ]
+        statements += [Statement("reason", reason) for reason in reasons]
+        statements += [Statement("warning", text, state="warn") for text in _list_warnings(row)]
     return Conclusion(
-        name=f"{row.run}/{row.task}",
-        outcome=describe_verdict(row),
+        f"{row.run}/{row.task}",
+        describe_verdict(row),
         figures=line.figures,
         counts="" if lost or not (row.failed or row.repaired) else line.counts,
         cause=line.cause,
@@ -187,29 +185,29 @@ def _list_statements(
 ) -> Iterator[Statement]:
     """Yield what is known of the suite as a whole."""
     if report.changes is not None:
-        yield Statement(label="since", text=describe_changes(report.changes))
+        yield Statement("since", describe_changes(report.changes))
     for use in report.waivers:
         label, text = describe_waiver(use)
-        yield Statement(label=label, text=text, state="warn" if label == "warning" else "none")
+        yield Statement(label, text, state="warn" if label == "warning" else "none")
     for row in rows:
         if row.other is not None and row.other.outcome is not row.outcome:
             text = f"{row.run}/{row.task}: by {row.rule}; {row.other.rule} says {row.other.outcome}"
-            yield Statement(label="rule", text=text, depth=Depth.MORE)
+            yield Statement("rule", text, depth=Depth.MORE)
     if sum(row.p_holm is not None and row.rule in GATES for row in report.rows) > 1:
         text = (
             f"{report.alpha:g} or less proves a drop; the probability of any false alarm is at most"
             f" {report.alpha:g}; q is for triage only"
         )
-        yield Statement(label="p holm", text=text)
+        yield Statement("p holm", text)
     if old:
         text = (
             "these answers are earlier ones; to ask again, name another folder or give --rerun all"
         )
-        yield Statement(label="older", text=text)
+        yield Statement("older", text)
     if not report.rehearsal and _list_lacking(rows):
-        yield Statement(label="note", text=HOW_TO_TAKE)
+        yield Statement("note", HOW_TO_TAKE)
     text = f"{out_dir}/runs/RUN, each with report.json"
-    yield Statement(label="runs", text=text, depth=Depth.MORE)
+    yield Statement("runs", text, depth=Depth.MORE)
 
 
 def _list_next(
@@ -245,15 +243,15 @@ def tabulate(rows: Sequence[SuiteRow]) -> DataTable:
     ]
     figures = ("value", "95 %", "reference", "fails", *_TESTED)
     return DataTable(
-        title="All tasks",
+        "All tasks",
         columns=[
             DataColumn(
-                name=names[i], number=names[i] in figures, spare=_rank_spare(names[i], attributes)
+                names[i], number=names[i] in figures, spare=_rank_spare(names[i], attributes)
             )
             for i in kept
         ],
         rows=[
-            [DataCell(text=cells[i], state=find_state(row) if i == 0 else "none") for i in kept]
+            [DataCell(cells[i], state=find_state(row) if i == 0 else "none") for i in kept]
             for row, cells in zip(rows, texts, strict=True)
         ],
         caption="The worst first.",
@@ -270,8 +268,8 @@ def _describe_case(row: SuiteRow, line: OneLine) -> CiCase:
     *_, value, _, reference, limit = list_texts(row, (), tested=False)
     waived = [] if row.waiver is None else [f"until {row.waiver.until}: {row.waiver.reason}"]
     return CiCase(
-        group=row.run,
-        name=row.task,
+        row.run,
+        row.task,
         state=choose_row_state(row),
         line=line if not waived else replace(line, cause=waived[0], sure=True),
         remarks=[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from serve_eval.evaluation.launch import Launching, launch, with_model
 from serve_eval.evaluation.prepare import join_errors, prepare
 from serve_eval.evaluation.run_session import Stopwatch, ignore
 from serve_eval.evaluation.shared_server import SharedServer
+from serve_eval.frozen import frozen
 from serve_eval.plugins import extensions
 from serve_eval.plugins.extensions import defect
 from serve_eval.plugins.scope import with_scope
@@ -138,7 +139,7 @@ def report_on(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _SuiteSession:
     """The objects that the runs of a suite share."""
 

@@ -6,9 +6,10 @@ The functions send no requests and read no files.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 
+from serve_eval.frozen import frozen
 from serve_eval.report.summary.figures import in_points
 from serve_eval.report.task_line import describe_undecided
 from serve_eval.schema import (
@@ -54,7 +55,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EndedRun:
     """A run with its report or error. `kept` means that the report existed already.
 
@@ -68,7 +69,7 @@ class EndedRun:
     earlier: Report | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SuiteJudgement:
     """The judgement of a whole suite: its rows, waivers, exit code and verdict."""
 

@@ -48,7 +48,7 @@ def list_page_blocks(report: SuiteReport, folder: Path) -> Iterator[Section]:
     yield _make_matrix(report, tasks, headings, folder)
     drawn = [*_draw_tasks(report, tasks, headings), *_draw_attributes(report, tasks, headings)]
     if drawn:
-        yield PictureSection(title=name_pictures(drawn), pictures=drawn, closed=len(drawn) > 1)
+        yield PictureSection(name_pictures(drawn), drawn, closed=len(drawn) > 1)
 
 
 def _read_tasks(report: SuiteReport, folder: Path) -> Tasks:
@@ -92,16 +92,14 @@ def _make_matrix(report: SuiteReport, tasks: Tasks, headings: Headings, folder: 
     rows = []
     for run in sorted((one.name for one in report.runs), key=badness):
         page = f"{SUITE_RUNS}/{run}/{PAGE_FILE}"
-        cells = [DataCell(text=run, href=quote(page) if (folder / page).exists() else "")]
+        cells = [DataCell(run, href=quote(page) if (folder / page).exists() else "")]
         for name in names:
             row = by_place.get((run, name))
-            cells.append(
-                DataCell(text="-") if row is None else _cell(row, tasks.get((run, row.task)))
-            )
+            cells.append(DataCell("-") if row is None else _cell(row, tasks.get((run, row.task))))
         rows.append(cells)
     return DataTable(
-        title="Runs by tasks",
-        columns=[DataColumn(name="run"), *(DataColumn(name=name) for name in names)],
+        "Runs by tasks",
+        columns=[DataColumn("run"), *(DataColumn(name) for name in names)],
         rows=rows,
         caption="The worst run first. Values in points with 95 % intervals.",
     )
@@ -113,7 +111,7 @@ def _cell(row: SuiteRow, task: TaskReport | None) -> DataCell:
         metric, ends = task.result.metric, task.result.interval
         text = figure(row.evaluated, metric) + (f" ({span(ends, metric)})" if ends else "")
     text = f"{text} {describe_verdict(row)}"
-    return DataCell(text=text, order=row.evaluated, state=find_state(row))
+    return DataCell(text, order=row.evaluated, state=find_state(row))
 
 
 def _pick(report: SuiteReport, headings: Headings, heading: str) -> list[SuiteRow]:

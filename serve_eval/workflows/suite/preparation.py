@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from serve_eval.evaluation.preflight import check_margins
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.shared_server import server_key
+from serve_eval.frozen import frozen
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
@@ -61,7 +62,7 @@ class RefusedRun(NamedTuple):
     problems: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CheckedRun:
     """The tasks of a run before it starts, and the errors that would refuse it."""
 

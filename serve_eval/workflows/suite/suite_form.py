@@ -88,7 +88,6 @@ def describe_suite() -> Schema:
 
 def _describe_pattern() -> dict[str, Schema]:
     """Return the keys by which runs and tasks are matched."""
-    from dataclasses import fields
 
     one_or_more: Schema = {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}]}
     spec = close_object({field.name: {} for field in fields(AccuracySpec)})

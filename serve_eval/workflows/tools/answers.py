@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from serve_eval.evidence.answer_pairs import read_failures, read_responses, read_task
+from serve_eval.frozen import frozen
 from serve_eval.schema import (
     Failure,
     Report,
@@ -69,7 +70,7 @@ Answers = Mapping[str, CheckedAnswer]
 """The answers of a pass that have a score, by sample."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ToolPass:
     """A finished pass with its answers."""
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.launch import launch
 from serve_eval.evaluation.passes import PassSettings, check_same_passes, settle_order
 from serve_eval.evaluation.run_session import Stopwatch, ignore
+from serve_eval.frozen import frozen
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.ci_result import CiCase, CiState, CiSuite
@@ -49,7 +50,7 @@ LOADS = (1, 8, 32, 128)
 HIGHEST = 100_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ToolRules:
     """Thresholds, an earlier check and required kinds, by which answers are judged.
 
@@ -209,8 +210,8 @@ def make_document(found: ToolCheck, out_dir: Path) -> Document:
     )
     point = f", which points to: {found.findings[0].points_to}" if found.findings else ""
     conclusion = Conclusion(
-        name="tool calls",
-        outcome=_OUTCOMES[UNDECIDED if withheld else found.exit_code],
+        "tool calls",
+        _OUTCOMES[UNDECIDED if withheld else found.exit_code],
         figures=f"{sound:,} of {scored:,} answers have no error" if scored else "no answer",
         counts=f"{scored + failed:,} requests, {failed:,} without an answer",
         cause="" if found.exit_code == PASS else _conclude(found) + point,
@@ -268,12 +269,12 @@ def _describe_finding(one: ToolFinding) -> Iterator[Statement]:
     else:
         proof = against if one.against == "itself" else "and a model cannot cause one"
     found = f"{one.fault} {one.where}: {one.count} of {one.scored}, {proof}"
-    yield Statement(label="error", text=found, state="fail")
+    yield Statement("error", found, state="fail")
     for i, (sample, answer) in enumerate(one.examples):
         text = " ".join(answer.split())
         shown = f"{sample}: {text[:SHOWN]}{'...' if len(text) > SHOWN else ''}"
-        yield Statement(label="e.g.", text=shown, depth=Depth.MORE if i else Depth.FIRST)
-    yield Statement(label="look at", text=one.points_to, depth=Depth.MORE)
+        yield Statement("e.g.", shown, depth=Depth.MORE if i else Depth.FIRST)
+    yield Statement("look at", one.points_to, depth=Depth.MORE)
 
 
 def _list_probes(found: ToolCheck) -> Iterator[Statement]:
@@ -284,10 +285,10 @@ def _list_probes(found: ToolCheck) -> Iterator[Statement]:
         if row.outcome != "PASS":
             text = f"{row.name}: {' '.join(row.said.split())[:MOST]}"
             depth = Depth.FIRST if row.outcome == "FAIL" else Depth.MORE
-            yield Statement(label=label, text=text, state=state, depth=depth)
+            yield Statement(label, text, state=state, depth=depth)
     passed = sum(row.outcome == "PASS" for row in found.parameters)
     text = f"{passed} of {len(found.parameters)} fields work or are refused as they should"
-    yield Statement(label="fields", text=text)
+    yield Statement("fields", text)
 
 
 def _describe_rest(found: ToolCheck) -> list[Statement]:
@@ -301,7 +302,7 @@ def _describe_rest(found: ToolCheck) -> list[Statement]:
     number = found.fingerprint.split()[0]
     rows = [("note", line) for line in found.remarks]
     rows += [("cost", cost), ("set", f"{number} requests in each form at each load")]
-    return [Statement(label=label, text=text, depth=Depth.MORE) for label, text in rows]
+    return [Statement(label, text, depth=Depth.MORE) for label, text in rows]
 
 
 def _list_next(found: ToolCheck, out_dir: Path) -> Iterator[str]:
@@ -326,7 +327,7 @@ def _list_tables(found: ToolCheck) -> list[Block]:
     ]
     bad = bool(found.findings)
     return [
-        Block(section=table, depth=Depth.FIRST if i == bad else Depth.MORE)
+        Block(table, depth=Depth.FIRST if i == bad else Depth.MORE)
         for i, table in enumerate(tables)
         if table.rows
     ]
@@ -336,9 +337,9 @@ def _tabulate(
     title: str, names: Sequence[str], rows: Sequence[Sequence[str]], caption: str
 ) -> DataTable:
     return DataTable(
-        title=title,
-        columns=[DataColumn(name=name, number=i > 0) for i, name in enumerate(names)],
-        rows=[[DataCell(text=text) for text in row] for row in rows],
+        title,
+        columns=[DataColumn(name, number=i > 0) for i, name in enumerate(names)],
+        rows=[[DataCell(text) for text in row] for row in rows],
         caption=caption,
     )
 
@@ -389,15 +390,15 @@ def _make_suite(found: ToolCheck) -> CiSuite:
 
 def _describe_probe(row: ToolProbe) -> CiCase:
     state = _PROBES[row.outcome][2]
-    return CiCase(group="tools.fields", name=row.name, state=state, message=row.said)
+    return CiCase("tools.fields", row.name, state=state, message=row.said)
 
 
 def _describe_cell(found: ToolCheck, cell: ToolCell) -> CiCase:
     blamed = [one for one in found.findings if cell.name in one.cells]
     rows = [row for one in blamed for row in _describe_finding(one)]
     return CiCase(
-        group="tools.answers",
-        name=cell.name,
+        "tools.answers",
+        cell.name,
         state=CiState.FAILURE if blamed else CiState.PASSED,
         message="; ".join(one.fault for one in blamed),
         details=[f"{row.label}: {row.text}" for row in rows],

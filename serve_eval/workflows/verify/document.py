@@ -104,12 +104,12 @@ def make_registered(
     if made.floor is not None:
         floor = f"floor {write_nats(made.floor)} nat{siblings}"
     conclusion = Conclusion(
-        name=f"reference of {made.model} at {made.source}",
-        outcome="REGISTERED",
+        f"reference of {made.model} at {made.source}",
+        "REGISTERED",
         counts=f"{len(made.probes)} probes",
         statements=[
-            Statement(label="noise", text=f"{write_nats(made.noise)} nat, {floor}"),
-            Statement(label="written", text=str(file)),
+            Statement("noise", f"{write_nats(made.noise)} nat, {floor}"),
+            Statement("written", str(file)),
         ],
     )
     return Document(
@@ -122,7 +122,7 @@ def make_registered(
         suites=[
             CiSuite(
                 name="serve-eval verify",
-                cases=[CiCase(group="verify", name="register", state=CiState.PASSED)],
+                cases=[CiCase("verify", "register", state=CiState.PASSED)],
             )
         ],
     )
@@ -144,16 +144,16 @@ def _conclude(found: Verification, side: VerifiedSide) -> Conclusion:
         causes = []
     low, high = found.prompt_lengths
     return Conclusion(
-        name=name,
-        outcome=side.outcome.value,
+        name,
+        side.outcome.value,
         figures=f"{beyond} of {side.asked} probes are beyond the {kind} of {write_nats(limit)} nat,"
         f" median distance {write_nats(side.median)} nat",
         counts=f"{side.asked} probes of {low} to {high} tokens, {side.unanswered} unanswered",
         cause=causes[0] if causes else "",
         statements=[
-            *(Statement(label="why", text=line) for line in (causes if len(causes) > 1 else ())),
+            *(Statement("why", line) for line in (causes if len(causes) > 1 else ())),
             *(
-                Statement(label=label, text=line)
+                Statement(label, line)
                 for label, line in (("why", why), *(("prompts", x) for x in side.prompts))
                 if line and line not in causes
             ),
@@ -167,28 +167,28 @@ def _describe_figures(found: Verification, side: VerifiedSide) -> Iterator[State
     several = len(found.sides) + len(found.lost) > 1
     if side.outcome is VerificationOutcome.ANOTHER and not several:  # else the table has it
         yield Statement(
-            label="p", text=f"{_tell_p(side)} (level {EVIDENCE_ALPHA}), looked at after each probe"
+            "p", f"{_tell_p(side)} (level {EVIDENCE_ALPHA}), looked at after each probe"
         )
     if side.excluded_share is not None:
-        yield Statement(label="sure", text=_tell_share(found, side))
+        yield Statement("sure", _tell_share(found, side))
     if side.needed is not None:
-        yield Statement(label="probes", text=_tell_needed(side))
-    yield from (Statement(label="fault", text=line) for line in _tell_fault(found, side))
+        yield Statement("probes", _tell_needed(side))
+    yield from (Statement("fault", line) for line in _tell_fault(found, side))
     if side.compared:
         many = "the sibling" if found.siblings == 1 else "each sibling"
         text = (
             f"{side.further} of {side.compared} probes are more than {TIMES:.0f} times as far away"
             f" as {many}"
         )
-        yield Statement(label="pairs", text=text, depth=Depth.MORE)
+        yield Statement("pairs", text, depth=Depth.MORE)
     effect = "" if side.effect is None else f", {side.effect:.1f} times that of the sibling"
     text = f"{write_nats(side.median)} nat in the median{effect}; limits: {_describe_limits(found)}"
-    yield Statement(label="distance", text=text, depth=Depth.MORE)
+    yield Statement("distance", text, depth=Depth.MORE)
     for line in describe_path(side.engines):
-        yield Statement(label="path", text=line, depth=Depth.MORE)
+        yield Statement("path", line, depth=Depth.MORE)
     cached = "" if side.cached_tokens is None else f", {side.cached_tokens:,} from the prefix cache"
     text = f"{side.requests} requests, {side.tokens:,} tokens{cached}"
-    yield Statement(label="cost", text=text, depth=Depth.MORE)
+    yield Statement("cost", text, depth=Depth.MORE)
 
 
 def _describe_limits(found: Verification) -> str:
@@ -243,7 +243,7 @@ def _tell_fault(found: Verification, side: VerifiedSide) -> Iterator[str]:
 
 
 def _describe_lost(one: LostServer) -> Conclusion:
-    return Conclusion(name=one.name, outcome=_LOST, figures="not verified", cause=one.why)
+    return Conclusion(one.name, _LOST, figures="not verified", cause=one.why)
 
 
 def _describe_all(found: Verification, addresses: Mapping[str, str]) -> Iterator[Statement]:
@@ -251,13 +251,13 @@ def _describe_all(found: Verification, addresses: Mapping[str, str]) -> Iterator
     sound = [one for one in found.sides if _STATES[one.outcome] is CiState.PASSED]
     if len(found.sides) + len(found.lost) > 1:
         text = f"{found.reference}; limits: {_describe_limits(found)}"
-        yield Statement(label="against", text=text)
+        yield Statement("against", text)
         if shares := [one.excluded_share for one in sound if one.excluded_share is not None]:
             text = (
                 f"on a server that passed, a fault in {max(shares):.1%} of the requests or more"
                 f" would have been seen, with {1 - EVIDENCE_ALPHA:.0%} confidence for each"
             )
-            yield Statement(label="sure", text=text)
+            yield Statement("sure", text)
     groups = [
         f"{len(one)} servers answer alike: {list_names(one)}"
         if len(one) > 1
@@ -265,16 +265,16 @@ def _describe_all(found: Verification, addresses: Mapping[str, str]) -> Iterator
         for one in found.groups
     ]
     if groups:
-        yield Statement(label="groups", text="; ".join(groups))
+        yield Statement("groups", "; ".join(groups))
     if any(one.outcome is VerificationOutcome.ANOTHER for one in found.sides):
         text = "this says that the model is another one, not that it is worse: measure that"
-        yield Statement(label="note", text=text)
+        yield Statement("note", text)
     if undecided := [one for one in found.sides if one.outcome is VerificationOutcome.UNDECIDED]:
-        yield Statement(label="note", text=advise(found, undecided, addresses))
+        yield Statement("note", advise(found, undecided, addresses))
     requests = sum(one.requests for one in found.sides) + found.reference_requests
     tokens = sum(one.tokens for one in found.sides) + found.reference_tokens
     text = f"{requests:,} requests, {tokens:,} tokens, in {found.wall_s:.1f} s"
-    yield Statement(label="run", text=text, depth=Depth.MORE)
+    yield Statement("run", text, depth=Depth.MORE)
 
 
 def _list_commands(found: Verification, addresses: Mapping[str, str], model: str) -> list[str]:
@@ -298,13 +298,13 @@ def _tabulate(found: Verification) -> DataTable:
     ranked += [
         (
             rank_outcome(_LOST),
-            [DataCell(text=_LOST, state="fail"), _write(one.name), *map(_write, "----")],
+            [DataCell(_LOST, state="fail"), _write(one.name), *map(_write, "----")],
         )
         for one in found.lost
     ]
     rows = [cells for _, cells in sorted(ranked, key=lambda one: one[0])]
-    columns = [DataColumn(name=name, number=i > 1) for i, name in enumerate(_COLUMNS)]
-    return DataTable(title="Servers", columns=columns, rows=rows, caption=_CAPTION)
+    columns = [DataColumn(name, number=i > 1) for i, name in enumerate(_COLUMNS)]
+    return DataTable("Servers", columns=columns, rows=rows, caption=_CAPTION)
 
 
 def _list_cells(found: Verification, side: VerifiedSide) -> list[DataCell]:
@@ -312,7 +312,7 @@ def _list_cells(found: Verification, side: VerifiedSide) -> list[DataCell]:
     p = _tell_p(side) if side.outcome is VerificationOutcome.ANOTHER else "-"
     return [
         DataCell(
-            text=_SHORT.get(side.outcome, side.outcome.value),
+            _SHORT.get(side.outcome, side.outcome.value),
             state=name_state(side.outcome.value),
         ),
         _write(_name_part(side)),
@@ -321,7 +321,7 @@ def _list_cells(found: Verification, side: VerifiedSide) -> list[DataCell]:
 
 
 def _write(text: str) -> DataCell:
-    return DataCell(text=text)
+    return DataCell(text)
 
 
 def _name_part(side: VerifiedSide) -> str:
@@ -342,8 +342,8 @@ def _draw(found: Verification) -> list[Block]:
         for side in sides[:MOST_DRAWN]
     ]
     shown = [one for one in pictures if one is not None]
-    section = PictureSection(title="Distances from the reference", pictures=shown)
-    return [Block(section=section, depth=Depth.PAGE)] if shown else []
+    section = PictureSection("Distances from the reference", shown)
+    return [Block(section, depth=Depth.PAGE)] if shown else []
 
 
 def _make_suite(found: Verification, document: Document) -> CiSuite:
@@ -351,8 +351,8 @@ def _make_suite(found: Verification, document: Document) -> CiSuite:
     lines = document.make_lines()
     cases = [
         CiCase(
-            group="verify",
-            name=side.name,
+            "verify",
+            side.name,
             state=_STATES[side.outcome],
             line=line,
             details=[side.why, *side.prompts],
@@ -368,8 +368,8 @@ def _make_suite(found: Verification, document: Document) -> CiSuite:
     ]
     cases += [
         CiCase(
-            group="verify",
-            name=one.name,
+            "verify",
+            one.name,
             state=CiState.ERROR,
             line=line,
             details=[one.why],

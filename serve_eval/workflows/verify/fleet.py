@@ -14,7 +14,6 @@ import random
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 
 import msgspec
 
@@ -29,6 +28,7 @@ from serve_eval.evidence.probe_floor import (
     measure_distance,
 )
 from serve_eval.evidence.probe_judging import ALIKE
+from serve_eval.frozen import frozen
 from serve_eval.schema import (
     Probe,
     ProbeDistance,
@@ -51,7 +51,7 @@ MAJORITY = "the majority, as "
 Readings = Sequence[ProbeReading | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class JudgedFleet:
     """A fleet: the server that stands for its majority, the reference, sides and groups."""
 

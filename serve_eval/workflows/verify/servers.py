@@ -14,7 +14,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -38,6 +38,7 @@ from serve_eval.evaluation.probe_server import FIRST, AskedServer, Unreadable
 from serve_eval.evidence.probe_judging import UNSOUND
 from serve_eval.evidence.prompt_audit import audit, find_gap
 from serve_eval.evidence.prompt_tokens import PromptSide
+from serve_eval.frozen import frozen
 from serve_eval.schema import (
     FailureKind,
     LostServer,
@@ -60,7 +61,7 @@ IN_FLIGHT = 16
 """Most requests in flight at a server."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class NamedPlan:
     """A server to ask: its name in the result, and the plan that reaches or launches it."""
 
@@ -68,7 +69,7 @@ class NamedPlan:
     plan: Plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class VerifyRules:
     """The rules of a verification, fixed before the first request.
 
@@ -85,7 +86,7 @@ class VerifyRules:
     route: ProbeRoute | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class VerifySession:
     """The rules of a verification, its folder, and where secrets and remarks go.
 

@@ -104,11 +104,11 @@ def make_document(found: FoundFolder, *, served: bool = False, at: str = "") -> 
         noun="series",
         overview=_tabulate(shown, found.ends),
         statements=[
-            *([] if conclusions else [Statement(label="note", text=counted)]),
+            *([] if conclusions else [Statement("note", counted)]),
             *(_describe_old(one) for one, _ in told if _is_old(one)),
         ],
         blocks=[
-            Block(section=TextLines(title=count(len(lines), noun), lines=lines))
+            Block(TextLines(count(len(lines), noun), lines))
             for noun, lines in (("warning", _list_warnings(told)), ("note", found.notes))
             if lines
         ],
@@ -121,9 +121,7 @@ def make_document(found: FoundFolder, *, served: bool = False, at: str = "") -> 
 def _lead(conclusions: Sequence[Conclusion]) -> OneLine | None:
     """Return the line of the worst series, which counts the others."""
     lines = [
-        OneLine(
-            outcome=one.outcome, about=one.name, figures=one.figures, cause=one.cause, sure=True
-        )
+        OneLine(one.outcome, one.name, figures=one.figures, cause=one.cause, sure=True)
         for one in conclusions
     ]
     return next(iter(lead(lines, range(len(lines)), "series")), None)
@@ -217,17 +215,16 @@ def _conclude(one: SeriesEnd, trend: Trend | None, links: Links, *, depth: Depth
         state = state_of(_name_outcome(one, trend))
         href = links.to_page(deciding.folder)
         text = f"{cause}{place}"
-        rows.append(Statement(label="why", text=text, state=state, href=href, depth=depth))
+        rows.append(Statement("why", text, state=state, href=href, depth=depth))
     if failed and alarm:
-        rows.append(Statement(label="drift", text=alarm, state="warn", depth=Depth.MORE))
+        rows.append(Statement("drift", alarm, state="warn", depth=Depth.MORE))
     if failed:
         rows += [
-            Statement(label=label, text=text, depth=Depth.MORE)
-            for label, text in _list_details(deciding)
+            Statement(label, text, depth=Depth.MORE) for label, text in _list_details(deciding)
         ]
     return Conclusion(
-        name=one.name,
-        outcome=_name_outcome(one, trend),
+        one.name,
+        _name_outcome(one, trend),
         figures=deciding.compared,
         cause=cause,
         statements=rows,
@@ -254,7 +251,7 @@ def _list_details(deciding: Ending) -> Iterator[tuple[str, str]]:
 
 def _describe_old(one: SeriesEnd) -> Statement:
     text = f"{one.name}: {one.latest.outcome}: {one.latest.cause}"
-    return Statement(label="before", text=text, depth=Depth.MORE)
+    return Statement("before", text, depth=Depth.MORE)
 
 
 def _count(found: FoundFolder, shown: Sequence[SeriesEnd]) -> str:
@@ -284,25 +281,25 @@ def _tabulate(shown: Sequence[Row], ends: Sequence[SeriesEnd]) -> DataTable:
         deciding = one.deciding
         rows.append(
             [
-                DataCell(text=outcome, state=state_of(outcome)),
-                DataCell(text=one.name),
-                DataCell(text=write_letters(one, nights)),
-                DataCell(text=deciding.figures or "-"),
-                DataCell(text=deciding.against or "-"),
-                DataCell(text=_write_date(_find_since(one, trend), nights[-1])),
+                DataCell(outcome, state=state_of(outcome)),
+                DataCell(one.name),
+                DataCell(write_letters(one, nights)),
+                DataCell(deciding.figures or "-"),
+                DataCell(deciding.against or "-"),
+                DataCell(_write_date(_find_since(one, trend), nights[-1])),
             ]
         )
     columns = [
-        DataColumn(name="outcome"),
-        DataColumn(name="series"),
-        DataColumn(name=count(len(nights), "night"), number=True, note=LEGEND),
-        DataColumn(name="value (95 %)", number=True),
-        DataColumn(name="reference", number=True, spare=1),
-        DataColumn(name="since"),
+        DataColumn("outcome"),
+        DataColumn("series"),
+        DataColumn(count(len(nights), "night"), number=True, note=LEGEND),
+        DataColumn("value (95 %)", number=True),
+        DataColumn("reference", number=True, spare=1),
+        DataColumn("since"),
     ]
     kept = [i for i in range(len(columns)) if i < 3 or any(row[i].text != "-" for row in rows)]
     return DataTable(
-        title="Series: value, reference, and since when",
+        "Series: value, reference, and since when",
         columns=[columns[i] for i in kept],
         rows=[[row[i] for i in kept] for row in rows],
         caption=LEGEND,
@@ -353,14 +350,14 @@ def _list_page_blocks(
     ]
     if pictures := [one for one in drawn if one is not None]:
         title = f"Trends of {len(pictures)} series"
-        yield PictureSection(title=title, pictures=pictures, closed=True)
+        yield PictureSection(title, pictures, closed=True)
     if found.pages:
         rows = [
             Fact(
-                label=Path(one).stem,
-                text=one,
+                Path(one).stem,
+                one,
                 href=f"{links.at}{quote(one)}",
             )
             for one in found.pages
         ]
-        yield Facts(title=count(len(rows), "other page"), rows=rows, closed=True)
+        yield Facts(count(len(rows), "other page"), rows=rows, closed=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date
 from pathlib import Path
 from typing import Final
@@ -12,6 +11,7 @@ from urllib.parse import quote, urlencode
 
 from serve_eval import __version__
 from serve_eval.errors import RunFolderError
+from serve_eval.frozen import frozen
 from serve_eval.report.document import rank_outcome
 from serve_eval.report.page.content import (
     DataCell,
@@ -40,7 +40,7 @@ COMPARE = "compare"
 """The path of the page that shows two runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Links:
     """The links of an index: the folder that paths are relative to, and if a server answers.
 
@@ -73,22 +73,22 @@ class Links:
 def tabulate_runs(runs: Sequence[FinishedRun], links: Links) -> DataTable:
     """Return the table of all tasks, the latest run first."""
     columns = [
-        DataColumn(name="began (UTC)"),
-        DataColumn(name="task"),
-        DataColumn(name="verdict"),
-        DataColumn(name="value", number=True),
-        DataColumn(name="95 %", number=True),
-        DataColumn(name="change", number=True, note="value minus reference"),
-        DataColumn(name="model"),
-        DataColumn(name="specification"),
-        DataColumn(name="run"),
-        DataColumn(name="part of", note="the command of whose result the run is a part"),
+        DataColumn("began (UTC)"),
+        DataColumn("task"),
+        DataColumn("verdict"),
+        DataColumn("value", number=True),
+        DataColumn("95 %", number=True),
+        DataColumn("change", number=True, note="value minus reference"),
+        DataColumn("model"),
+        DataColumn("specification"),
+        DataColumn("run"),
+        DataColumn("part of", note="the command of whose result the run is a part"),
     ]
     if links.served:
-        columns.append(DataColumn(name="compare", note="this run as the baseline"))
+        columns.append(DataColumn("compare", note="this run as the baseline"))
     ordered = sorted(runs, key=lambda run: (run.began, str(run.folder)), reverse=True)
     rows = [_row(run, task, links) for run in ordered for task in run.report.tasks]
-    return DataTable(title="Runs", columns=columns, rows=rows, caption="The latest run first.")
+    return DataTable("Runs", columns=columns, rows=rows, caption="The latest run first.")
 
 
 def _row(run: FinishedRun, task: TaskReport, links: Links) -> list[DataCell]:
@@ -97,23 +97,23 @@ def _row(run: FinishedRun, task: TaskReport, links: Links) -> list[DataCell]:
     outcome, plan = run.find_outcome(task), run.report.plan
     page = links.to_page(run.folder)
     cells = [
-        DataCell(text=show_date(run), order=run.began.timestamp(), href=page),
-        DataCell(text=task.result.task),
+        DataCell(show_date(run), order=run.began.timestamp(), href=page),
+        DataCell(task.result.task),
         (
-            DataCell(text="REHEARSAL", state="none")
+            DataCell("REHEARSAL", state="none")
             if run.report.rehearsal
-            else DataCell(text=run.describe_outcome(task), state=state_of(outcome.value))
+            else DataCell(run.describe_outcome(task), state=state_of(outcome.value))
         ),
-        DataCell(text=value, order=task.result.value),
-        DataCell(text="-" if interval is None else span(interval, metric)),
-        DataCell(text="-" if fall is None else add_sign(fall, metric), order=fall),
-        DataCell(text=plan.model or run.report.endpoint.base_url),
-        DataCell(text=spec_text(plan.accuracy_spec)),
-        DataCell(text=links.name(run.folder)),
-        DataCell(text=run.part_of or "-"),
+        DataCell(value, order=task.result.value),
+        DataCell("-" if interval is None else span(interval, metric)),
+        DataCell("-" if fall is None else add_sign(fall, metric), order=fall),
+        DataCell(plan.model or run.report.endpoint.base_url),
+        DataCell(spec_text(plan.accuracy_spec)),
+        DataCell(links.name(run.folder)),
+        DataCell(run.part_of or "-"),
     ]
     if links.served:
-        cells.append(DataCell(text="compare with ...", href=links.to_compare(run.folder)))
+        cells.append(DataCell("compare with ...", href=links.to_compare(run.folder)))
     return cells
 
 
@@ -158,14 +158,12 @@ def write_letters(one: SeriesEnd, nights: Sequence[date]) -> str:
 def draw_map(ends: Sequence[SeriesEnd], links: Links) -> DataTable:
     """Return the map: each cell has the worst verdict of a night and leads to its page."""
     nights = list_nights(ends)
-    columns = [DataColumn(name="series")]
+    columns = [DataColumn("series")]
     for i, night in enumerate(nights):
         begins = i == 0 or night.month != nights[i - 1].month
-        columns.append(
-            DataColumn(name=f"{night:%m-%d}" if begins else f"{night:%d}", note=str(night))
-        )
+        columns.append(DataColumn(f"{night:%m-%d}" if begins else f"{night:%d}", note=str(night)))
     return DataTable(
-        title=f"Verdicts of the last {count(len(nights), 'night')}",
+        f"Verdicts of the last {count(len(nights), 'night')}",
         columns=columns,
         rows=[_draw_row(one, nights, links) for one in ends],
         caption=(
@@ -179,17 +177,17 @@ def draw_map(ends: Sequence[SeriesEnd], links: Links) -> DataTable:
 
 def _draw_row(one: SeriesEnd, nights: Sequence[date], links: Links) -> list[DataCell]:
     worst = _find_worst(one)
-    cells = [DataCell(text=one.name)]
+    cells = [DataCell(one.name)]
     for night in nights:
         if (ending := worst.get(night)) is None:
-            cells.append(DataCell(text="", order=float(len(nights) + 100)))
+            cells.append(DataCell("", order=float(len(nights) + 100)))
             continue
         several = sum(each.night == night for each in one.endings)
         more = f"; the worst of {several} that night" if several > 1 else ""
         figures = f" {ending.compared}" if ending.compared else ""
         cells.append(
             DataCell(
-                text=_mark(ending)[0],
+                _mark(ending)[0],
                 order=float(rank_outcome(ending.outcome)),
                 href=links.to_page(ending.folder),
                 state=state_of(ending.outcome),
@@ -230,14 +228,14 @@ def make_choice(runs: Sequence[FinishedRun], a: FinishedRun, links: Links) -> Pa
     )
     rows = [
         [
-            DataCell(text=links.name(run.folder), href=links.to_compare(a.folder, run.folder)),
-            DataCell(text=show_date(run), order=run.began.timestamp()),
-            DataCell(text=run.report.plan.model or "-"),
-            DataCell(text=describe_run(run)),
+            DataCell(links.name(run.folder), href=links.to_compare(a.folder, run.folder)),
+            DataCell(show_date(run), order=run.began.timestamp()),
+            DataCell(run.report.plan.model or "-"),
+            DataCell(describe_run(run)),
         ]
         for run in others
     ]
-    columns = [DataColumn(name=name) for name in ("run", "began (UTC)", "model", "tasks")]
+    columns = [DataColumn(name) for name in ("run", "began (UTC)", "model", "tasks")]
     return PageContent(
         kind="runs view",
         title=f"Compare {links.name(a.folder)} with",
@@ -245,8 +243,8 @@ def make_choice(runs: Sequence[FinishedRun], a: FinishedRun, links: Links) -> Pa
         state="none",
         badge="BASELINE",
         headline=f"{links.name(a.folder)}: {describe_run(a)}",
-        rows=[Fact(label="all runs", text="back to the table", href=".")],
-        sections=(DataTable(title="Choose the second run", columns=columns, rows=rows),),
+        rows=[Fact("all runs", "back to the table", href=".")],
+        sections=(DataTable("Choose the second run", columns=columns, rows=rows),),
         foot=f"serve-eval {__version__}",
     )
 
@@ -270,11 +268,11 @@ def make_side_by_side(a: FinishedRun, b: FinishedRun, links: Links) -> PageConte
             f" {better:,} with a higher one"
         ),
         rows=[
-            Fact(label="A", text=f"{names[0]}, {show_date(a)}", href=links.to_page(a.folder)),
-            Fact(label="B", text=f"{names[1]}, {show_date(b)}", href=links.to_page(b.folder)),
-            Fact(label="verdict", text=f"this page does not judge; to judge: {command}"),
-            Fact(label="swap", text="B as the baseline", href=links.to_compare(b.folder, a.folder)),
-            Fact(label="all runs", text="back to the table", href="."),
+            Fact("A", f"{names[0]}, {show_date(a)}", href=links.to_page(a.folder)),
+            Fact("B", f"{names[1]}, {show_date(b)}", href=links.to_page(b.folder)),
+            Fact("verdict", f"this page does not judge; to judge: {command}"),
+            Fact("swap", "B as the baseline", href=links.to_compare(b.folder, a.folder)),
+            Fact("all runs", "back to the table", href="."),
         ],
         sections=tuple(_list_sections(a, b, pairs, changed)),
         foot=f"serve-eval {__version__}",
@@ -313,7 +311,7 @@ def _list_sections(
 ) -> Iterator[Section]:
     yield _tabulate(pairs, changed)
     if pictures := list(_draw(pairs)):
-        yield PictureSection(title="Breakdown", pictures=pictures)
+        yield PictureSection("Breakdown", pictures)
     yield contrast_settings("Settings", a.report.plan, b.report.plan)
     yield contrast_settings(
         "Endpoint and machine",
@@ -327,12 +325,12 @@ def _tabulate(
     changed: Sequence[tuple[int, int, int] | None],
 ) -> DataTable:
     columns = [
-        DataColumn(name="task"),
-        *(DataColumn(name=name, number=True) for name in ("A", "B", "B minus A")),
-        DataColumn(name="lower in B", number=True, note="prompts whose score is lower in B"),
-        DataColumn(name="higher in B", number=True, note="prompts whose score is higher in B"),
-        DataColumn(name="in both", number=True, note="prompts with a score in both runs"),
-        *(DataColumn(name=name) for name in ("verdict A", "verdict B")),
+        DataColumn("task"),
+        *(DataColumn(name, number=True) for name in ("A", "B", "B minus A")),
+        DataColumn("lower in B", number=True, note="prompts whose score is lower in B"),
+        DataColumn("higher in B", number=True, note="prompts whose score is higher in B"),
+        DataColumn("in both", number=True, note="prompts with a score in both runs"),
+        *(DataColumn(name) for name in ("verdict A", "verdict B")),
     ]
     rows = []
     for (left, right), counts in zip(pairs, changed, strict=True):
@@ -342,23 +340,21 @@ def _tabulate(
         told = ("-", "-", "-") if counts is None else tuple(f"{n:,}" for n in counts)
         rows.append(
             [
-                DataCell(text=left.result.task),
-                DataCell(text=_show(left), order=values[0]),
-                DataCell(text=_show(right), order=values[1]),
+                DataCell(left.result.task),
+                DataCell(_show(left), order=values[0]),
+                DataCell(_show(right), order=values[1]),
                 DataCell(
-                    text=add_sign(fall, left.result.metric) if known else "-",
+                    add_sign(fall, left.result.metric) if known else "-",
                     order=fall if known else None,
                 ),
-                *(DataCell(text=text) for text in told),
+                *(DataCell(text) for text in told),
                 *(
-                    DataCell(
-                        text=one.verdict.outcome.value, state=state_of(one.verdict.outcome.value)
-                    )
+                    DataCell(one.verdict.outcome.value, state=state_of(one.verdict.outcome.value))
                     for one in (left, right)
                 ),
             ]
         )
-    return DataTable(title="Tasks", columns=columns, rows=rows, caption="A is the baseline.")
+    return DataTable("Tasks", columns=columns, rows=rows, caption="A is the baseline.")
 
 
 def _show(task: TaskReport) -> str:

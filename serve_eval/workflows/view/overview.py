@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ from typing import Final
 import msgspec
 
 from serve_eval.errors import RunFolderError
+from serve_eval.frozen import frozen
 from serve_eval.report.document import name_state, rank_outcome
 from serve_eval.report.page.content import State
 from serve_eval.report.summary import SummaryTask, summarise_task
@@ -38,7 +38,7 @@ MOST_PAGES = 200
 """Pages of other stories that are listed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Trend:
     """A series with its drift chart (None: it has none), and with warnings about both."""
 
@@ -47,7 +47,7 @@ class Trend:
     warnings: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FoundFolder:
     """The content of a folder.
 
@@ -142,7 +142,7 @@ def state_of(outcome: str) -> State:
     return "none" if outcome in UNJUDGED else name_state(outcome)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Ending:
     """The outcome of one task of a run, of a comparison or check, or of a command without a result.
 
@@ -192,7 +192,7 @@ class Ending:
         return ", ".join(filter(None, (self.figures, self.distance)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SeriesEnd:
     """The endings of a series, oldest first. `last_night` is when the last night begins."""
 

@@ -12,13 +12,13 @@ import contextlib
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import msgspec
 
 from serve_eval.client.connection import expand
 from serve_eval.errors import PlanError
+from serve_eval.frozen import frozen
 from serve_eval.processes.child_process import inherit
 from serve_eval.report.ci_result import OneLine
 from serve_eval.schema import Connection
@@ -32,7 +32,7 @@ ATTEMPTS, PAUSE_S = 3, 1.0
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Delivery:
     """The destinations of alarms.
 
@@ -82,7 +82,7 @@ def _is_address(url: str) -> bool:
 def make_alarm_line(alarm: WatchAlarm, model: str | None, base_url: str) -> OneLine:
     """Return the line about an alarm. Its words have the figures and the likeliest cause."""
     about = " ".join(filter(None, (alarm.name, model, f"at {base_url}")))
-    return OneLine(outcome="ALARM", about=about, cause=alarm.told, sure=True)
+    return OneLine("ALARM", about, cause=alarm.told, sure=True)
 
 
 async def deliver(

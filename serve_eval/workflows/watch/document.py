@@ -87,11 +87,11 @@ def _describe_alarm(alarm: WatchAlarm, counts: str) -> Conclusion:
     """Return the conclusion of an active alarm, whose words have the figures and the cause."""
     when = f"round {alarm.round}, {alarm.at[:19].replace('T', ' ')} UTC"
     return Conclusion(
-        name=alarm.name,
-        outcome="ALARM",
+        alarm.name,
+        "ALARM",
         counts=counts,
         cause=alarm.told,
-        statements=[Statement(label="since", text=when)],
+        statements=[Statement("since", when)],
     )
 
 
@@ -101,10 +101,10 @@ def _describe_calm(
     """Return the conclusion of a watch without an active alarm."""
     if state.accuracy is None:
         told = describe_unjudged(state, rules) or ""
-        return Conclusion(name="accuracy", outcome="BASELINE", counts=counts, cause=told)
+        return Conclusion("accuracy", "BASELINE", counts=counts, cause=told)
     return Conclusion(
-        name="accuracy",
-        outcome="INCONCLUSIVE" if state.rehearsal else "NO ALARM",
+        "accuracy",
+        "INCONCLUSIVE" if state.rehearsal else "NO ALARM",
         figures=_compare_accuracy(state, rules),
         counts=counts,
     )
@@ -126,26 +126,26 @@ def _describe_all(
     """Yield the evidence of the last round, what is not known, and how to go on."""
     if state.bets.get(bets.ACCURACY) is not None:
         text = describe_accuracy(state, rules).removeprefix("evidence ")
-        yield Statement(label="evidence", text=text)
+        yield Statement("evidence", text)
     if rounds:
         for line in describe_probes(state, rounds[-1]):
-            yield Statement(label="probes", text=line.removeprefix("probes "))
+            yield Statement("probes", line.removeprefix("probes "))
     kinds = {alarm.kind for alarm in state.standing}
     if kinds and state.accuracy is not None:
         depth = Depth.MORE if bets.ACCURACY in kinds else Depth.FIRST  # its alarm says so
         text = _compare_accuracy(state, rules)
-        yield Statement(label="accuracy", text=text, depth=depth)
+        yield Statement("accuracy", text, depth=depth)
     checked = next((seen for seen in reversed(rounds) if seen.checks is not None), None)
     if checked is not None:
         yield from _describe_smoke(checked)
     if rounds and (failure := rounds[-1].first_failure):
-        yield Statement(label="failure", text=failure, depth=Depth.MORE)
+        yield Statement("failure", failure, depth=Depth.MORE)
     if (gap := say_gap(state, rules)) is not None:
-        yield Statement(label="not known", text=gap)
+        yield Statement("not known", gap)
     if ends and any(alarm.kind in bets.levels(state) for alarm in state.standing):
-        yield Statement(label="note", text=REPAIRED)
+        yield Statement("note", REPAIRED)
     tokens = sum(seen.tokens for seen in rounds)
-    yield Statement(label="cost", text=f"{tokens:,} tokens", depth=Depth.MORE)
+    yield Statement("cost", f"{tokens:,} tokens", depth=Depth.MORE)
 
 
 def _describe_smoke(seen: Seen) -> Iterator[Statement]:
@@ -153,63 +153,61 @@ def _describe_smoke(seen: Seen) -> Iterator[Statement]:
     assert seen.checks is not None
     counts = Counter(seen.checks.values())
     told = ", ".join(f"{counts[name]} {name}" for name in ("PASS", "FAIL", "UNSUPPORTED"))
-    yield Statement(label="smoke", text=f"{told} in round {seen.round}")
+    yield Statement("smoke", f"{told} in round {seen.round}")
     for name, outcome in seen.checks.items():
         if outcome != "PASS":
             text = ": ".join(filter(None, (name, seen.told.get(name, ""))))
-            yield Statement(label=outcome.lower()[:6], text=text, depth=Depth.MORE)
+            yield Statement(outcome.lower()[:6], text, depth=Depth.MORE)
 
 
 def _list_blocks(state: State, rounds: Sequence[Seen], rules: WatchRules) -> Iterator[Block]:
     """Yield the pictures, the alarms, and for the page the rounds."""
     if pictures := [one for one in _draw(state, rounds, rules) if one is not None]:
-        section = PictureSection(title="Rounds", pictures=pictures)
-        yield Block(section=section, depth=Depth.PAGE)
+        section = PictureSection("Rounds", pictures)
+        yield Block(section, depth=Depth.PAGE)
     if state.alarms:
-        yield Block(section=_tabulate_alarms(state))
+        yield Block(_tabulate_alarms(state))
     if rounds:
-        yield Block(section=_tabulate_rounds(rounds), depth=Depth.PAGE)
+        yield Block(_tabulate_rounds(rounds), depth=Depth.PAGE)
 
 
 def _tabulate_alarms(state: State) -> DataTable:
     columns = [
-        DataColumn(name=name, number=name == "round")
+        DataColumn(name, number=name == "round")
         for name in ("state", "alarm", "round", "at (UTC)", "finding")
     ]
     rows = [
         [
-            DataCell(
-                text="over" if alarm.over else "active", state="none" if alarm.over else "fail"
-            ),
-            DataCell(text=alarm.name),
-            DataCell(text=str(alarm.round), order=float(alarm.round)),
-            DataCell(text=alarm.at[:19].replace("T", " ")),
-            DataCell(text=alarm.told),
+            DataCell("over" if alarm.over else "active", state="none" if alarm.over else "fail"),
+            DataCell(alarm.name),
+            DataCell(str(alarm.round), order=float(alarm.round)),
+            DataCell(alarm.at[:19].replace("T", " ")),
+            DataCell(alarm.told),
         ]
         for alarm in reversed(state.alarms)
     ]
-    return DataTable(title="All alarms", columns=columns, rows=rows, caption="The latest first.")
+    return DataTable("All alarms", columns=columns, rows=rows, caption="The latest first.")
 
 
 def _tabulate_rounds(rounds: Sequence[Seen]) -> DataTable:
     names = ("round", "began (UTC)", "asked", "answered", "accuracy", "failures", "tokens")
-    columns = [DataColumn(name=name, number=i > 1) for i, name in enumerate(names)]
+    columns = [DataColumn(name, number=i > 1) for i, name in enumerate(names)]
     rows = []
     for seen in reversed(rounds):
         mean = _mean(seen)
         failures = sum(seen.failures.values())
         rows.append(
             [
-                DataCell(text=str(seen.round), order=float(seen.round)),
-                DataCell(text=seen.started_at[:19].replace("T", " ")),
-                DataCell(text=str(len(seen.asked)), order=float(len(seen.asked))),
-                DataCell(text=str(seen.came), order=float(seen.came)),
-                DataCell(text="-" if mean is None else f"{mean:.1%}", order=mean),
-                DataCell(text=str(failures), order=float(failures)),
-                DataCell(text=f"{seen.tokens:,}", order=float(seen.tokens)),
+                DataCell(str(seen.round), order=float(seen.round)),
+                DataCell(seen.started_at[:19].replace("T", " ")),
+                DataCell(str(len(seen.asked)), order=float(len(seen.asked))),
+                DataCell(str(seen.came), order=float(seen.came)),
+                DataCell("-" if mean is None else f"{mean:.1%}", order=mean),
+                DataCell(str(failures), order=float(failures)),
+                DataCell(f"{seen.tokens:,}", order=float(seen.tokens)),
             ]
         )
-    return DataTable(title="All rounds", columns=columns, rows=rows, caption="The latest first.")
+    return DataTable("All rounds", columns=columns, rows=rows, caption="The latest first.")
 
 
 def _draw(state: State, rounds: Sequence[Seen], rules: WatchRules) -> Iterator[Picture | None]:
@@ -265,8 +263,8 @@ def _make_suite(state: State, document: Document) -> CiSuite:
     lines = document.make_lines()
     cases = [
         CiCase(
-            group="watch",
-            name=alarm.name,
+            "watch",
+            alarm.name,
             state=CiState.ERROR if alarm.kind in BROKEN else CiState.FAILURE,
             line=line,
             details=[alarm.told, f"round {alarm.round}, {alarm.at}"],
@@ -284,7 +282,7 @@ def _make_suite(state: State, document: Document) -> CiSuite:
 
 def _make_calm_case(state: State, line: OneLine) -> CiCase:
     known = CiState.SKIPPED if state.accuracy is None else CiState.PASSED
-    return CiCase(group="watch", name="accuracy", state=known, line=line, in_table=True)
+    return CiCase("watch", "accuracy", state=known, line=line, in_table=True)
 
 
 def line(state: State, seen: Seen, rules: WatchRules) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from serve_eval.checks.row import CheckOutcome
+from serve_eval.frozen import frozen
 from serve_eval.stats import betting
 from serve_eval.workflows.watch import bets
 from serve_eval.workflows.watch.bets import (
@@ -41,7 +41,7 @@ RECENT = 10
 """Number of the last rounds that an alarm and the metrics report."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WatchRules:
     """The rules by which a watch judges rounds.
 

@@ -10,19 +10,20 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import ReferenceFileError, install_hint
+from serve_eval.frozen import frozen
 from serve_eval.schema import Sample, TextPart
 
 Turns = Sequence[tuple[str, str]]
 """A chat: role and text of each turn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FoundSample:
     """The scores of one answer by metric, and a digest of its prompt (None: it is not recorded).
 
@@ -33,7 +34,7 @@ class FoundSample:
     scores: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FoundResult:
     """The result of one task in the files of another tool.
 

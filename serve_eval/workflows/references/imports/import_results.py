@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import ReferenceFileError, ServeEvalError
+from serve_eval.frozen import frozen
 from serve_eval.plan.command_line import write_run_command
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.document import Conclusion, Depth, Document, Statement, make_header
@@ -36,7 +37,7 @@ HOST = "http://HOST:8000/v1"
 """Stands in a command for the address of the endpoint under test."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ImportedReference:
     """A reference that was imported.
 
@@ -62,7 +63,7 @@ class ImportedReference:
     remarks: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ImportedResults:
     """The references that were written, and why others were not."""
 
@@ -241,8 +242,8 @@ def make_document(found: ImportedResults, source: Path, to: Path) -> Document:
     """Return the document of an import: each reference, what is unknown of it, and what is lost."""
     lost = [
         Statement(
-            label="lost",
-            text=text,
+            "lost",
+            text,
             state="warn",
             depth=Depth.FIRST if number < MOST_LOST else Depth.MORE,
         )
@@ -250,7 +251,7 @@ def make_document(found: ImportedResults, source: Path, to: Path) -> Document:
     ]
     if len(found.lost) > MOST_LOST:
         more = f"{len(found.lost) - MOST_LOST} more results, which -v shows"
-        lost.append(Statement(label="lost", text=more, state="warn"))
+        lost.append(Statement("lost", more, state="warn"))
     first = found.written[0]
     return Document(
         story="references",
@@ -259,7 +260,7 @@ def make_document(found: ImportedResults, source: Path, to: Path) -> Document:
         conclusions=[_conclude(one) for one in found.written],
         model=first.model,
         overview=_tabulate_written(found.written) if len(found.written) > 1 else None,
-        statements=[Statement(label="into", text=str(to)), *lost],
+        statements=[Statement("into", str(to)), *lost],
         commands=[
             first.use,
             f"{join_words(['serve-eval', 'references', 'show', first.file.stem])}"
@@ -283,37 +284,37 @@ def _tabulate_written(written: Sequence[ImportedReference]) -> DataTable:
         for one in written
     ]
     return DataTable(
-        title="References",
-        columns=[DataColumn(name=name, number=i in (2, 3)) for i, name in enumerate(names)],
-        rows=[[DataCell(text=text) for text in row] for row in rows],
+        "References",
+        columns=[DataColumn(name, number=i in (2, 3)) for i, name in enumerate(names)],
+        rows=[[DataCell(text) for text in row] for row in rows],
     )
 
 
 def _conclude(one: ImportedReference) -> Conclusion:
     over = "" if one.count is None else f" over {one.count:,} prompt{'s' * (one.count != 1)}"
     return Conclusion(
-        name=one.task,
-        outcome=IMPORTED,
+        one.task,
+        IMPORTED,
         figures=f"{write_number(one.value)}{over}  {one.model}",
         statements=list(_describe(one)),
     )
 
 
 def _describe(one: ImportedReference) -> Iterator[Statement]:
-    yield Statement(label="from", text=one.source)
-    yield Statement(label="prompts", text=one.prompts)
+    yield Statement("from", one.source)
+    yield Statement("prompts", one.prompts)
     kept = "kept: the verdict of a run of these prompts is paired" if one.paired else "not kept"
-    yield Statement(label="scores", text=kept)
+    yield Statement("scores", kept)
     if one.unknown:
-        yield Statement(label="unknown", text=", ".join(one.unknown), state="warn")
+        yield Statement("unknown", ", ".join(one.unknown), state="warn")
     if one.refused:
         text = (
             f"a run is refused for {one.refused}, which are not ours, unless it has"
             f" --allow-mismatch {one.refused}"
         )
-        yield Statement(label="protocol", text=text, state="warn")
+        yield Statement("protocol", text, state="warn")
     known = "; ".join(f"{name} {value!r}" for name, value in one.protocol.items())
-    yield Statement(label="known", text=known, depth=Depth.MORE)
+    yield Statement("known", known, depth=Depth.MORE)
     for text in one.remarks:
-        yield Statement(label="note", text=text, state="warn")
-    yield Statement(label="file", text=str(one.file), depth=Depth.MORE)
+        yield Statement("note", text, state="warn")
+    yield Statement("file", str(one.file), depth=Depth.MORE)

@@ -8,10 +8,11 @@ import re
 from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from serve_eval.errors import DatasetError, PlanError, ReferenceFileError
+from serve_eval.frozen import frozen
 from serve_eval.plan.applicable_reference import list_unrecorded
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import OPTIONS, TASKS, build_task
@@ -23,7 +24,7 @@ LM_EVAL = "lm_eval:"
 STRICT, FLEXIBLE = "exact_match,strict-match", "exact_match,flexible-extract"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class NamedTask:
     """A task here for a task of another tool, with options that the name implies.
 
@@ -123,7 +124,7 @@ _UNSEEN = ("prefix", "truncate_prompt_tokens", "thinking")
 """Further fields that prompts do not show."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ImportedTask:
     """Our task under the protocol of an imported result.
 
@@ -210,7 +211,7 @@ def _drop_idle(told: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in told.items() if not (idle and name == "seed")}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ComparedPrompts:
     """A comparison of the prompts of a result with ours.
 

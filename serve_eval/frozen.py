@@ -1,0 +1,14 @@
+"""The decorator of records: values that do not change, made by the names of their fields."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar, dataclass_transform
+
+Record = TypeVar("Record")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+def frozen(cls: type[Record]) -> type[Record]:
+    """Make a class a frozen dataclass with slots and with fields by name only."""
+    return dataclass(frozen=True, slots=True, kw_only=True)(cls)
