@@ -45,7 +45,7 @@ def _ask(*words: str | Path) -> dict[str, Any]:
 
 
 def test_the_three_rules_are_compared_for_a_drop() -> None:
-    words = ("--detect", "1.0", "--power", ".8", "--flip-rate", ".034")
+    words = ("--detect", "1.0", "--flip-rate", ".034")
     found = _ask(*words)["detection"]
     numbers = {one["rule"]: one["n"] for one in found["needed"]}
     assert numbers["classic"] == 30913

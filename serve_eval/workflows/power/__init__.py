@@ -3,6 +3,6 @@
 __all__ = [
     "answers",
     "assumed",
-    "curves",
     "document",
+    "question",
 ]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serve_eval.frozen import frozen
@@ -21,7 +20,8 @@ from serve_eval.stats.planning import (
     num_noninferior_for,
     num_pairs_for,
 )
-from serve_eval.workflows.power.assumed import Assumed, PowerQuestion, assume, measure_run
+from serve_eval.workflows.power.assumed import Assumed, assume, measure_run
+from serve_eval.workflows.power.question import PowerQuestion
 
 if TYPE_CHECKING:
     from serve_eval.stats.classic import ClassicTest
@@ -112,16 +112,16 @@ class TaskPower:
     detection: Detection | None
 
 
-def answer(asked: PowerQuestion, run: Path | None) -> list[TaskPower]:
+def answer(asked: PowerQuestion) -> list[TaskPower]:
     """Answer a question, for each task of a run if one is given.
 
     Raises PlanError for numbers out of range, and RunFolderError as `measure_run` does.
     """
-    asked.check(from_run=run is not None)
-    if run is None:
+    asked.check()
+    if asked.from_run is None:
         return [_answer(asked, None)]
 
-    return [_answer(asked, one) for one in measure_run(run)]
+    return [_answer(asked, one) for one in measure_run(asked.from_run)]
 
 
 def _answer(asked: PowerQuestion, one: Measured | None) -> TaskPower:

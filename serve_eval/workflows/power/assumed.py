@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.errors import PlanError, ReferenceFileError, RunFolderError, ServeEvalError
+from serve_eval.errors import ReferenceFileError, RunFolderError, ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.trust import adopt_code
 from serve_eval.frozen import frozen
@@ -21,6 +21,7 @@ from serve_eval.storage.report_file import read_report
 from serve_eval.storage.scores import ScoreRecord, read_scores
 from serve_eval.verdicts import reference_samples
 from serve_eval.verdicts.reference_noise import ReferenceNoise, measure_noise
+from serve_eval.workflows.power.question import PowerQuestion
 
 USUAL_FLIP_RATE = 0.034
 """Share of prompts on which two greedy runs of one endpoint disagree, if none was measured."""
@@ -29,46 +30,6 @@ USUAL_SIGMA = 50.0
 
 DEFAULT = "the default"
 """The source of a number that nothing else gives."""
-
-
-@frozen
-class PowerQuestion:
-    """The question of a user.
-
-    `total` samples find which drop; a `theta` of the classic rule, or a drop to `detect`, both in
-    points, takes how many samples. `power` is the wanted chance of detection. The other fields are
-    those of `Assumed`; None has the value that was measured, or the usual one.
-    """
-
-    total: int | None = None
-    theta: float | None = None
-    detect: float | None = None
-    power: float = 0.8
-    flip_rate: float | None = None
-    sigma: float | None = None
-    alpha: float = 0.05
-    beta: float = 0.2
-    margin: float | None = None
-    tests: int = 1
-    design_effect: float | None = None
-    repeats: int = 1
-
-    def check(self, *, from_run: bool) -> None:
-        """Raise PlanError if nothing is asked, or for a number that is out of range."""
-        if not from_run and self.total is self.theta is self.detect is None:
-            raise PlanError(
-                "give at least one of --total N, --theta POINTS, --detect POINTS and --from RUN"
-            )
-        if self.margin is not None and not 0.0 < self.margin < math.inf:
-            raise PlanError(f"--margin must be above 0 and finite, in points, not {self.margin:g}")
-        if self.total is not None and self.total < 1:
-            raise PlanError(f"--total must be 1 or more, not {self.total}")
-        if self.repeats < 1:
-            raise PlanError(f"--repeats must be 1 or more, not {self.repeats}")
-        if self.tests < 1:
-            raise PlanError(f"power.tests must be 1 or more, not {self.tests}")
-        if self.design_effect is not None and not 1.0 <= self.design_effect < math.inf:
-            raise PlanError(f"power.design_effect must be 1 or more, not {self.design_effect:g}")
 
 
 @frozen
@@ -85,9 +46,9 @@ class Assumed:
     sigma: float
     alpha: float
     beta: float
-    power: float
     margin: float | None
     tests: int
+    power: float = 0.8
     design_effect: float = 1.0
     repeats: int = 1
     effect_of: str | None = None
@@ -140,7 +101,6 @@ def assume(asked: PowerQuestion, one: Measured | None) -> Assumed:
         sigma_of=sigma_of,
         alpha=asked.alpha,
         beta=asked.beta,
-        power=asked.power,
         margin=asked.margin,
         tests=asked.tests,
         repeats=asked.repeats,

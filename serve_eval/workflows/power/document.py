@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
-from pathlib import Path
 
+from serve_eval.plugins.setting import list_declared
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement, make_header
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable
 from serve_eval.report.summary.figures import write_number
@@ -21,26 +20,25 @@ from serve_eval.workflows.power.answers import (
     TaskPower,
     ThetaSize,
 )
-from serve_eval.workflows.power.assumed import DEFAULT, Assumed, PowerQuestion
+from serve_eval.workflows.power.assumed import DEFAULT, Assumed
+from serve_eval.workflows.power.question import PowerQuestion
 
 PLAN = "PLAN"
-_BY_SET = ("sigma", "alpha", "beta", "tests", "design_effect")
-"""Assumptions without a flag of their own."""
 _QUESTIONS = ("total", "theta", "detect")
 """Options that a next command replaces by the reverse question."""
 
 
-def make_document(found: Sequence[TaskPower], asked: PowerQuestion, run: Path | None) -> Document:
+def make_document(found: Sequence[TaskPower], asked: PowerQuestion) -> Document:
     """Return the document of the answers for each task, with what they assume and their tables."""
     several = len(found) > 1
     return Document(
         story="power",
-        command=f"serve-eval references power{_write_flags(asked, run, asked_too=True)}",
+        command=f"serve-eval references power{_write_flags(asked, asked_too=True)}",
         header=make_header(0),
         conclusions=[_conclude(one, Depth.MORE if several else Depth.FIRST) for one in found],
         overview=_compare_tasks(found) if several else None,
         blocks=[block for one in found for block in _list_tables(one, several)],
-        commands=list(_list_next(found, asked, run)),
+        commands=list(_list_next(found, asked)),
     )
 
 
@@ -151,9 +149,9 @@ def _tabulate(
     return Block(section, depth=Depth.MORE)
 
 
-def _list_next(found: Sequence[TaskPower], asked: PowerQuestion, run: Path | None) -> Iterator[str]:
+def _list_next(found: Sequence[TaskPower], asked: PowerQuestion) -> Iterator[str]:
     """Yield the reverse question: the samples for a drop that n finds, or the drop that n finds."""
-    flags = _write_flags(asked, run, asked_too=False)
+    flags = _write_flags(asked, asked_too=False)
     for one in found[:1]:
         if one.detection is not None:
             needs = [need.n for need in one.detection.needed if need.rule in (PAIRED, PAIRED_FAIL)]
@@ -164,19 +162,18 @@ def _list_next(found: Sequence[TaskPower], asked: PowerQuestion, run: Path | Non
             yield f"serve-eval references power --detect {one.at.failed:.3g}{flags}"
 
 
-def _write_flags(asked: PowerQuestion, run: Path | None, *, asked_too: bool) -> str:
+def _write_flags(asked: PowerQuestion, *, asked_too: bool) -> str:
     """Return the options that were given; without the questions unless `asked_too`."""
-    usual = PowerQuestion()
-    given = "" if run is None else f" --from {quote_path(run)}"
-    for field in fields(asked):
-        value = getattr(asked, field.name)
-        if value != getattr(usual, field.name) and (asked_too or field.name not in _QUESTIONS):
+    given = "" if asked.from_run is None else f" --from {quote_path(asked.from_run)}"
+    for option in list_declared(PowerQuestion):
+        value = getattr(asked, option.name)
+        left_out = option.name == "from_run" or (option.name in _QUESTIONS and not asked_too)
+        if value != option.default and not left_out:
             text = _write_value(value)
-            by_set = field.name in _BY_SET
             given += (
-                f" --set power.{field.name}={text}"
-                if by_set
-                else f" --{field.name.replace('_', '-')} {text}"
+                f" {option.flags[0]} {text}"
+                if option.setting.flag
+                else f" --set {option.place}={text}"
             )
     return given
 

@@ -15,8 +15,9 @@ from serve_eval.workflows.power.answers import (
     TaskPower,
     ThetaSize,
 )
-from serve_eval.workflows.power.assumed import Measured, PowerQuestion, assume
+from serve_eval.workflows.power.assumed import Measured, assume
 from serve_eval.workflows.power.document import make_document
+from serve_eval.workflows.power.question import PowerQuestion
 
 ROW = SizeRow(n=1319, theta=4.84, threshold=-3.2, proven=1.51, failed=2.64)
 
@@ -53,13 +54,13 @@ def make_documents(text: str = "some text") -> Mapping[str, Document]:
     none = replace(total, at=replace(ROW, proven=None, failed=None))
     run = Path("outputs/run")
     return {
-        "total": make_document([total], asked, None),
-        "drop": make_document([drop], PowerQuestion(detect=1.0), None),
-        "theta": make_document([theta], PowerQuestion(theta=3.0), None),
+        "total": make_document([total], asked),
+        "drop": make_document([drop], PowerQuestion(detect=1.0)),
+        "theta": make_document([theta], PowerQuestion(theta=3.0)),
         "everything": make_document(
-            [replace(total, detection=detection, theta=theta.theta)], asked, None
+            [replace(total, detection=detection, theta=theta.theta)], asked
         ),
-        "none": make_document([none], asked, None),
-        "run": make_document([of_run], PowerQuestion(detect=1.0), run),
-        "several": make_document([of_run] * 30, PowerQuestion(detect=1.0), run),
+        "none": make_document([none], asked),
+        "run": make_document([of_run], PowerQuestion(detect=1.0, from_run=run)),
+        "several": make_document([of_run] * 30, PowerQuestion(detect=1.0, from_run=run)),
     }
