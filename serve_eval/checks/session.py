@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -29,14 +29,13 @@ from serve_eval.client.preflight import key_advice
 from serve_eval.client.wire_format.reply import TooLarge
 from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS, COMPLETIONS
 from serve_eval.errors import EndpointError
-from serve_eval.frozen import frozen
 from serve_eval.schema import Failure
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Check:
     """A check that an endpoint has one capability.
 
@@ -49,6 +48,7 @@ class Check:
 
     name: str
     run: Callable[[CheckSession], Awaitable[CheckResult]]
+    _: KW_ONLY
     requests: int
     tokens: int = 0
     prompt_tokens: int = 0

@@ -43,6 +43,23 @@ def ask_in_folder(story: Coroutine[Any, Any, T], folder: Path, plan_file: str) -
         raise typer.Exit(end_early(ending, folder, plan_file)) from None
 
 
+def ask_and_end(
+    command: str,
+    ask: Callable[..., Coroutine[Any, Any, T]],
+    make_document: Callable[[T, Path], Document],
+    folder: Path,
+    plan_file: str,
+    faces: FaceOptions,
+) -> int:
+    """Ask, with progress on stderr and the result on stdout. Return the exit code."""
+    from serve_eval.cli._progress import show_progress
+    from serve_eval.cli._streams import say
+
+    say(f"serve-eval {command}: folder {folder}")
+    found = ask_in_folder(ask(progress=show_progress(), notify=say), folder, plan_file)
+    return end(make_document(found, folder), faces, folder=folder)
+
+
 def end(
     document: Document,
     faces: FaceOptions,

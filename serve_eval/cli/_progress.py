@@ -126,6 +126,11 @@ def progress(console: Console) -> DrawnProgress | LoggedProgress:
     return DrawnProgress(console) if console.is_terminal else LoggedProgress(console)
 
 
+def show_progress() -> DrawnProgress | LoggedProgress:
+    """Return the progress of a command, which it shows on standard error."""
+    return progress(PatientConsole(stderr=True, highlight=False, emoji=False))
+
+
 NAME_COLUMNS, NARROW_NAME_COLUMNS = 16, 10
 """Columns of a task's name, and those on a terminal without room for a bar."""
 BAR_COLUMNS = 6

@@ -246,7 +246,7 @@ def _execute(
 ) -> int:
     """Take the reference, with progress on stderr and what was registered on stdout."""
     from serve_eval.cli._ending import ask_in_folder, end
-    from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._progress import show_progress
     from serve_eval.cli._streams import say
     from serve_eval.storage.story_files import TAKE
     from serve_eval.workflows.references.document import make_document, write_figures
@@ -256,7 +256,6 @@ def _execute(
     where = f"endpoint {base_url}" if base_url else f"launcher {plan.launcher.name}"
     runs = f"{taken.runs} run{'s' * (taken.runs != 1)}"
     say(f"serve-eval references take: {where}, {runs}, folder {out_dir}")
-    shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     story = take_reference(
         plan,
         out_dir,
@@ -264,7 +263,7 @@ def _execute(
         runs=taken.runs,
         hardware=taken.hardware,
         reason=taken.reason,
-        progress=shown,
+        progress=show_progress(),
         notify=say,
     )
     found = ask_in_folder(story, out_dir, TAKE.plan)

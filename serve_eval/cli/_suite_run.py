@@ -198,7 +198,7 @@ def execute(
 
     from serve_eval.cli._async import Interrupted, explain_kept, run_async
     from serve_eval.cli._ending import RedResult, end
-    from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._progress import show_progress
     from serve_eval.cli._streams import say
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.storage.file_names import SUITE_RUNS
@@ -220,13 +220,12 @@ def execute(
         return f"serve-eval run --resume {quote_path(out_dir)}{flags}"
 
     launching = partial(attach, reuse=True, keep=False, notify=say) if reuse else None
-    shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:
         report = run_async(
             evaluate_suite(
                 known,
                 out_dir,
-                progress=shown,
+                progress=show_progress(),
                 notify=say,
                 strict=strict,
                 launching=launching,

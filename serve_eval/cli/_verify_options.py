@@ -208,7 +208,6 @@ def read_servers(file: Path) -> list[GivenServer]:
 
 
 def _parse(text: str, where: str) -> Iterator[GivenServer]:
-
     for number, line in enumerate(text.splitlines(), start=1):
         words = COMMENT.sub("", line).split()
         if len(words) > 2 or (len(words) == 2 and not NAME.fullmatch(words[0])):
@@ -299,4 +298,4 @@ def to_plan(given: GivenServer, settings: dict[str, Any]) -> NamedPlan:
         plan = with_plan({}, {**settings, "base_url": given.text}).plan
     else:
         plan = resolve_side(given.text, settings)[0].plan
-    return NamedPlan(name=given.name, plan=replace(plan, no_reference=True))
+    return NamedPlan(given.name, replace(plan, no_reference=True))

@@ -161,7 +161,6 @@ def _check(plan: Plan, array: int | None) -> None:
 
 
 def _folder(job: JobOptions) -> Path:
-
     assert job.write_job is not None
     folder = job.write_job.expanduser().absolute()
     if not (str(folder) + str(Path.cwd())).isprintable():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -17,14 +18,13 @@ from serve_eval.cli._sides import (
     settings_with,
     with_plan,
 )
-from serve_eval.cli._streams import emit, say
+from serve_eval.cli._streams import emit
 from serve_eval.errors import PlanError
 from serve_eval.frozen import frozen
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
     from serve_eval.workflows.bisect.configurations import Configurations
-    from serve_eval.workflows.bisect.search import BisectRules
 
 
 USUAL = (
@@ -177,6 +177,10 @@ def bisect(
     """
     import typer
 
+    from serve_eval.cli._ending import ask_and_end
+    from serve_eval.storage.story_files import BISECT
+    from serve_eval.workflows.bisect.bisect import bisect as search
+    from serve_eval.workflows.bisect.document import make_document
     from serve_eval.workflows.bisect.search import BisectRules
 
     _check(test)
@@ -192,11 +196,18 @@ def bisect(
         budget_gpu_hours=test.budget_gpu_hours,
     )
     out_dir = output.output_dir or new_folder("bisect")
-    raise typer.Exit(_execute(found, rules, out_dir, faces))
+    code = ask_and_end(
+        "bisect",
+        partial(search, found, rules, out_dir),
+        lambda state, folder: make_document(state, found, folder),
+        out_dir,
+        BISECT.plan,
+        faces,
+    )
+    raise typer.Exit(code)
 
 
 def _check(test: BisectTestOptions) -> None:
-
     if test.margin is not None and not 0 < test.margin < 100:
         raise PlanError("--margin must be a positive number of points, such as 2")
     if test.budget_starts is not None and test.budget_starts < 2:
@@ -265,7 +276,6 @@ def _split(text: str) -> list[str]:
 
 
 def _file(path: Path) -> Path:
-
     if not path.is_file():
         raise PlanError(f"{path}: there is no such plan file")
     return path
@@ -287,18 +297,3 @@ def _show(found: Configurations, *, as_json: bool) -> None:
         what = f"step{'' if number == 1 else 's'} after the good one"
     lines = [f"{number} {what}:", *shown.lines(), "nothing was sent"]
     emit(clean("\n".join(lines) + "\n"))
-
-
-def _execute(found: Configurations, rules: BisectRules, out_dir: Path, faces: FaceOptions) -> int:
-    """Search, with progress on stderr and the result on stdout. Return the exit code."""
-    from serve_eval.cli._ending import ask_in_folder, end
-    from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.storage.story_files import BISECT
-    from serve_eval.workflows.bisect.bisect import bisect as search
-    from serve_eval.workflows.bisect.document import make_document
-
-    say(f"serve-eval bisect: folder {out_dir}")
-    shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
-    story = search(found, rules, out_dir, progress=shown, notify=say)
-    state = ask_in_folder(story, out_dir, BISECT.plan)
-    return end(make_document(state, found, out_dir), faces, folder=out_dir)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import typer
 
@@ -21,11 +22,6 @@ from serve_eval.cli._sides import (
 from serve_eval.errors import PlanError
 from serve_eval.frozen import frozen
 from serve_eval.plugins.setting import Setting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
-
-    from serve_eval.report.document import Document
 
 UNUSED_TASK = "word_problems"
 """Task of a plan for canaries, which asks none of them. It needs no data set."""
@@ -134,7 +130,12 @@ def check_invariants(
     of another, 2 usage, 4 endpoint or infrastructure, 5 no answers, or most of them cut within the
     model's thoughts, 130 interrupted.
     """
-    from serve_eval.workflows.invariants.check import CHUNKS
+    from serve_eval.cli._ending import ask_and_end
+    from serve_eval.storage.story_files import CANARIES, INVARIANTS
+    from serve_eval.workflows.invariants import canary_document
+    from serve_eval.workflows.invariants.canaries import check_canaries
+    from serve_eval.workflows.invariants.check import CHUNKS, check
+    from serve_eval.workflows.invariants.document import make_document
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     for size in passes.chunk_tokens or ():
@@ -153,10 +154,27 @@ def check_invariants(
         else tuple(size for size in passes.chunk_tokens if size)
     )
     out_dir = result.output_dir or new_folder("canaries" if passes.canaries else "invariants")
+    plan = find_endpoint_plan(a, settings)
     if passes.canaries:
-        raise typer.Exit(_execute_canaries(a, settings, out_dir, faces))
-    more = {"tokenizer": folder, "chunk_tokens": chunks, "kv_pressure": passes.kv_pressure or 0}
-    raise typer.Exit(_execute(a, settings, out_dir, more, faces))
+        code = ask_and_end(
+            "check invariants --canaries",
+            partial(check_canaries, plan, out_dir),
+            canary_document.make_document,
+            out_dir,
+            CANARIES.plan,
+            faces,
+        )
+        raise typer.Exit(code)
+    ask = partial(
+        check,
+        plan,
+        out_dir,
+        tokenizer=folder,
+        chunk_tokens=chunks,
+        kv_pressure=passes.kv_pressure or 0,
+    )
+    code = ask_and_end("check invariants", ask, make_document, out_dir, INVARIANTS.plan, faces)
+    raise typer.Exit(code)
 
 
 def _check_canary_options(
@@ -178,51 +196,3 @@ def _check_canary_options(
             f"--canaries sends prompts of its own: leave out {', '.join(named)}",
             hint="Run the other checks without --canaries.",
         )
-
-
-def _execute_canaries(a: str, settings: dict[str, Any], out_dir: Path, faces: FaceOptions) -> int:
-    """Send canaries, with progress on stderr and the result on stdout. Return the exit code."""
-    from serve_eval.storage.story_files import CANARIES
-    from serve_eval.workflows.invariants.canaries import check_canaries
-    from serve_eval.workflows.invariants.canary_document import make_document
-
-    plan = find_endpoint_plan(a, settings)
-
-    async def ask(**progress: Any) -> Document:
-        return make_document(await check_canaries(plan, out_dir, **progress), out_dir)
-
-    return _show("invariants --canaries", ask, out_dir, CANARIES.plan, faces)
-
-
-def _execute(
-    a: str, settings: dict[str, Any], out_dir: Path, more: dict[str, Any], faces: FaceOptions
-) -> int:
-    """Check an endpoint, with progress on stderr and the result on stdout. Return the exit code."""
-    from serve_eval.storage.story_files import INVARIANTS
-    from serve_eval.workflows.invariants.check import check
-    from serve_eval.workflows.invariants.document import make_document
-
-    plan = find_endpoint_plan(a, settings)
-
-    async def ask(**progress: Any) -> Document:
-        return make_document(await check(plan, out_dir, **progress, **more), out_dir)
-
-    return _show("invariants", ask, out_dir, INVARIANTS.plan, faces)
-
-
-def _show(
-    name: str,
-    ask: Callable[..., Coroutine[Any, Any, Document]],
-    out_dir: Path,
-    plan_file: str,
-    faces: FaceOptions,
-) -> int:
-    """Ask what a check asks, and show its document."""
-    from serve_eval.cli._ending import ask_in_folder, end
-    from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import say
-
-    say(f"serve-eval check {name}: folder {out_dir}")
-    shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
-    document = ask_in_folder(ask(progress=shown, notify=say), out_dir, plan_file)
-    return end(document, faces, folder=out_dir)

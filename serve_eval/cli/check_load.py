@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -22,9 +23,7 @@ from serve_eval.frozen import frozen
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from serve_eval.schema import Plan
+    pass
 
 EXAMPLES = (
     (
@@ -105,7 +104,10 @@ def check_load(
     Exit codes: 0 nothing found, 1 a load is broken, 2 usage, 3 inconclusive or changed over time, 4
     endpoint or infrastructure, 5 no answers, 130 interrupted.
     """
-    from serve_eval.workflows.load.story import LOADS, check_loads
+    from serve_eval.cli._ending import ask_and_end
+    from serve_eval.storage.story_files import LOAD
+    from serve_eval.workflows.load.document import make_document
+    from serve_eval.workflows.load.story import LOADS, check_loads, measure_load
 
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     settings = settings_with(protocol, prompts, sending)
@@ -113,22 +115,5 @@ def check_load(
     asked = LOADS if loads.loads is None else check_loads(parse_loads(loads.loads))
     out_dir = result.output_dir or new_folder("load")
     plan = find_endpoint_plan(a, settings)
-    raise typer.Exit(_execute(plan, asked, out_dir, faces, bisect=loads.bisect))
-
-
-def _execute(
-    plan: Plan, loads: Sequence[int], folder: Path, faces: FaceOptions, *, bisect: bool
-) -> int:
-    """Ask, with progress on stderr and the result on stdout. Return the exit code."""
-    from serve_eval.cli._ending import ask_in_folder, end
-    from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import say
-    from serve_eval.storage.story_files import LOAD
-    from serve_eval.workflows.load.document import make_document
-    from serve_eval.workflows.load.story import measure_load
-
-    say(f"serve-eval check load: folder {folder}")
-    shown: Any = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
-    story = measure_load(plan, folder, loads, bisect=bisect, progress=shown, notify=say)
-    found = ask_in_folder(story, folder, LOAD.plan)
-    return end(make_document(found, folder), faces, folder=folder)
+    ask = partial(measure_load, plan, out_dir, asked, bisect=loads.bisect)
+    raise typer.Exit(ask_and_end("check load", ask, make_document, out_dir, LOAD.plan, faces))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from serve_eval.schema import Plan
-    from serve_eval.workflows.tools.story import ToolRules
 
 EXAMPLES = (
     ("Check tool calls and guided decoding at four loads:", "serve-eval check tools host:8000"),
@@ -153,9 +153,12 @@ def check_tools(
     Exit codes: 0 nothing found, 1 an error accuses the server, 2 usage, 3 too few answers, or
     most of them cut, 4 endpoint or infrastructure, 5 no answers, 130 interrupted.
     """
+    from serve_eval.cli._ending import ask_and_end
+    from serve_eval.storage.story_files import TOOLS
     from serve_eval.tasks._tool_requests import KINDS
     from serve_eval.workflows.tools.asking import REFUSALS
-    from serve_eval.workflows.tools.story import LOADS, ToolRules, check_limits
+    from serve_eval.workflows.tools.story import LOADS, ToolRules, check_limits, make_document
+    from serve_eval.workflows.tools.story import check_tools as measure_tools
 
     kinds, needed = names_of(chosen.kinds) or [], names_of(rule.require) or []
     if unknown := sorted({*kinds, *needed} - {*KINDS, REFUSALS}):
@@ -168,7 +171,9 @@ def check_tools(
     plan = _restrict(find_endpoint_plan(a, settings), kinds)
     rules = ToolRules(limits=limits, reference=rule.reference, needed=frozenset(needed))
     loads = LOADS if asked.loads is None else parse_loads(asked.loads)
-    raise typer.Exit(_execute(plan, loads, rules, result.output_dir, faces))
+    folder = result.output_dir or new_folder("tools")
+    ask = partial(measure_tools, plan, folder, loads, rules=rules)
+    raise typer.Exit(ask_and_end("check tools", ask, make_document, folder, TOOLS.plan, faces))
 
 
 def _restrict(plan: Plan, kinds: Sequence[str]) -> Plan:
@@ -178,7 +183,6 @@ def _restrict(plan: Plan, kinds: Sequence[str]) -> Plan:
 
 
 def _read_limits(texts: Sequence[str]) -> dict[str, float]:
-
     limits = {}
     for text in texts:
         name, _, share = text.rpartition("=")
@@ -190,21 +194,3 @@ def _read_limits(texts: Sequence[str]) -> dict[str, float]:
                 hint="Such as --set 'tools.max=invalid JSON=0.05'.",
             ) from None
     return limits
-
-
-def _execute(
-    plan: Plan, loads: Sequence[int], rules: ToolRules, folder: Path | None, faces: FaceOptions
-) -> int:
-    """Ask, with progress on stderr and the result on stdout. Return the exit code."""
-    from serve_eval.cli._ending import ask_in_folder, end
-    from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.cli._streams import say
-    from serve_eval.storage.story_files import TOOLS
-    from serve_eval.workflows.tools.story import check_tools, make_document
-
-    out_dir = folder or new_folder("tools")
-    say(f"serve-eval check tools: folder {out_dir}")
-    shown: Any = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
-    story = check_tools(plan, out_dir, loads, rules=rules, progress=shown, notify=say)
-    found = ask_in_folder(story, out_dir, TOOLS.plan)
-    return end(make_document(found, out_dir), faces, folder=out_dir)

@@ -91,7 +91,7 @@ def check_workers(
     """
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._ending import end
-    from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._progress import show_progress
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.trust import to_follow
@@ -131,9 +131,8 @@ def check_workers(
             )
             return
         say(f"serve-eval check workers: {run}", asking.cost())
-        console = PatientConsole(stderr=True, highlight=False, emoji=False)
         found = run_async(
-            ask_each_worker(run, asking, at_a_time=concurrency, progress=progress(console))
+            ask_each_worker(run, asking, at_a_time=concurrency, progress=show_progress())
         )
     except Interrupted:
         say("Interrupted; nothing was saved")

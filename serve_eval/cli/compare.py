@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -241,7 +241,10 @@ def compare(
     infrastructure, 130 interrupted.
     """
     from serve_eval.cli._ci_files import check_asked
+    from serve_eval.cli._ending import ask_and_end
     from serve_eval.errors import PlanError
+    from serve_eval.storage.story_files import COMPARE
+    from serve_eval.workflows.compare.at_loads import compare_at_loads, make_load_document
     from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, CompareRules
     from serve_eval.workflows.compare.sides import check_two_servers
 
@@ -259,25 +262,22 @@ def compare(
         )
     sides, verdict = _sides(a, b, settings, asked.model_b, trust_plan=asked.trust_plan)
     rules = CompareRules(
-        rule=verdict,
+        verdict,
         again=SELF if asked.again is None else asked.again,
         allow_mismatch=tuple(rule.allow_mismatch or ()),
     )
     check_two_servers(*sides, rules)
     out_dir = result.output_dir or new_folder("compare")
+    how = {
+        "show_flips": SHOW_FLIPS if asked.show_flips is None else asked.show_flips,
+        "one_after_the_other": asked.one_after_the_other,
+        "strict": result.strict,
+    }
     if len(loads) > 1:
-        code = compare_loads(
-            sides,
-            rules,
-            out_dir,
-            loads,
-            show_flips=SHOW_FLIPS if asked.show_flips is None else asked.show_flips,
-            one_after_the_other=asked.one_after_the_other,
-            strict=result.strict,
-            faces=faces,
-        )
-        raise typer.Exit(code)
-    raise typer.Exit(_execute(sides, rules, out_dir, asked, result, faces))
+        ask = partial(compare_at_loads, *sides, rules, out_dir, loads, **how)
+        plans = f"*/{COMPARE.plan}"
+        raise typer.Exit(ask_and_end("compare", ask, make_load_document, out_dir, plans, faces))
+    raise typer.Exit(_execute(sides, rules, out_dir, how, result, faces))
 
 
 def _sides(
@@ -309,7 +309,7 @@ def _sides(
             }
             found[name] = with_plan(document, {**own[name], "base_url": text}), None
     sides = {
-        name: CompareSide(plan=resolved.plan, folder=folder)
+        name: CompareSide(resolved.plan, folder=folder)
         for name, (resolved, folder) in found.items()
     }
     return (sides["A"], sides["B"]), sides["A"].plan.verdict
@@ -319,15 +319,14 @@ def _execute(
     sides: tuple[CompareSide, CompareSide],
     rules: CompareRules,
     out_dir: Path,
-    asked: SideOptions,
+    how: dict[str, Any],
     result: CompareResultOptions,
     faces: FaceOptions,
 ) -> int:
     """Compare, with progress on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._ending import RedResult, ask_in_folder, end, fail_undecided
-    from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._progress import show_progress
     from serve_eval.storage.story_files import COMPARE
-    from serve_eval.workflows.compare.compare import SHOW_FLIPS
     from serve_eval.workflows.compare.compare import compare as compare_both
 
     say(f"serve-eval compare: folder {out_dir}")
@@ -335,10 +334,8 @@ def _execute(
         *sides,
         rules,
         out_dir,
-        show_flips=SHOW_FLIPS if asked.show_flips is None else asked.show_flips,
-        one_after_the_other=asked.one_after_the_other,
-        strict=result.strict,
-        progress=progress(PatientConsole(stderr=True, highlight=False, emoji=False)),
+        **how,
+        progress=show_progress(),
         notify=say,
     )
     comparison = ask_in_folder(story, out_dir, COMPARE.plan)
@@ -355,36 +352,3 @@ def _execute(
     )
     code = end(document, faces, folder=out_dir)
     return fail_undecided(comparison, code, strict=result.strict)
-
-
-def compare_loads(
-    sides: tuple[CompareSide, CompareSide],
-    rules: CompareRules,
-    out_dir: Path,
-    loads: Sequence[int],
-    *,
-    show_flips: int,
-    one_after_the_other: bool,
-    strict: bool,
-    faces: FaceOptions,
-) -> int:
-    """Compare at each load, with progress on stderr. Return the exit code."""
-    from serve_eval.cli._ending import ask_in_folder, end
-    from serve_eval.cli._progress import PatientConsole, progress
-    from serve_eval.storage.story_files import COMPARE
-    from serve_eval.workflows.compare.at_loads import compare_at_loads, make_load_document
-
-    say(f"serve-eval compare: folder {out_dir}")
-    story = compare_at_loads(
-        *sides,
-        rules,
-        out_dir,
-        loads,
-        show_flips=show_flips,
-        one_after_the_other=one_after_the_other,
-        strict=strict,
-        progress=progress(PatientConsole(stderr=True, highlight=False, emoji=False)),
-        notify=say,
-    )
-    found = ask_in_folder(story, out_dir, f"*/{COMPARE.plan}")
-    return end(make_load_document(found, out_dir), faces, folder=out_dir)

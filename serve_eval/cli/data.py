@@ -36,8 +36,8 @@ def list_sets() -> Listing:
 
     entries = [_make_entry(name, source) for name, source in find_sources().items()]
     return Listing(
-        title=f"{len(entries)} data sets",
-        entries=entries,
+        f"{len(entries)} data sets",
+        entries,
         next="serve-eval data fetch NAME -o data",
     )
 
@@ -66,12 +66,12 @@ def fetch(
     root = to or vault.default_root(os.environ)
     root.mkdir(parents=True, exist_ok=True)
     entries = [
-        ListEntry(name=str(found.path), text=f"sha256 {found.sha256}", keep=True)
+        ListEntry(str(found.path), f"sha256 {found.sha256}", keep=True)
         for name, source in _choose(data_sets).items()
         for found in vault.fetch(name, source, root)
     ]
     use = f"a run with --dataset-root {quote_path(root)}"
-    print_list(Listing(title=f"{len(entries)} files in {root}", entries=entries, next=use), shown)
+    print_list(Listing(f"{len(entries)} files in {root}", entries, next=use), shown)
 
 
 def path(
@@ -105,8 +105,8 @@ def _make_entry(name: str, source: Source) -> ListEntry:
         sums = f"{len(source.sha256)} checksums known"
     note = f"; {source.note}" if source.note else ""
     return ListEntry(
-        name=name,
-        text=f"{source.name}, {source.rows}; licence: {source.licence}",
+        name,
+        f"{source.name}, {source.rows}; licence: {source.licence}",
         more=[f"{source.homepage}; {sums}{note}"],
     )
 

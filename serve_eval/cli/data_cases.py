@@ -42,8 +42,8 @@ def expand(shown: ListOptions, files: _Files, settings: _Set = None) -> None:
     skipped = sum(len(one.skipped) for one in found.values())
     print_list(
         Listing(
-            title=f"{total} cases of {len(found)} tasks, {skipped} skipped; nothing was sent",
-            entries=[_make_entry(name, one) for name, one in found.items()],
+            f"{total} cases of {len(found)} tasks, {skipped} skipped; nothing was sent",
+            [_make_entry(name, one) for name, one in found.items()],
             result=pretty_json([line for name, one in found.items() for line in _lines(name, one)]),
         ),
         shown,
@@ -63,8 +63,8 @@ def _make_entry(name: str, one: Questions) -> ListEntry:
     how = f", scored by {scorers}" if scorers else ""
     skipped = f", {len(one.skipped)} skipped" if one.skipped else ""
     return ListEntry(
-        name=name,
-        text=f"{len(one.asked)} cases{shared}{each}{how}{skipped}",
+        name,
+        f"{len(one.asked)} cases{shared}{each}{how}{skipped}",
         more=[
             *(q.name for q in one.asked),
             *(part for line in (*list_skipped_lines(one), *one.notes) for part in _break(line)),
@@ -94,8 +94,8 @@ def new(
     except OSError as error:
         raise PlanError(f"{file}: cannot be written: {error.strerror}") from error
     next_one = f"serve-eval data cases expand {quote_path(file)}"
-    entries = [ListEntry(name=str(file), text="an example of each kind of case")]
-    print_list(Listing(title=f"{file} written", entries=entries, next=next_one), shown)
+    entries = [ListEntry(str(file), "an example of each kind of case")]
+    print_list(Listing(f"{file} written", entries, next=next_one), shown)
 
 
 def schema() -> None:
@@ -127,7 +127,7 @@ def encrypt(
     target = to or file.with_name(file.name + holdout.ENDING)
     holdout.encrypt(file, target, os.environ.get(holdout.VARIABLE, ""))
     told = f"{target} written. Keep {file} and the key out of every repository"
-    print_list(Listing(title=told, entries=[ListEntry(name=str(target), text="encrypted")]), shown)
+    print_list(Listing(told, [ListEntry(str(target), "encrypted")]), shown)
 
 
 @command()
@@ -161,13 +161,13 @@ def import_results(
     for one in found.written:
         runs = f"{one.runs} runs" if one.runs > 1 else "means" if one.runs == 0 else "1 run"
         told = f"{one.model}: {one.value:.3f} over {one.cases} of {one.of} cases, {runs}"
-        entries.append(ListEntry(name=one.task, text=told, keep=True))
+        entries.append(ListEntry(one.task, told, keep=True))
     say(*(f"warning: {clean(warning)}" for warning in found.warnings))
     told = (
         f"{found.matched} of {found.rows} rows matched a case; {found.orphans} belong to no case"
         " that is asked"
     )
-    print_list(Listing(title=told, entries=entries), shown)
+    print_list(Listing(told, entries), shown)
 
 
 def _break(line: str) -> list[str]:

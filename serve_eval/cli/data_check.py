@@ -76,17 +76,15 @@ def check(
     checks = _check_tasks(tasks, settings, root)
     bad = [str(one.path) for one in found if one.state != vault.OK]
     entries = [
-        ListEntry(
-            name=str(one.path), text=f"{one.state}, of {one.data_set}", wrong=one.state != vault.OK
-        )
+        ListEntry(str(one.path), f"{one.state}, of {one.data_set}", wrong=one.state != vault.OK)
         for one in found
     ]
     titles = [*([_count_files(found, root, len(bad))] if sets or not names else [])]
     titles += [_count_tasks(checks)] if checks else []
     print_list(
         Listing(
-            title="; ".join(titles),
-            entries=[*(make_entry(one) for one in checks), *entries],
+            "; ".join(titles),
+            [*(make_entry(one) for one in checks), *entries],
             result=pretty_json(checks) if checks else b"",
         ),
         shown,

@@ -81,7 +81,7 @@ def _print_one(name: str, lines: list[str], *, as_json: bool) -> None:
     from serve_eval.report.text import clean
 
     if as_json:
-        emit(write_listing(Listing(title=name, entries=[ListEntry(name=name, more=lines)])))
+        emit(write_listing(Listing(name, [ListEntry(name, more=lines)])))
     else:
         emit("".join(f"{clean(line)}\n" for line in lines))
 
@@ -92,12 +92,12 @@ def _list_all(kinds: dict[str, Listing]) -> Listing:
 
     entries = []
     for title, found in kinds.items():
-        entries.append(ListEntry(name=title, text=", ".join(one.name for one in found.entries)))
+        entries.append(ListEntry(title, ", ".join(one.name for one in found.entries)))
         entries += [one for one in found.entries if one.wrong or one.keep]
     counts = ", ".join(f"{len(found.entries)} {title}" for title, found in kinds.items())
     return Listing(
-        title=f"Names for plans: {counts}",
-        entries=entries,
+        f"Names for plans: {counts}",
+        entries,
         next="those of one kind: serve-eval data list launchers",
     )
 
@@ -112,13 +112,13 @@ def _list_kind(title: str, package: str) -> Listing:
     notes: list[str] = []
     if title == "tasks":
         entries += [
-            ListEntry(name=f"{extensions.LM_EVAL}:{name}", more=[f"from {file}"], keep=True)
+            ListEntry(f"{extensions.LM_EVAL}:{name}", more=[f"from {file}"], keep=True)
             for name, file in extensions.lm_eval_tasks()
         ]
         notes = wrap(f"options that every task has: {', '.join(sorted(OPTIONS))}")
     return Listing(
-        title=f"{len(entries)} {title}",
-        entries=entries,
+        f"{len(entries)} {title}",
+        entries,
         notes=notes,
         next=f"options of one: serve-eval data list {title} NAME",
     )
@@ -156,9 +156,9 @@ def _make_entry(package: str, name: str) -> ListEntry:
         shown = f"{name}:{member.upper()}" if member else name
         text = registry.summary(package, name)
     except PlanError as error:
-        return ListEntry(name=name, text=f"error: {error}. {error.hint}".rstrip(" ."), wrong=True)
+        return ListEntry(name, f"error: {error}. {error.hint}".rstrip(" ."), wrong=True)
     places = [f"from {one.place}" for one in extensions.find(package, name)]
-    return ListEntry(name=shown, text=text, more=places, keep=bool(places))
+    return ListEntry(shown, text, more=places, keep=bool(places))
 
 
 PRESETS = "presets"
@@ -175,10 +175,10 @@ def list_presets() -> Listing:
         values = describe_options(row.options) or "no sampling stated"
         efforts = ", ".join(one for one in EFFORTS if one in row.effort)
         more = f"; effort {efforts}" if efforts else ""
-        entries.append(ListEntry(name=row.name, text=f"{values}{more}", more=[row.source]))
+        entries.append(ListEntry(row.name, f"{values}{more}", more=[row.source]))
     return Listing(
-        title=f"{len(entries)} {PRESETS} of models, for --preset; table of {table.version}",
-        entries=entries,
+        f"{len(entries)} {PRESETS} of models, for --preset; table of {table.version}",
+        entries,
         next=f"one with the fields of its efforts: serve-eval data list {PRESETS} NAME",
     )
 

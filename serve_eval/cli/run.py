@@ -356,7 +356,7 @@ def execute(
     from serve_eval.cli._async import Interrupted, can_resume, explain_kept, run_async
     from serve_eval.cli._ci_files import check_asked
     from serve_eval.cli._ending import HalfWay
-    from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._progress import show_progress
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.report.drawing_process import drawing_ahead
     from serve_eval.storage.run_folder import holds_run, plan_and_owner
@@ -375,7 +375,6 @@ def execute(
         f"serve-eval: {where}, tasks {', '.join(task.name for task in plan.tasks)}, run folder"
         f" {out_dir}"
     )
-    console = PatientConsole(stderr=True, highlight=False, emoji=False)
     prepared: list[PreparedTask] = []
     with EventPrinter(json_events) as events, drawing_ahead() as ahead:
         try:
@@ -383,7 +382,7 @@ def execute(
                 events.evaluate(
                     plan,
                     out_dir,
-                    progress=HalfWay(progress(console), ahead.start),
+                    progress=HalfWay(show_progress(), ahead.start),
                     strict=strict,
                     moved=moved,
                     launching=launching,

@@ -221,10 +221,9 @@ def _execute(asked: _Asked, faces: FaceOptions) -> int:
 
 def _tell() -> dict[str, Any]:
     """Return where progress and remarks go: to standard error."""
-    from serve_eval.cli._progress import PatientConsole, progress
+    from serve_eval.cli._progress import show_progress
 
-    console = PatientConsole(stderr=True, highlight=False, emoji=False)
-    return {"progress": progress(console), "notify": say}
+    return {"progress": show_progress(), "notify": say}
 
 
 async def _register(asked: _Asked) -> VerificationReference:

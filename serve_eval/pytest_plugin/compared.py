@@ -81,15 +81,15 @@ def build_sides(
         own = {**one.options, **_pick(one.document, (*_ENDPOINT, "model"))}
         above = [_leave_out(level, _OF_SERVERS) if one.document else level for level in asked]
         if one.run is not None:
-            sides.append(CompareSide(plan=_read_plan(one.run), folder=one.run))
+            sides.append(CompareSide(_read_plan(one.run), folder=one.run))
             continue
         merged = merge_levels(tasks, {"verdict": "paired"}, *above, own)
         plan = build(merged, below, environ)
         rule = rule or plan.verdict
-        sides.append(CompareSide(plan=plan))
+        sides.append(CompareSide(plan))
     allowed = merge_levels((), *asked).options.get("allow_mismatch", ())
     rules = CompareRules(
-        rule=rule or _build_rule(asked),
+        rule or _build_rule(asked),
         again=SELF if ask_twice is None else ask_twice,
         allow_mismatch=(allowed,) if isinstance(allowed, str) else tuple(allowed),
     )

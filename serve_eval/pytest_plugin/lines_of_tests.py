@@ -325,7 +325,7 @@ class TellSession:
         return CiResult(
             title="pytest",
             outcome=outcome,
-            suites=[CiSuite(name="pytest", cases=cases)],
+            suites=[CiSuite("pytest", cases)],
             table=CiTable(columns=("outcome", "test", "figures"), rows=rows),
             notice=self._line.notice,
             line=self._line,

@@ -45,7 +45,7 @@ def describe_ending(
         notice=notice,
         title=f"serve-eval {called}",
         outcome=outcome,
-        suites=[CiSuite(name=f"serve-eval {command}", cases=[case])],
+        suites=[CiSuite(f"serve-eval {command}", [case])],
         table=CiTable(columns=(), rows=()),
         notes=[one for one in (message, hint) if one],
         line=line,

@@ -58,12 +58,13 @@ class CiCase:
         return self.message if self.line is None else write_line(self.line)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CiSuite:
     """The tests of one run; `host` is the endpoint."""
 
     name: str
     cases: Sequence[CiCase]
+    _: KW_ONLY
     host: str = ""
     seconds: float = 0.0
 

@@ -9,12 +9,12 @@ import resource
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from importlib import metadata
 from typing import Literal
 
 from serve_eval import __version__
 from serve_eval.errors import SandboxError, install_command
-from serve_eval.frozen import frozen
 from serve_eval.launchers._machine import local_gpus
 from serve_eval.report.ci_result import CiCase, CiState, CiSuite
 from serve_eval.report.document import (
@@ -65,7 +65,7 @@ _REQUIRED = re.compile(r"\s*([\w.-]+).*;\s*extra\s*==\s*['\"]([\w-]+)['\"]")
 DoctorState = Literal["ok", "absent", "problem"]
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class DoctorFinding:
     """One thing that was looked at.
 
@@ -75,15 +75,16 @@ class DoctorFinding:
     name: str
     state: DoctorState
     text: str
+    _: KW_ONLY
     fix: str = ""
 
 
 def examine(environ: Mapping[str, str]) -> Iterator[DoctorFinding]:
     """Yield what is found, in the order in which a first day needs it."""
     yield DoctorFinding(
-        name="serve-eval",
-        state="ok",
-        text=f"{__version__}, Python {platform.python_version()}, {platform.system()}",
+        "serve-eval",
+        "ok",
+        f"{__version__}, Python {platform.python_version()}, {platform.system()}",
     )
     yield _look_at_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
     yield _look_at_key(environ)
@@ -97,22 +98,22 @@ def _look_at_files(soft: int, hard: int) -> DoctorFinding:
     """Judge the limits of open files. A run raises the soft one as far as it needs."""
     shown = "no limit" if hard == resource.RLIM_INFINITY else f"at most {hard:,}"
     if hard == resource.RLIM_INFINITY or hard >= FILES:
-        return DoctorFinding(name="open files", state="ok", text=f"{soft:,} now, {shown}")
+        return DoctorFinding("open files", "ok", f"{soft:,} now, {shown}")
     return DoctorFinding(
-        name="open files",
-        state="problem",
-        text=f"{shown}: a run has at most about {max(1, hard - 100):,} requests in flight",
+        "open files",
+        "problem",
+        f"{shown}: a run has at most about {max(1, hard - 100):,} requests in flight",
         fix=f"ulimit -Hn {FILES}, or in /etc/security/limits.conf",
     )
 
 
 def _look_at_key(environ: Mapping[str, str]) -> DoctorFinding:
     if environ.get(KEY, "").strip():
-        return DoctorFinding(name="key", state="ok", text=f"{KEY} is set")
+        return DoctorFinding("key", "ok", f"{KEY} is set")
     return DoctorFinding(
-        name="key",
-        state="absent",
-        text=f"{KEY} is not set; servers of your own often need none",
+        "key",
+        "absent",
+        f"{KEY} is not set; servers of your own often need none",
         fix=f"export {KEY}=..., or name another variable with --api-key-env",
     )
 
@@ -122,27 +123,25 @@ def _look_at_isolation() -> DoctorFinding:
         _, found = asyncio.run(strongest())
     except SandboxError as error:
         return DoctorFinding(
-            name="isolation",
-            state="absent",
-            text="none works, so tasks that run code of a model are refused",
+            "isolation",
+            "absent",
+            "none works, so tasks that run code of a model are refused",
             fix=error.hint or "",
         )
-    return DoctorFinding(name="isolation", state="ok", text=f"{found.name}, for code of a model")
+    return DoctorFinding("isolation", "ok", f"{found.name}, for code of a model")
 
 
 def _look_at_gpus(names: list[str] | None) -> DoctorFinding:
     if not names:
-        return DoctorFinding(
-            name="GPUs", state="absent", text="none; endpoints elsewhere need none here"
-        )
+        return DoctorFinding("GPUs", "absent", "none; endpoints elsewhere need none here")
     kinds = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
-    return DoctorFinding(name="GPUs", state="ok", text=kinds)
+    return DoctorFinding("GPUs", "ok", kinds)
 
 
 def _look_for_program(name: str, purpose: str) -> DoctorFinding:
     if (path := shutil.which(name)) is not None:
-        return DoctorFinding(name=name, state="ok", text=f"{path}, for {purpose}")
-    return DoctorFinding(name=name, state="absent", text=f"not found; needed by {purpose}")
+        return DoctorFinding(name, "ok", f"{path}, for {purpose}")
+    return DoctorFinding(name, "absent", f"not found; needed by {purpose}")
 
 
 def _look_for_extras(requirements: list[str]) -> Iterator[DoctorFinding]:
@@ -154,12 +153,12 @@ def _look_for_extras(requirements: list[str]) -> Iterator[DoctorFinding]:
     for name, purpose in EXTRAS.items():
         lacking = [one for one in packages.get(name, []) if not _is_installed(one)]
         if not lacking:
-            yield DoctorFinding(name=f"[{name}]", state="ok", text=f"installed, for {purpose}")
+            yield DoctorFinding(f"[{name}]", "ok", f"installed, for {purpose}")
             continue
         yield DoctorFinding(
-            name=f"[{name}]",
-            state="absent",
-            text=f"without {', '.join(lacking)}; needed by {purpose}",
+            f"[{name}]",
+            "absent",
+            f"without {', '.join(lacking)}; needed by {purpose}",
             fix=f"{sys.executable} -m {install_command(name)}",
         )
 
@@ -195,9 +194,9 @@ def make_document(findings: Sequence[DoctorFinding]) -> Document:
     if absent:
         statements.append(Statement("absent", OPTIONAL))
     return Document(
-        story="doctor",
-        command="serve-eval setup doctor",
-        header=make_header(1 if problems else 0),
+        "doctor",
+        "serve-eval setup doctor",
+        make_header(1 if problems else 0),
         conclusions=[_conclude(one) for one in findings],
         outcome="PROBLEM" if problems else "READY",
         noun="parts",
@@ -208,9 +207,7 @@ def make_document(findings: Sequence[DoctorFinding]) -> Document:
             Block(TextLines("To have what is absent", fixes)),
         ],
         commands=[FIRST_RUN] if works and not problems else [],
-        suites=[
-            CiSuite(name="serve-eval setup doctor", cases=[_make_case(one) for one in findings])
-        ],
+        suites=[CiSuite("serve-eval setup doctor", [_make_case(one) for one in findings])],
     )
 
 

@@ -45,9 +45,9 @@ def make_document(charts: Sequence[Chart], notes: Sequence[str], folder: Path) -
     names = _name_series(ordered)
     pairs = list(zip(ordered, names, strict=True))
     return Document(
-        story="drift",
-        command=f"serve-eval runs trend {quote_path(folder)}",
-        header=make_header(SHOWN),
+        "drift",
+        f"serve-eval runs trend {quote_path(folder)}",
+        make_header(SHOWN),
         noun="series",
         counted_as=told if len(ordered) > 1 else "",
         conclusions=[_conclude(*pair) for pair in pairs],
@@ -65,7 +65,7 @@ def make_document(charts: Sequence[Chart], notes: Sequence[str], folder: Path) -
             Block(one, depth=Depth.PAGE if isinstance(one, PictureSection) else Depth.MORE)
             for one in _list_sections(ordered, names, folder)
         ],
-        suites=[CiSuite(name="serve-eval runs trend", cases=[_make_case(*pair) for pair in pairs])],
+        suites=[CiSuite("serve-eval runs trend", [_make_case(*pair) for pair in pairs])],
         commands=[line for one in alarms for line in _list_next(one)][:COMMANDS],
     )
 

@@ -248,8 +248,8 @@ _SIDES: dict[Side, str] = {
 def make_entry(found: GoldCheck) -> ListEntry:
     """Return the entry of a task: its counts, and the first rows that are not as they should be."""
     return ListEntry(
-        name=f"task {found.task}",
-        text="; ".join(_say(found)),
+        f"task {found.task}",
+        "; ".join(_say(found)),
         more=[f"{row.id}: {_say_row(row)}" for row in found.rows[:MOST]],
         wrong=not found.passed,
         keep=True,

@@ -194,29 +194,29 @@ def _kind(chat: bool) -> str:
 
 
 CHECKS = (
-    Check(name="chat", run=partial(whole, chat=True), requests=1, tokens=TOKENS, prompt_tokens=20),
+    Check("chat", partial(whole, chat=True), requests=1, tokens=TOKENS, prompt_tokens=20),
     Check(
-        name="completions",
-        run=partial(whole, chat=False),
+        "completions",
+        partial(whole, chat=False),
         requests=1,
         tokens=TOKENS,
         prompt_tokens=10,
     ),
     Check(
-        name="stream_chat",
-        run=partial(check_streamed, chat=True),
+        "stream_chat",
+        partial(check_streamed, chat=True),
         requests=1,
         tokens=TOKENS,
         prompt_tokens=20,
     ),
     Check(
-        name="stream_completions",
-        run=partial(check_streamed, chat=False),
+        "stream_completions",
+        partial(check_streamed, chat=False),
         requests=1,
         tokens=TOKENS,
         prompt_tokens=10,
     ),
-    Check(name="stream_usage", run=usage, requests=0),
+    Check("stream_usage", usage, requests=0),
 )
 
 
@@ -286,8 +286,8 @@ def _piece(said: Any, chat: bool) -> str:
 
 SDK_CHECKS = tuple(
     Check(
-        name=f"openai_{'stream_' if stream else ''}{'chat' if chat else 'completions'}",
-        run=partial(by_sdk, chat=chat, stream=stream),
+        f"openai_{'stream_' if stream else ''}{'chat' if chat else 'completions'}",
+        partial(by_sdk, chat=chat, stream=stream),
         requests=1,
         tokens=SDK_TOKENS,
         prompt_tokens=20,

@@ -162,15 +162,15 @@ async def special_tokens(session: CheckSession) -> CheckResult:
 
 
 CHECKS = (
-    Check(name="tools", run=tools, requests=1, tokens=TOOL_TOKENS, prompt_tokens=150),
+    Check("tools", tools, requests=1, tokens=TOOL_TOKENS, prompt_tokens=150),
     Check(
-        name="system_role",
-        run=system_role,
+        "system_role",
+        system_role,
         requests=2,
         tokens=2 * TEMPLATE_TOKENS,
         prompt_tokens=120,
     ),
-    Check(name="special_tokens", run=special_tokens, requests=3, tokens=3, prompt_tokens=60),
+    Check("special_tokens", special_tokens, requests=3, tokens=3, prompt_tokens=60),
 )
 
 
@@ -243,16 +243,16 @@ async def ask_with_schema(
 _FOLLOWED = {"word": WORD}
 GUIDED_CHECKS = (
     Check(
-        name="json",
-        run=partial(ask_guided, prompt="What is 1 + 1? Answer in JSON.", form=OBJECT, wanted=None),
+        "json",
+        partial(ask_guided, prompt="What is 1 + 1? Answer in JSON.", form=OBJECT, wanted=None),
         requests=1,
         tokens=TOKENS,
         prompt_tokens=20,
     ),
     *(
         Check(
-            name=name,
-            run=partial(ask_with_schema, form=form, other=other),
+            name,
+            partial(ask_with_schema, form=form, other=other),
             requests=2,
             tokens=2 * TOKENS,
             prompt_tokens=40,

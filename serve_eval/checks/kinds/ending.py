@@ -161,20 +161,20 @@ def _read_said(answer: Answer) -> tuple[str, str | None]:
 
 
 CHECKS = (
-    Check(name="max_tokens", run=max_tokens, requests=1, tokens=FEW, prompt_tokens=30),
+    Check("max_tokens", max_tokens, requests=1, tokens=FEW, prompt_tokens=30),
     Check(
-        name="max_completion_tokens",
-        run=max_completion_tokens,
+        "max_completion_tokens",
+        max_completion_tokens,
         requests=1,
         tokens=FEW,
         prompt_tokens=30,
     ),
-    Check(name="stop", run=stop, requests=2, tokens=2 * STOP_TOKENS, prompt_tokens=60),
+    Check("stop", stop, requests=2, tokens=2 * STOP_TOKENS, prompt_tokens=60),
 )
 LAST = (
     Check(
-        name="max_tokens_0",
-        run=max_tokens_0,
+        "max_tokens_0",
+        max_tokens_0,
         requests=2,
         tokens=ALIVE_TOKENS,
         prompt_tokens=30,
@@ -212,5 +212,5 @@ async def first_token(session: CheckSession) -> CheckResult:
 
 
 FIRST_TOKEN_CHECKS = (
-    Check(name="first_token", run=first_token, requests=3, tokens=2 * FEW + 1, prompt_tokens=90),
+    Check("first_token", first_token, requests=3, tokens=2 * FEW + 1, prompt_tokens=90),
 )

@@ -165,8 +165,8 @@ def _put(name: str, content: bytes) -> SentPart:
 CHECKS = (
     *(
         Check(
-            name=name,
-            run=partial(perceive, name=name),
+            name,
+            partial(perceive, name=name),
             requests=2,
             tokens=2 * TOKENS,
             prompt_tokens=MEDIA_TOKENS,
@@ -176,16 +176,16 @@ CHECKS = (
         for name in MEDIA
     ),
     Check(
-        name="bad_media",
-        run=bad_media,
+        "bad_media",
+        bad_media,
         requests=2 * len(MEDIA),
         tokens=2 * len(MEDIA) * TOKENS,
         prompt_tokens=len(MEDIA) * MEDIA_TOKENS,
         full=True,
     ),
     Check(
-        name="large_media",
-        run=large_media,
+        "large_media",
+        large_media,
         requests=1,
         tokens=TOKENS,
         prompt_tokens=MEDIA_TOKENS,

@@ -165,8 +165,8 @@ async def passkey(session: CheckSession, *, tokens: int) -> CheckResult:
 def passkey_check(name: str, tokens: int, *, full: bool = False) -> Check:
     """Return the check for one length in tokens."""
     return Check(
-        name=name,
-        run=partial(passkey, tokens=tokens),
+        name,
+        partial(passkey, tokens=tokens),
         requests=2,
         tokens=1 + KEY_TOKENS,
         prompt_tokens=tokens + 300,
@@ -177,8 +177,8 @@ def passkey_check(name: str, tokens: int, *, full: bool = False) -> Check:
 
 CHECKS = (
     Check(
-        name="questions",
-        run=arithmetic_and_copying,
+        "questions",
+        arithmetic_and_copying,
         requests=QUESTIONS,
         tokens=QUESTIONS * QUESTION_TOKENS,
         prompt_tokens=QUESTIONS * 40,
@@ -308,8 +308,8 @@ def _body(session: CheckSession, tokens: int) -> dict[str, Any]:
 
 REASONING_CHECKS = (
     Check(
-        name="reasoning",
-        run=reasoning,
+        "reasoning",
+        reasoning,
         requests=3,
         tokens=TOKENS + PLAIN_TOKENS,
         prompt_tokens=90,

@@ -163,8 +163,8 @@ def _no_list(found: Answer) -> str:
 
 
 CHECKS = (
-    Check(name="reachable", run=reachable, requests=9, tokens=6, prompt_tokens=60),
-    Check(name="health", run=health, requests=2),
-    Check(name="version", run=version, requests=3),
-    Check(name="models", run=models, requests=0),
+    Check("reachable", reachable, requests=9, tokens=6, prompt_tokens=60),
+    Check("health", health, requests=2),
+    Check("version", version, requests=3),
+    Check("models", models, requests=0),
 )

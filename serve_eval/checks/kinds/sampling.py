@@ -160,27 +160,27 @@ async def n(session: CheckSession) -> CheckResult:
 
 CHECKS = (
     Check(
-        name="temperature_0",
-        run=temperature_0,
+        "temperature_0",
+        temperature_0,
         requests=GREEDY,
         tokens=GREEDY * TOKENS,
         prompt_tokens=60,
     ),
     Check(
-        name="temperature",
-        run=temperature,
+        "temperature",
+        temperature,
         requests=2 + SAMPLES,
         tokens=(2 + SAMPLES) * TOKENS,
         prompt_tokens=120,
     ),
     Check(
-        name="seed",
-        run=seed,
+        "seed",
+        seed,
         requests=2 + AGAIN,
         tokens=(2 + AGAIN) * TOKENS,
         prompt_tokens=(2 + AGAIN) * 20,
     ),
-    Check(name="n", run=n, requests=1, tokens=16, prompt_tokens=20),
+    Check("n", n, requests=1, tokens=16, prompt_tokens=20),
 )
 
 
@@ -354,22 +354,22 @@ def _read(answer: Answer, text: str) -> PromptLogprobs:
 
 PROBABILITY_CHECKS = (
     Check(
-        name="logprobs_chat",
-        run=in_chat,
+        "logprobs_chat",
+        in_chat,
         requests=2,
         tokens=2 * CERTAIN_TOKENS,
         prompt_tokens=40,
     ),
     Check(
-        name="logprobs_completions",
-        run=in_completions,
+        "logprobs_completions",
+        in_completions,
         requests=2,
         tokens=2 * CERTAIN_TOKENS,
         prompt_tokens=20,
     ),
     Check(
-        name="prompt_logprobs",
-        run=of_prompts,
+        "prompt_logprobs",
+        of_prompts,
         requests=3 * FORMS,
         tokens=(2 + LIKELIEST) * FORMS,
         prompt_tokens=50 * FORMS,

@@ -131,10 +131,10 @@ def _kind(chat: bool) -> str:
 
 
 CHECKS = (
-    Check(name="tokenize", run=tokenize, requests=3),
+    Check("tokenize", tokenize, requests=3),
     Check(
-        name="returned_ids",
-        run=return_ids,
+        "returned_ids",
+        return_ids,
         requests=3,
         tokens=3 * TOKENS,
         prompt_tokens=50,
@@ -202,8 +202,8 @@ def _reply(answer: Answer) -> PostReply:
 def prompt_tokens_check(local: LocalTokenizer) -> Check:
     """Return the check that compares with the files of a model."""
     return Check(
-        name="prompt_tokens",
-        run=partial(prompt_tokens, local=local),
+        "prompt_tokens",
+        partial(prompt_tokens, local=local),
         requests=len(PROMPTS) * MOST_REQUESTS,
         tokens=len(PROMPTS) * MOST_ANSWERS,
         prompt_tokens=400,

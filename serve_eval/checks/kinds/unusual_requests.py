@@ -89,9 +89,9 @@ async def long_prompt(session: CheckSession) -> CheckResult:
 
 
 CHECKS = (
-    Check(name="token_ids", run=token_ids, requests=1, tokens=2, prompt_tokens=10),
-    Check(name="batch", run=batch, requests=1, tokens=4, prompt_tokens=10),
-    Check(name="unknown_field", run=unknown_field, requests=1, tokens=1, prompt_tokens=10),
+    Check("token_ids", token_ids, requests=1, tokens=2, prompt_tokens=10),
+    Check("batch", batch, requests=1, tokens=4, prompt_tokens=10),
+    Check("unknown_field", unknown_field, requests=1, tokens=1, prompt_tokens=10),
 )
 
 
@@ -99,8 +99,8 @@ def long_prompt_check(context_tokens: int | None) -> Check:
     """Return the check for a context of `context_tokens`; None if it is not yet known."""
     cost = 300 + int(TOO_LONG * (context_tokens or 0))
     return Check(
-        name="long_prompt",
-        run=long_prompt,
+        "long_prompt",
+        long_prompt,
         requests=3,
         tokens=2 + ALIVE_TOKENS,
         prompt_tokens=cost,
@@ -213,8 +213,8 @@ async def _begin_long(session: CheckSession) -> tuple[Answer, dict[str, Any]]:
 
 LOAD_CHECKS = (
     Check(
-        name="concurrency",
-        run=concurrency,
+        "concurrency",
+        concurrency,
         requests=AT_ONCE,
         tokens=AT_ONCE * SHORT,
         prompt_tokens=AT_ONCE * 15,
@@ -222,8 +222,8 @@ LOAD_CHECKS = (
 )
 LAST = (
     Check(
-        name="cancel",
-        run=cancel,
+        "cancel",
+        cancel,
         requests=4 + CANCELLED,
         tokens=2 * ALIVE_TOKENS + (CANCELLED + 2) * LONG,
         prompt_tokens=300,

@@ -11,7 +11,6 @@ from dataclasses import KW_ONLY, dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 
-from serve_eval.frozen import frozen
 from serve_eval.report.ci_result import CiCase, CiSuite, OneLine, lead
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, Section, State
 from serve_eval.report.pictures.picture import Ruler
@@ -97,7 +96,7 @@ class Conclusion:
     statements: Sequence[Statement] = ()
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Document:
     """Everything that a command shows of its result, whatever the face.
 
@@ -117,6 +116,7 @@ class Document:
     story: str
     command: str
     header: ResultHeader
+    _: KW_ONLY
     conclusions: Sequence[Conclusion]
     outcome: str = ""
     noun: str = "tasks"

@@ -56,8 +56,8 @@ def make_ci_result(document: Document) -> CiResult:
     if document.header.rehearsal:
         suites = [
             CiSuite(
-                name=one.name,
-                cases=withhold_cases(one.cases),
+                one.name,
+                withhold_cases(one.cases),
                 host=one.host,
                 seconds=one.seconds,
             )
@@ -81,8 +81,8 @@ def make_ci_result(document: Document) -> CiResult:
 def _make_suite(document: Document) -> CiSuite:
     """Return the cases of a story without its own: one for each conclusion."""
     return CiSuite(
-        name=f"serve-eval {name_command(document.story)}",
-        cases=[_make_case(document, one) for one in document.conclusions],
+        f"serve-eval {name_command(document.story)}",
+        [_make_case(document, one) for one in document.conclusions],
         host=document.endpoint,
         seconds=document.header.wall_s,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 import msgspec
 from rich.console import Console
@@ -21,7 +22,7 @@ LISTING_SCHEMA = 1
 """Version of the JSON of a listing."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class ListEntry:
     """A name with its meaning in one sentence. `more` are lines that only -v shows.
 
@@ -31,12 +32,13 @@ class ListEntry:
 
     name: str
     text: str = ""
+    _: KW_ONLY
     more: Sequence[str] = ()
     wrong: bool = False
     keep: bool = False
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Listing:
     """The names of one kind. `title` says how many of what there are.
 
@@ -46,6 +48,7 @@ class Listing:
 
     title: str
     entries: Sequence[ListEntry]
+    _: KW_ONLY
     notes: Sequence[str] = ()
     next: str = ""
     result: bytes = b""

@@ -57,8 +57,8 @@ def draw_distribution(
     parts += [f"{shorten(name)} at {_say(at, unit)}" for name, at in levels.items()]
     description = f"{title}: {'; '.join(parts)}."
     return Picture(
-        title=title,
-        description=description,
+        title,
+        description,
         spec=_spec(known, unit, levels),
         ruler=_rule(known, unit),
     )
@@ -201,7 +201,7 @@ def draw_boxes(
     more = f" {len(shown)} of {len(known):,} groups are drawn." if len(known) > len(shown) else ""
     description = f"{title} in {unit}: {list_some(said)}.{more}"
     ruler = make_ruler(ruled)
-    return Picture(title=title, description=description, spec=_draw_boxes(rows, unit), ruler=ruler)
+    return Picture(title, description, spec=_draw_boxes(rows, unit), ruler=ruler)
 
 
 def draw_lengths(task: str, lengths: Sequence[tuple[str, int]], unit: str) -> Picture | None:
@@ -286,8 +286,8 @@ def draw_test(result: TaskResult, verdict: Verdict) -> Picture | None:
     )
     spec = _draw_classic(test, value, reference, threshold, theta)
     return Picture(
-        title=title,
-        description=description,
+        title,
+        description,
         spec=spec,
     )
 

@@ -104,7 +104,7 @@ def draw_order(
         for name in present
     ]
     ruler = Ruler(low=0.0, high=100.0, rows=rows)
-    return Picture(title=title, description=description, spec=spec, ruler=ruler)
+    return Picture(title, description, spec=spec, ruler=ruler)
 
 
 def _columns(
@@ -197,8 +197,8 @@ def draw_questions(task: str, questions: Sequence[RepeatedQuestion]) -> Iterator
         RulerRow(kind, f"{some:,} of {n:,}", value=100.0 * some / n) for kind, some in kinds.items()
     ]
     yield Picture(
-        title=f"{shorten(task)}: {count(repeats, 'answer')} to each question",
-        description=f"{count(n, 'question')}, each asked {repeats} times: {said}.",
+        f"{shorten(task)}: {count(repeats, 'answer')} to each question",
+        f"{count(n, 'question')}, each asked {repeats} times: {said}.",
         spec=spec,
         ruler=Ruler(low=0.0, high=100.0, rows=rows),
     )

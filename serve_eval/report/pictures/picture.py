@@ -77,7 +77,7 @@ class Ruler:
         return round(100.0 * min(1.0, max(0.0, share)), 2)
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Picture:
     """A picture with its title and its description for screen readers.
 
@@ -89,6 +89,7 @@ class Picture:
 
     title: str
     description: str
+    _: KW_ONLY
     spec: Mapping[str, Any] | None = None
     svg: str | None = None
     ruler: Ruler | None = None

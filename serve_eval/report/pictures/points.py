@@ -60,8 +60,8 @@ def draw_intervals(
     said = [_describe(name, row, metric, sides[1]) for name, row in zip(names, shown, strict=True)]
     description = f"Values with 95 % intervals: {list_some(said)}.{more}"
     return Picture(
-        title=title,
-        description=description,
+        title,
+        description,
         spec=_spec(names, shown, sides),
         ruler=_rule(names, shown, metric),
     )
@@ -192,7 +192,7 @@ def draw_change(task: str, paired: PairedComparison, metric: Metric) -> Picture 
         reference=0.0,
         threshold=-paired.margin,
     )
-    return Picture(title=title, description=description, spec=spec, ruler=make_ruler([row]))
+    return Picture(title, description, spec=spec, ruler=make_ruler([row]))
 
 
 def _level(one: dict[str, object]) -> dict[str, object]:
@@ -263,7 +263,7 @@ def draw_against(
         ],
         square=True,
     )
-    return Picture(title=title, description=description, spec=spec, ruler=_rule_fallen(ordered))
+    return Picture(title, description, spec=spec, ruler=_rule_fallen(ordered))
 
 
 def draw_attribute(
@@ -291,7 +291,7 @@ def draw_attribute(
         RulerRow(name, f"{one.y:.4g}", value=one.y)
         for name, one in zip(labels, points, strict=True)
     ]
-    return Picture(title=title, description=description, spec=spec, ruler=make_ruler(rows))
+    return Picture(title, description, spec=spec, ruler=make_ruler(rows))
 
 
 def _thin(points: Sequence[ScatterPoint]) -> Sequence[ScatterPoint]:

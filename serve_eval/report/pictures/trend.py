@@ -68,8 +68,8 @@ def draw_trend(
     title = shorten(title, 100)
     description = _describe(ordered, unit, band)
     return Picture(
-        title=title,
-        description=description,
+        title,
+        description,
         spec=_spec(ordered, unit, band),
         ruler=_rule(ordered, band),
     )
@@ -255,7 +255,7 @@ def draw_load(task: LoadTask) -> Picture | None:
         )
         for point in points
     ]
-    return Picture(title=title, description=description, spec=spec, ruler=make_ruler(ruled))
+    return Picture(title, description, spec=spec, ruler=make_ruler(ruled))
 
 
 def _say(point: LoadPoint) -> str:

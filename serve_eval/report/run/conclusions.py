@@ -157,7 +157,7 @@ def picture_tasks(tasks: Sequence[SummaryTask]) -> Iterator[Picture]:
         for task in tasks:
             if (ruler := rule_task(task)) is not None:
                 [row] = ruler.rows
-                yield Picture(title=f"{row.label}: value", description=row.text, ruler=ruler)
+                yield Picture(f"{row.label}: value", row.text, ruler=ruler)
 
 
 def choose_lead(pictures: Sequence[Picture], *, paired: bool) -> Picture | None:

@@ -50,8 +50,8 @@ def make_run_document(
     said = make_lines(report, causes)
     cases = name_old(list_cases(report, causes), old)
     return Document(
-        story="run",
-        command=f"serve-eval run of {report.plan.model} at {report.endpoint.base_url}",
+        "run",
+        f"serve-eval run of {report.plan.model} at {report.endpoint.base_url}",
         names_endpoint=False,
         header=report,
         conclusions=[
@@ -68,8 +68,8 @@ def make_run_document(
         commands=list(next_steps(report, out_dir)),
         suites=[
             CiSuite(
-                name=f"serve-eval run {report.plan.model}",
-                cases=cases,
+                f"serve-eval run {report.plan.model}",
+                cases,
                 host=report.endpoint.base_url,
                 seconds=report.wall_s,
             )

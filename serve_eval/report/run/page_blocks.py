@@ -92,7 +92,7 @@ def _draw(task: TaskReport, data: SampleData) -> Iterator[Picture]:
     for one in task.degradations:
         title = f"{task.result.task}: {what(one)}"
         if svg := picture(task.result.task, one):
-            yield Picture(title=title, description=title, svg=svg)
+            yield Picture(title, title, svg=svg)
 
 
 def _count_questions(report: Report, task: TaskReport, data: SampleData) -> list[RepeatedQuestion]:

@@ -37,9 +37,9 @@ def make_document(found: Attributed, run: Path) -> Document:
         statements=list(_describe(parts, accused)),
     )
     return Document(
-        story="attribute",
-        command=f"serve-eval check workers {run}",
-        header=found,
+        "attribute",
+        f"serve-eval check workers {run}",
+        found,
         conclusions=[conclusion],
         statements=list(_describe_answered(found)),
         blocks=list(_list_blocks(parts)),
@@ -185,4 +185,4 @@ def _make_suite(found: Attributed, parts: Sequence[tuple[str, Attribution]]) -> 
                 details=said,
             )
         )
-    return CiSuite(name="serve-eval check workers", cases=cases, seconds=found.wall_s)
+    return CiSuite("serve-eval check workers", cases, seconds=found.wall_s)

@@ -44,9 +44,9 @@ def make_document(state: Bisection, found: Configurations, out_dir: Path) -> Doc
         statements=list(_describe(state)),
     )
     return Document(
-        story="bisect",
-        command=f"serve-eval bisect of {found.first} and {found.last}",
-        header=state,
+        "bisect",
+        f"serve-eval bisect of {found.first} and {found.last}",
+        state,
         conclusions=[conclusion],
         model=found.good.model or "",
         statements=list(_explain_steps(state)),

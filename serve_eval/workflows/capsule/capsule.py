@@ -108,9 +108,9 @@ HOLDS = "body.json is the request, curl.sh asks it again, README.md says what el
 def make_document(run: Path, folders: Sequence[Path]) -> Document:
     """Return the document of the folders, with the commands that ask their requests again."""
     return Document(
-        story="capsule",
-        command=f"serve-eval show {quote_path(run)} --capsule",
-        header=make_header(0),
+        "capsule",
+        f"serve-eval show {quote_path(run)} --capsule",
+        make_header(0),
         conclusions=[Conclusion(str(one), "WRITTEN") for one in folders],
         noun="capsules",
         statements=[Statement("holds", HOLDS)],

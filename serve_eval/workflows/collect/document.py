@@ -154,9 +154,9 @@ def make_document(
     found = "could be read: see the warnings" if warnings else "was found"
     cause = "" if rows else f"no finished run and no result in a log {found}"
     return Document(
-        story="collect",
-        command=f"serve-eval runs table {' '.join(map(quote_path, paths))}",
-        header=make_header(FOUND if rows else NOTHING_SCORED),
+        "collect",
+        f"serve-eval runs table {' '.join(map(quote_path, paths))}",
+        make_header(FOUND if rows else NOTHING_SCORED),
         conclusions=[
             Conclusion(
                 str(output) if output is not None else "results",
@@ -170,9 +170,7 @@ def make_document(
         ],
         warnings=[line.removeprefix(WARNING) for line in warnings],
         commands=_list_next(rows, paths),
-        suites=[CiSuite(name="serve-eval runs table", cases=list(map(_make_case, rows)))]
-        if rows
-        else [],
+        suites=[CiSuite("serve-eval runs table", list(map(_make_case, rows)))] if rows else [],
         result=output,
     )
 

@@ -192,8 +192,8 @@ def make_load_document(found: LoadComparison, out_dir: Path) -> Document:
     order = f"loads were asked in the order {', '.join(map(str, found.order))}"
     worst = ordered[0].outcome if ordered else VerdictOutcome.ERROR
     document = Document(
-        story="compare",
-        command="serve-eval compare at several loads",
+        "compare",
+        "serve-eval compare at several loads",
         names_endpoint=False,
         header=found,
         conclusions=[_conclude(found, one) for one in ordered],
@@ -220,8 +220,8 @@ def make_load_document(found: LoadComparison, out_dir: Path) -> Document:
     return document.with_suites(
         [
             CiSuite(
-                name="serve-eval compare",
-                cases=name_old(cases, document.notice),
+                "serve-eval compare",
+                name_old(cases, document.notice),
                 seconds=found.wall_s,
             )
         ]

@@ -96,8 +96,8 @@ def make_document(
     red = any(one.verdict.outcome in RED for one in comparison.tasks)
     show = f"serve-eval show {quote_path(out_dir)} --flips"
     return Document(
-        story="compare",
-        command=f"serve-eval compare {a} with {b}",
+        "compare",
+        f"serve-eval compare {a} with {b}",
         names_endpoint=False,
         header=comparison,
         conclusions=[_conclude(one, line, causes, places) for one, line in pairs],
@@ -109,7 +109,7 @@ def make_document(
         blocks=[block for one in comparison.tasks for block in _list_blocks(one)],
         warnings=list(list_warnings(comparison)),
         commands=[diagnose_command(out_dir), show] if red else [],
-        suites=[CiSuite(name="serve-eval compare", cases=cases, host=b, seconds=comparison.wall_s)],
+        suites=[CiSuite("serve-eval compare", cases, host=b, seconds=comparison.wall_s)],
         result=out_dir / COMPARE.result,
         make_page_blocks=lambda: list_page_blocks(comparison, out_dir, include_path, most),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +41,16 @@ SELF = 200
 """Default number of prompts that each endpoint is asked twice."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CompareSide:
     """A side of the comparison: the run in `folder`, or if None, the run that `plan` gives."""
 
     plan: Plan
+    _: KW_ONLY
     folder: Path | None = None
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class CompareRules:
     """The rules of a comparison, fixed before the first request.
 
@@ -58,6 +59,7 @@ class CompareRules:
     """
 
     rule: Spec
+    _: KW_ONLY
     again: int = SELF
     allow_mismatch: tuple[str, ...] = ()
 

@@ -246,8 +246,8 @@ def _describe(run: Evidence, task: TaskEvidence, data: Data, differs: bool) -> I
         likeliest += f", or {TRANSFER}"
         again.append(run.attribute)
     yield Finding(
-        rule=RULE,
-        told=(
+        RULE,
+        (
             "the loss is even: no part of the prompts, servers or answers is proven to lose more"
             f" than the others; likeliest are {likeliest}" + (f"; {OTHER_MODEL}" if another else "")
         ),

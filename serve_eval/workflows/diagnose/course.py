@@ -66,8 +66,8 @@ def worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
                 " one subject: attribute asks all servers the same ones"
             )
             yield Finding(
-                rule="worker",
-                told=told,
+                "worker",
+                told,
                 change=(
                     f"restart {row.worker}, or take it out of the deployment",
                     run.attribute,
@@ -87,8 +87,8 @@ def slow_worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     for row in () if attribution is None else attribution.times:
         if row.slow and row.p_holm <= SLOW_WORKER * task.share:
             yield Finding(
-                rule="slow_worker",
-                told=told_of_slow(row).partition(": ")[2],
+                "slow_worker",
+                told_of_slow(row).partition(": ")[2],
                 change=(
                     f"check the log, the GPU and the network of {row.worker}",
                     run.attribute,
@@ -232,8 +232,8 @@ def find_hidden_retries(run: Evidence) -> Iterator[Finding]:
         requests = sum(len(one.attempts) for task in run.tasks for one in task.asked)
         by_role = ", ".join(f"{role} {count}" for role, count in again.items() if count)
         yield Finding(
-            rule="hidden_retries",
-            told=(
+            "hidden_retries",
+            (
                 f"the orchestrator retried {total} times on its own for {requests} requests"
                 f" ({by_role}); these failures are counted nowhere else"
             ),
@@ -363,8 +363,8 @@ def find_unfinished(run: Evidence) -> Iterator[Finding]:
         read_too.append(f"read {quote_path(path)}")
     known = () if change == again else (change,)
     yield Finding(
-        rule=RULE,
-        told=told,
+        RULE,
+        told,
         change=(*known, *read_too[:LAST_LINES], again),
         count=asked,
         of=planned,

@@ -41,8 +41,8 @@ def make_document(found: Diagnosis, outcomes: FolderOutcomes, folder: Path) -> D
     told.sort(key=lambda one: rank_outcome(one.judged.outcome))
     commands = _choose_commands(outcomes, told)
     document = Document(
-        story="diagnose",
-        command=f"serve-eval diagnose {quote_path(folder)}",
+        "diagnose",
+        f"serve-eval diagnose {quote_path(folder)}",
         names_endpoint=False,
         header=make_header(
             PASS,
@@ -135,8 +135,8 @@ def _choose_commands(outcomes: FolderOutcomes, told: Sequence[ExplainedTask]) ->
 def _make_suite(document: Document) -> CiSuite:
     """Return a case for each outcome; one that decided nothing is skipped."""
     return CiSuite(
-        name="serve-eval diagnose",
-        cases=[
+        "serve-eval diagnose",
+        [
             CiCase(
                 "diagnose",
                 one.name,

@@ -307,8 +307,8 @@ def find_doubled_bos(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     if not task.option("add_special_tokens") or task.option("suite_exact") or task.passes:
         return
     yield Finding(
-        rule="doubled_bos",
-        told=(
+        "doubled_bos",
+        (
             "serve-eval rendered the chat template, and add_special_tokens made the server add the"
             " first token again"
         ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,7 @@ _FEW, _MANY = 10, 20
 _RED, _UNJUDGED = 0.5, 0.8
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class Finding:
     """A probable cause, and what to change.
 
@@ -55,6 +56,7 @@ class Finding:
 
     rule: str
     told: str
+    _: KW_ONLY
     change: tuple[str, ...]
     count: int
     of: int
@@ -145,8 +147,8 @@ def about(
     """Return a finding about the samples that show a sign."""
     lost = [asked for asked in shown if asked.lost]
     return Finding(
-        rule=rule,
-        told=told,
+        rule,
+        told,
         change=tuple(change),
         count=len(shown),
         of=of,

@@ -110,8 +110,8 @@ def _report(
     told += f"; {', '.join(shown[:PAIRS_SHOWN])}" if shown else ""
     names = {one.task.name for one in asked}
     return Finding(
-        rule="foreign_answers",
-        told=told,
+        "foreign_answers",
+        told,
         change=(f"serve-eval check invariants {run.address} --canaries",),
         count=len(owners),
         of=wrong,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
@@ -38,7 +39,7 @@ ENDED_EARLY, STOPPED = "ERROR", "INTERRUPTED"
 """The outcomes of a command without a result: an error, or a signal, ended it."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class FolderOutcome:
     """A task of a run or of a comparison, a run that never started, or a server, with its outcome.
 
@@ -49,6 +50,7 @@ class FolderOutcome:
 
     name: str
     outcome: str
+    _: KW_ONLY
     run: str | None = None
     task: str = ""
     summary: SummaryTask | None = None
@@ -135,8 +137,8 @@ def list_outcomes(answers: ReadFolder) -> FolderOutcomes:
     judged = [one for label, run in answers.runs for one in _judge_run(label, run)]
     judged += [
         FolderOutcome(
-            name=one.name,
-            outcome=ENDED_EARLY,
+            one.name,
+            ENDED_EARLY,
             why=f"ended before its first request by: {' '.join(one.error.message.split())}",
             fix=" ".join(one.error.hint.split()),
         )
@@ -173,13 +175,13 @@ def _judge_run(label: str, run: Evidence) -> Iterator[FolderOutcome]:
     for task in run.tasks:
         name = f"{label}/{task.name}" if label else task.name
         if task.report is None:
-            yield FolderOutcome(name=name, outcome=_name_end(run.folder), run=label, task=task.name)
+            yield FolderOutcome(name, _name_end(run.folder), run=label, task=task.name)
             continue
         row = rows.get(task.name)
         outcome = task.report.verdict.outcome if row is None else row.outcome
         yield FolderOutcome(
-            name=name,
-            outcome=outcome.value,
+            name,
+            outcome.value,
             run=label,
             task=task.name,
             summary=summarise_task(task.report),
@@ -217,8 +219,8 @@ def _judge_comparison(answers: ReadFolder, page: str) -> FolderOutcomes:
         return FolderOutcomes(
             judged=(
                 FolderOutcome(
-                    name="comparison",
-                    outcome=_name_end(folder),
+                    "comparison",
+                    _name_end(folder),
                     run="B",
                     why=f"{why}; {end}" if end else why,
                 ),
@@ -241,8 +243,8 @@ def _judge_comparison(answers: ReadFolder, page: str) -> FolderOutcomes:
 def _judge_pairs(comparison: Comparison) -> Iterator[FolderOutcome]:
     for one in comparison.tasks:
         yield FolderOutcome(
-            name=one.task,
-            outcome=one.verdict.outcome.value,
+            one.task,
+            one.verdict.outcome.value,
             run="B",
             task=one.task,
             summary=SummaryTask(
@@ -270,12 +272,9 @@ def judge_servers(found: Verification, page: str) -> FolderOutcomes:
     they ended with the verification.
     """
     named = "; ".join(found.named)
-    judged = [
-        FolderOutcome(name=one.name, outcome=one.outcome.value, why=one.why) for one in found.sides
-    ]
+    judged = [FolderOutcome(one.name, one.outcome.value, why=one.why) for one in found.sides]
     judged += [
-        FolderOutcome(name=one.name, outcome=ENDED_EARLY, why=f"not verified: {one.why}")
-        for one in found.lost
+        FolderOutcome(one.name, ENDED_EARLY, why=f"not verified: {one.why}") for one in found.lost
     ]
     red = [one.name for one in found.sides if one.outcome in UNSOUND and one.part_of is None]
     pair = [found.reference, *red[:1]]
@@ -304,7 +303,7 @@ def judge_stopped(folder: Path) -> FolderOutcomes:
         cause = "it was killed" if ended.outcome == KILLED else ended.cause
         why = "; ".join(filter(None, (why, cause)))
     return FolderOutcomes(
-        judged=(FolderOutcome(name="verify", outcome=outcome, why=why),),
+        judged=(FolderOutcome("verify", outcome, why=why),),
         noun="servers",
         again=f"the same serve-eval verify command with -o {quote_path(folder)}",
     )

@@ -101,8 +101,8 @@ def make_finding(
     """
     first = "" if of_every or len(both.every) == len(both.pairs) else "of the first answers: "
     return Finding(
-        rule=rule,
-        told=f"{first}{told}",
+        rule,
+        f"{first}{told}",
         change=change,
         count=len(shown) if count is None else count,
         of=len(both.pairs) if of is None else of,

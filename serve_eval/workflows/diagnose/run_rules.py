@@ -271,7 +271,7 @@ def _judge(task: TaskEvidence, gaps: Sequence[int], side: str, *, dated: bool) -
 
 def _find(task: TaskEvidence, told: str, change: tuple[str, ...], count: int, of: int) -> Finding:
     return Finding(
-        rule=RULE, told=told, change=change, count=count, of=of, lost=len(task.lost), task=task.name
+        RULE, told, change=change, count=count, of=of, lost=len(task.lost), task=task.name
     )
 
 
@@ -300,8 +300,8 @@ def prompt_tokens(a: Evidence, b: Evidence) -> Iterator[Finding]:
         # The side that counts more is named.
         more, gap = ("B" if gap.tokens > 0 else "A"), replace(gap, tokens=abs(gap.tokens))
         yield Finding(
-            rule="prompt_tokens",
-            told=(
+            "prompt_tokens",
+            (
                 f"{more} counts {gap.amount} than the other in {gap.prompts} of {gap.of} prompts"
                 f" with the same text: {gap.cause}"
             ),
@@ -327,8 +327,8 @@ def find_mixed(a: Evidence, b: Evidence, comparison: Comparison | None) -> Itera
             continue
         for task in side.tasks:
             yield Finding(
-                rule=MIXED,
-                told=(
+                MIXED,
+                (
                     f"answers of two servers may be mixed: {name} was asked in {sessions} sessions"
                     " and disagrees with itself"
                 ),

@@ -87,8 +87,8 @@ def find_missing(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
             f" {threshold:.3f}"
         )
     yield Finding(
-        rule=MISSING,
-        told=told,
+        MISSING,
+        told,
         change=(run.resume,),
         count=result.failed,
         of=result.planned,
@@ -111,8 +111,8 @@ def find_unscored(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """
     for error in () if task.report is None else task.report.result.scorer_errors[:_MOST_ERRORS]:
         yield Finding(
-            rule="scorer_error",
-            told=f"{error.line}; after the scorer is fixed, no request has to be sent again",
+            "scorer_error",
+            f"{error.line}; after the scorer is fixed, no request has to be sent again",
             change=(run.resume, "--set limits.scorer_timeout_s=S"),
             count=error.count,
             of=len(task.asked),
@@ -141,8 +141,8 @@ def other_model(run: Evidence) -> Iterator[Finding]:
     if any(_bare(name) == _bare(wanted) for name in listed):
         return
     yield Finding(
-        rule="other_model",
-        told=f"the endpoint lists {', '.join(listed)}, but the run requests and judges {wanted}",
+        "other_model",
+        f"the endpoint lists {', '.join(listed)}, but the run requests and judges {wanted}",
         change=(f"--model {quote_word(listed[0])}", "--base-url URL of the right server"),
         count=1,
         of=1,
@@ -166,8 +166,8 @@ def other_launch(run: Evidence) -> Iterator[Finding]:
             counts[difference] = counts.get(difference, 0) + 1
     for difference, count in counts.items():
         yield Finding(
-            rule="other_launch",
-            told=difference,
+            "other_launch",
+            difference,
             change=(
                 "launch the server as the reference's was, if this difference is not what you test",
             ),
@@ -190,8 +190,8 @@ def first_token_only(run: Evidence) -> Iterator[Finding]:
     ):
         return
     yield Finding(
-        rule="first_token_only",
-        told=(
+        "first_token_only",
+        (
             "the first token decides every answer, and it comes from a context server: the run"
             " does not test the generation servers"
         ),
@@ -211,9 +211,7 @@ def _is_disaggregated(run: Evidence) -> bool:
 def _fact(task: TaskEvidence, rule: str, told: str, change: tuple[str, ...]) -> Finding:
     """Return a finding about the whole task, without the number of samples it explains."""
     n = len(task.asked)
-    return Finding(
-        rule=rule, told=told, change=change, count=n, of=n, lost=len(task.lost), task=task.name
-    )
+    return Finding(rule, told, change=change, count=n, of=n, lost=len(task.lost), task=task.name)
 
 
 RULE = "protocol"
@@ -256,8 +254,8 @@ def find_other_protocol(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 def _describe(task: TaskEvidence, told: str, change: str, *, minor: bool = False) -> Finding:
     n = len(task.asked)
     return Finding(
-        rule=RULE,
-        told=told,
+        RULE,
+        told,
         change=(change,),
         count=n,
         of=n,
@@ -352,8 +350,8 @@ def find_added(run: Evidence, other: Evidence | None = None, name: str = "") -> 
             " (generation_config.json?), "
         )
         yield Finding(
-            rule=DEFAULTS,
-            told=f"{told}which changes answers" if new else f"{told}and {there}",
+            DEFAULTS,
+            f"{told}which changes answers" if new else f"{told}and {there}",
             change=_list_changes(new, run) if new else (),
             count=len(task.asked),
             of=len(task.asked),
@@ -395,8 +393,8 @@ def find_unlike_defaults(a: Evidence, b: Evidence) -> Iterator[Finding]:
     told = name_difference(a.report.sampling_defaults, b.report.sampling_defaults)
     for task in b.tasks:
         yield Finding(
-            rule=DEFAULTS,
-            told=told,
+            DEFAULTS,
+            told,
             change=_list_changes(kept, a, b),
             count=len(task.asked),
             of=len(task.asked),

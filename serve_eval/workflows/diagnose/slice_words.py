@@ -173,8 +173,8 @@ def report_slice(
     if not leads:
         told += f"; {OTHER_MODEL}"
     return Finding(
-        rule=RULE,
-        told=told,
+        RULE,
+        told,
         change=change,
         count=named.lost,
         of=named.all_lost,

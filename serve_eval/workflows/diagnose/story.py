@@ -258,8 +258,8 @@ def audit_answer_counts(run: Evidence, local: LocalTokenizer) -> Iterator[Findin
             continue
         told, made = (statistics.fmean(side) for side in zip(*counts, strict=True))
         yield Finding(
-            rule=RULE,
-            told=(
+            RULE,
+            (
                 f"the server counts {told:.1f} tokens per answer, and {local.side} make {made:.1f}"
                 f" of the texts; they differ in {odd} of {len(counts)} answers: tokens were removed"
                 " from the texts, or the counts are wrong"

@@ -218,8 +218,8 @@ def server_errors(run: Evidence) -> Iterator[Finding]:
         told += f"; the server's log shows that {name_cause(known[0])}"
     where = known[1] if known is not None else "restart the server, and read its log of that time"
     yield Finding(
-        rule="server_errors",
-        told=told,
+        "server_errors",
+        told,
         change=(where, run.resume),
         count=round(after * (of - number + 1)),
         of=of,

@@ -174,8 +174,8 @@ def _report(
     explains: int,
 ) -> Finding:
     return Finding(
-        rule="unlike",
-        told=told,
+        "unlike",
+        told,
         change=(
             describe_verify(run),
             "compare stop strings, eos_token and the chat template with those of the reference",

@@ -385,9 +385,9 @@ def make_document(
         ],
     )
     return Document(
-        story="export",
-        command=f"serve-eval runs export --format {to_format}",
-        header=make_header(0),
+        "export",
+        f"serve-eval runs export --format {to_format}",
+        make_header(0),
         conclusions=[conclusion],
         blocks=[_tabulate(files, rows, place)] if len(files) > 1 else [],
         warnings=list(left_out),

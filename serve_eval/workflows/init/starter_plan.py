@@ -264,9 +264,9 @@ def make_document(facts: EndpointFacts, base_url: str, model: str | None, file: 
     else:
         commands.insert(0, f"serve-eval smoke {quote_word(base_url)}")
     return Document(
-        story="init",
-        command=f"serve-eval setup init {quote_word(base_url)}",
-        header=make_header(0),
+        "init",
+        f"serve-eval setup init {quote_word(base_url)}",
+        make_header(0),
         conclusions=[
             Conclusion(
                 str(file),
@@ -304,9 +304,9 @@ def make_recipe_document(source: Path, plans: Sequence[RecipePlan]) -> Document:
     """Return the document of the plans of a recipe: what to fill in comes first."""
     first = quote_path(plans[0].file)
     return Document(
-        story="init",
-        command=f"serve-eval setup init --from {quote_path(source)}",
-        header=make_header(0),
+        "init",
+        f"serve-eval setup init --from {quote_path(source)}",
+        make_header(0),
         conclusions=[
             Conclusion(
                 str(one.file),

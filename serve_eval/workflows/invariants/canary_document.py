@@ -29,9 +29,9 @@ def make_document(found: CanaryResult, out_dir: Path) -> Document:
         statements=[*_describe_leaks(found, out_dir), *_describe_power(found)],
     )
     return Document(
-        story="invariants",
-        command=f"serve-eval check invariants --canaries {found.base_url}",
-        header=found,
+        "invariants",
+        f"serve-eval check invariants --canaries {found.base_url}",
+        found,
         conclusions=[conclusion],
         endpoint=found.base_url,
         statements=list(_describe_rest(found, out_dir)),

@@ -206,9 +206,9 @@ def make_document(found: Invariants, out_dir: Path) -> Document:
     outcome = _OUTCOMES[found.exit_code]
     table = _tabulate(found, conclusions)
     return Document(
-        story="invariants",
-        command=f"serve-eval check invariants {found.base_url}",
-        header=found,
+        "invariants",
+        f"serve-eval check invariants {found.base_url}",
+        found,
         outcome="INCONCLUSIVE" if found.rehearsal and outcome != "ERROR" else outcome,
         conclusions=conclusions,
         noun="changes",
@@ -350,5 +350,5 @@ def _list_suites(found: Invariants, conclusions: Sequence[Conclusion]) -> list[C
         for name, why in found.skipped.items()
     ]
     host, seconds = found.base_url, found.wall_s
-    suite = CiSuite(name="serve-eval check invariants", cases=cases, host=host, seconds=seconds)
+    suite = CiSuite("serve-eval check invariants", cases, host=host, seconds=seconds)
     return [suite] if cases else []

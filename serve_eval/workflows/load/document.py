@@ -72,9 +72,9 @@ def make_document(found: LoadSurface, out_dir: Path) -> Document:
     """Return the document of a check: for each task the broken loads, and the values over all."""
     conclusions = [_conclude(found, task) for task in found.tasks]
     document = Document(
-        story="load",
-        command=f"serve-eval check load {found.base_url}",
-        header=found,
+        "load",
+        f"serve-eval check load {found.base_url}",
+        found,
         outcome=_name_outcome(found, found.exit_code),
         conclusions=conclusions,
         overview=_make_overview(found, conclusions),
@@ -354,8 +354,8 @@ def _tabulate_steps(bracket: LoadBracket) -> DataTable:
 def _make_suite(document: Document, task: LoadTask, one: Conclusion) -> CiSuite:
     """Return a case for each load."""
     return CiSuite(
-        name=f"serve-eval check load {task.task}",
-        cases=[_describe_point(document, task, point, one) for point in task.points],
+        f"serve-eval check load {task.task}",
+        [_describe_point(document, task, point, one) for point in task.points],
         host=document.endpoint,
         seconds=document.header.wall_s / len(document.conclusions),
     )

@@ -32,9 +32,9 @@ def make_document(found: Sequence[TaskPower], asked: PowerQuestion) -> Document:
     """Return the document of the answers for each task, with what they assume and their tables."""
     several = len(found) > 1
     return Document(
-        story="power",
-        command=f"serve-eval references power{_write_flags(asked, asked_too=True)}",
-        header=make_header(0),
+        "power",
+        f"serve-eval references power{_write_flags(asked, asked_too=True)}",
+        make_header(0),
         conclusions=[_conclude(one, Depth.MORE if several else Depth.FIRST) for one in found],
         overview=_compare_tasks(found) if several else None,
         blocks=[block for one in found for block in _list_tables(one, several)],

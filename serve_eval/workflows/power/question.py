@@ -109,7 +109,7 @@ class PowerQuestion:
 
     def check(self) -> None:
         """Raise PlanError if nothing is asked, or for a number that is out of range."""
-        if self.from_run is self.total is self.theta is self.detect is None:
+        if self.from_run is None and self.total is self.theta is self.detect is None:
             raise PlanError(
                 "give at least one of --total N, --theta POINTS, --detect POINTS and --from RUN"
             )

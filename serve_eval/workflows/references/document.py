@@ -34,9 +34,9 @@ def make_document(
     holds the runs, if they were asked for this.
     """
     return Document(
-        story="references",
-        command=command,
-        header=make_header(0),
+        "references",
+        command,
+        make_header(0),
         conclusions=[_conclude(one) for one in written],
         outcome="" if written else REGISTERED,
         overview=_compare(written) if len(written) > 1 else None,
@@ -165,9 +165,9 @@ def make_list_document(files: Sequence[ShownFile], flags: str) -> Document:
         statements=[Statement("folder", folder) for folder in folders],
     )
     return Document(
-        story="references",
-        command="serve-eval references list",
-        header=make_header(0),
+        "references",
+        "serve-eval references list",
+        make_header(0),
         conclusions=[conclusion],
         blocks=[_tabulate("Reference files", columns, rows, Depth.FIRST, numbers=(1, 2))],
         commands=[]
@@ -197,9 +197,9 @@ def make_entries_document(task: str, entries: Sequence[ShownEntry], flags: str) 
     weak = sum(bool(one.warnings) for one in entries)
     words = ["serve-eval", "references", "show", task]
     return Document(
-        story="references",
-        command=join_words(words),
-        header=make_header(0),
+        "references",
+        join_words(words),
+        make_header(0),
         conclusions=[conclusion],
         statements=[] if few or not weak else [_count_weak(weak)],
         blocks=[] if len(entries) == 1 else [_list_values(entries)],
@@ -287,12 +287,12 @@ def make_check_document(path: Path, checked: Sequence[CheckedFile]) -> Document:
         for one in checked
     ]
     return Document(
-        story="references",
-        command=f"serve-eval references check {quote_path(path)}",
-        header=make_header(PROBLEM if problems else 0),
+        "references",
+        f"serve-eval references check {quote_path(path)}",
+        make_header(PROBLEM if problems else 0),
         conclusions=[conclusion],
         warnings=[line for one in checked for line in one.warnings],
-        suites=[CiSuite(name="serve-eval references check", cases=cases)],
+        suites=[CiSuite("serve-eval references check", cases)],
     )
 
 
@@ -313,9 +313,9 @@ def make_import_document(found: ImportReport, source: Path, to: Path) -> Documen
         ],
     )
     return Document(
-        story="references",
-        command=f"serve-eval references import {quote_path(source)}",
-        header=make_header(0),
+        "references",
+        f"serve-eval references import {quote_path(source)}",
+        make_header(0),
         conclusions=[conclusion],
         commands=[f"serve-eval references check {quote_path(to)}"],
     )

@@ -43,9 +43,9 @@ def make_document(
     """
     conclusions = [_conclude(one) for one in found]
     document = Document(
-        story="rescore",
-        command=f"serve-eval judge --rescore {quote_path(run)}",
-        header=make_header(exit_code),
+        "rescore",
+        f"serve-eval judge --rescore {quote_path(run)}",
+        make_header(exit_code),
         conclusions=conclusions,
         outcome="" if found else NOT_SCORED,
         statements=[] if to is None else [Statement("folder", _describe_folder(to))],
@@ -67,7 +67,7 @@ def make_document(
     ]
     return replace(
         document,
-        suites=[CiSuite(name="serve-eval judge --rescore", cases=cases)],
+        suites=[CiSuite("serve-eval judge --rescore", cases)],
         line=lines[ranks.index(min(ranks))],
     )
 

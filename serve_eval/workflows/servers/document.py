@@ -18,9 +18,9 @@ def make_document(entries: Sequence[Held], *, stopped: bool = False) -> Document
     conclusions = [_conclude(one, stopped=stopped) for one in entries]
     nothing = Conclusion("this machine", "NO SERVERS", figures="no servers are running")
     return Document(
-        story="serve",
-        command=f"serve-eval serve {'--stop' if stopped else '--list'}",
-        header=make_header(PASS),
+        "serve",
+        f"serve-eval serve {'--stop' if stopped else '--list'}",
+        make_header(PASS),
         conclusions=conclusions or [nothing],
         noun="servers",
         blocks=[Block(_tabulate(entries))] if entries and not stopped else [],

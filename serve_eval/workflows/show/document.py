@@ -58,9 +58,9 @@ def make_document(shown: ShownRun, include_path: Sequence[str] = ()) -> Document
         first = [quote_argument(row.id) for row in shown.rows[:1]]
         commands = [f"serve-eval show {run}{against} {name}" for name in first]
     return Document(
-        story="show",
-        command=f"serve-eval show {run}{against}",
-        header=make_header(0),
+        "show",
+        f"serve-eval show {run}{against}",
+        make_header(0),
         conclusions=[conclusion],
         statements=list(_describe_choice(shown, len(whole) if alone else len(shown.rows))),
         blocks=[] if alone else [_tabulate(shown), *map(_list_whole, whole)],

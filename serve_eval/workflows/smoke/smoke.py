@@ -226,9 +226,9 @@ def make_document(
         statements=list(_describe(done, [row for row in bad if _describe_row(row) != cause])),
     )
     return Document(
-        story="smoke",
-        command=f"serve-eval smoke {base_url}",
-        header=ResultHeader(
+        "smoke",
+        f"serve-eval smoke {base_url}",
+        ResultHeader(
             started_at=started_at,
             wall_s=done.seconds,
             model=None if done.deployment is None else done.deployment.model,
@@ -376,11 +376,11 @@ def _make_suites(done: Smoke, base_url: str) -> list[CiSuite]:
                 in_table=True,
             )
         )
-    suites = [CiSuite(name="serve-eval smoke", cases=cases, host=base_url, seconds=done.seconds)]
+    suites = [CiSuite("serve-eval smoke", cases, host=base_url, seconds=done.seconds)]
     if known:
         expected = [_make_case(row, before) for row in known]
         name = "serve-eval smoke: known to fail"
-        suites.append(CiSuite(name=name, cases=expected, host=base_url))
+        suites.append(CiSuite(name, expected, host=base_url))
     return suites
 
 

@@ -69,10 +69,9 @@ def make_document(
     table = find_suite_results(out_dir) if stored else None
     found = dict(zip(((row.run, row.task) for row in rows), lines, strict=True))
     return Document(
-        story="suite",
-        command=f"suite {report.name}: {count(len(report.runs), 'run')},"
-        f" {count(len(report.rows), 'task')}",
-        header=report,
+        "suite",
+        f"suite {report.name}: {count(len(report.runs), 'run')}, {count(len(report.rows), 'task')}",
+        report,
         outcome=report.verdict,
         counted_as=f"suite {report.name}: {describe_counts(report)}",
         conclusions=[_conclude(report, row, line) for row, line in zip(rows, lines, strict=True)],
@@ -86,8 +85,8 @@ def make_document(
         commands=list(_list_next(report, out_dir, rows, again)),
         suites=[
             CiSuite(
-                name=run.name,
-                cases=[
+                run.name,
+                [
                     _describe_case(
                         row,
                         replace(found[row.run, row.task], notice=notices.get(run.name, "")),

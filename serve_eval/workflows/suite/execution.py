@@ -158,9 +158,7 @@ async def _finish_runs(session: _SuiteSession) -> list[EndedRun]:
     runs, notify = session.suite.runs, session.notify
     finished = {run.name: read_kept_report(session.folder, run, session.rerun) for run in runs}
     ended = {
-        run.name: EndedRun(run=run, report=r, kept=True)
-        for run in runs
-        if (r := finished[run.name])
+        run.name: EndedRun(run, report=r, kept=True) for run in runs if (r := finished[run.name])
     }
     if ended:
         notify(f"{len(ended)} of {len(runs)} runs are already finished")
@@ -188,7 +186,7 @@ async def _run(session: _SuiteSession, run: SuiteRun, server: SharedServer) -> E
     except ServeEvalError as error:
         stopped = await _ask_others(session, run, server, error)
         earlier = find_earlier_tasks(session.folder, run)
-        return EndedRun(run=run, error=describe_error(stopped), earlier=earlier)
+        return EndedRun(run, error=describe_error(stopped), earlier=earlier)
     except Exception as error:
         if session.environ.get("SERVE_EVAL_TRACEBACK"):
             raise
@@ -198,8 +196,8 @@ async def _run(session: _SuiteSession, run: SuiteRun, server: SharedServer) -> E
             hint=defect(error),
             exit_code=INFRASTRUCTURE,
         )
-        return EndedRun(run=run, error=ending)
-    return EndedRun(run=run, report=report)
+        return EndedRun(run, error=ending)
+    return EndedRun(run, report=report)
 
 
 async def _evaluate(session: _SuiteSession, run: SuiteRun, server: SharedServer) -> Report:
@@ -327,10 +325,10 @@ def _judge_runs(suite: Suite, folder: Path, plan_of: PlanOf, strict: bool) -> li
             report = judge_again(run.plan, place, strict=strict)
         except (PlanError, WithheldCodeError) as error:
             refused.append(error)
-            ended.append(EndedRun(run=run, error=describe_error(error)))
+            ended.append(EndedRun(run, error=describe_error(error)))
         except ServeEvalError as error:
             told = stopped.get(run.name) or describe_error(error)
-            ended.append(EndedRun(run=run, error=told))
+            ended.append(EndedRun(run, error=told))
         else:
             ended.append(_add_stopped(planned, report, stopped.get(run.name)))
     if refused and len(refused) == len(ended):
@@ -341,8 +339,8 @@ def _judge_runs(suite: Suite, folder: Path, plan_of: PlanOf, strict: bool) -> li
 def _add_stopped(run: SuiteRun, report: Report, error: RunError | None) -> EndedRun:
     """Return a run that was judged, with the tasks that an error kept out of its report."""
     if error is None or {s.name for s in run.plan.tasks} <= {s.name for s in report.plan.tasks}:
-        return EndedRun(run=replace(run, plan=report.plan), report=report, kept=True)
-    return EndedRun(run=run, error=error, earlier=report)
+        return EndedRun(replace(run, plan=report.plan), report=report, kept=True)
+    return EndedRun(run, error=error, earlier=report)
 
 
 def judge_measured(

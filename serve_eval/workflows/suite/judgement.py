@@ -6,7 +6,7 @@ The functions send no requests and read no files.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import date
 
 from serve_eval.frozen import frozen
@@ -55,7 +55,7 @@ _WORDS = {
 }
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class EndedRun:
     """A run with its report or error. `kept` means that the report existed already.
 
@@ -63,6 +63,7 @@ class EndedRun:
     """
 
     run: SuiteRun
+    _: KW_ONLY
     report: Report | None = None
     error: RunError | None = None
     kept: bool = False

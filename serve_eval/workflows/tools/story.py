@@ -222,9 +222,9 @@ def make_document(found: ToolCheck, out_dir: Path) -> Document:
         ],
     )
     return Document(
-        story="tools",
-        command=f"serve-eval check tools {found.base_url}",
-        header=found,
+        "tools",
+        f"serve-eval check tools {found.base_url}",
+        found,
         conclusions=[conclusion],
         endpoint=found.base_url,
         statements=_describe_rest(found),
@@ -383,9 +383,7 @@ def _make_suite(found: ToolCheck) -> CiSuite:
     """Return a case for each field and each pass. A kind that is not supported is skipped."""
     cases = [_describe_probe(row) for row in (*found.unsupported, *found.parameters)]
     cases += [_describe_cell(found, cell) for cell in found.cells]
-    return CiSuite(
-        name="serve-eval check tools", cases=cases, host=found.base_url, seconds=found.wall_s
-    )
+    return CiSuite("serve-eval check tools", cases, host=found.base_url, seconds=found.wall_s)
 
 
 def _describe_probe(row: ToolProbe) -> CiCase:

@@ -74,9 +74,9 @@ def make_document(
         *map(_describe_lost, found.lost),
     ]
     document = Document(
-        story="verify",
-        command=f"serve-eval verify against {found.reference}",
-        header=found,
+        "verify",
+        f"serve-eval verify against {found.reference}",
+        found,
         conclusions=conclusions,
         noun="servers",
         overview=_tabulate(found) if len(conclusions) > 1 else None,
@@ -113,16 +113,16 @@ def make_registered(
         ],
     )
     return Document(
-        story="verify",
-        command="serve-eval verify --register",
-        header=make_header(PASS, started_at=made.made_at, model=made.model),
+        "verify",
+        "serve-eval verify --register",
+        make_header(PASS, started_at=made.made_at, model=made.model),
         conclusions=[conclusion],
         warnings=warn_of_floor(made),
         commands=[f"serve-eval verify {again}"] if address else [],
         suites=[
             CiSuite(
-                name="serve-eval verify",
-                cases=[CiCase("verify", "register", state=CiState.PASSED)],
+                "serve-eval verify",
+                [CiCase("verify", "register", state=CiState.PASSED)],
             )
         ],
     )
@@ -377,4 +377,4 @@ def _make_suite(found: Verification, document: Document) -> CiSuite:
         )
         for one, line in zip(found.lost, lines[len(found.sides) :], strict=True)
     ]
-    return CiSuite(name="serve-eval verify", cases=cases, seconds=found.wall_s)
+    return CiSuite("serve-eval verify", cases, seconds=found.wall_s)

@@ -63,7 +63,7 @@ def parse_worker(text: str, plan: NamedPlan) -> GivenWorker:
         )
     address = normalise_base_url(url)
     external = Spec(name="external", options={"base_url": address})
-    named = NamedPlan(name=address, plan=replace(plan.plan, launcher=external))
+    named = NamedPlan(address, replace(plan.plan, launcher=external))
     return GivenWorker(role=role, named=named)
 
 

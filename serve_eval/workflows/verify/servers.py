@@ -14,7 +14,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -61,12 +61,13 @@ IN_FLIGHT = 16
 """Most requests in flight at a server."""
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class NamedPlan:
     """A server to ask: its name in the result, and the plan that reaches or launches it."""
 
     name: str
     plan: Plan
+    _: KW_ONLY
 
 
 @frozen

@@ -94,9 +94,9 @@ def make_document(found: FoundFolder, *, served: bool = False, at: str = "") -> 
     ]
     counted = _count(found, [one for one, _ in shown])
     return Document(
-        story="view",
-        command=f"serve-eval runs view {quote_path(found.folder)}",
-        header=make_header(SHOWN),
+        "view",
+        f"serve-eval runs view {quote_path(found.folder)}",
+        make_header(SHOWN),
         outcome=conclusions[0].outcome if conclusions else "NO RESULT",
         line=_lead(conclusions),
         conclusions=conclusions,

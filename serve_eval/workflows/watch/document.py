@@ -57,9 +57,9 @@ def make_document(
     counts = _count(state, rounds)
     conclusions = [_describe_alarm(alarm, counts) for alarm in state.standing]
     document = Document(
-        story="watch",
-        command=f"serve-eval watch {base_url}",
-        header=ResultHeader(
+        "watch",
+        f"serve-eval watch {base_url}",
+        ResultHeader(
             started_at=rounds[0].started_at if rounds else "",
             wall_s=sum(seen.seconds for seen in rounds),
             model=state.model,
@@ -274,8 +274,8 @@ def _make_suite(state: State, document: Document) -> CiSuite:
         for alarm, line in zip(state.standing, lines, strict=False)
     ]
     return CiSuite(
-        name="serve-eval watch",
-        cases=cases or [_make_calm_case(state, lines[0])],
+        "serve-eval watch",
+        cases or [_make_calm_case(state, lines[0])],
         host=document.endpoint,
     )
 

@@ -254,9 +254,9 @@ def make_document(found: ImportedResults, source: Path, to: Path) -> Document:
         lost.append(Statement("lost", more, state="warn"))
     first = found.written[0]
     return Document(
-        story="references",
-        command=f"serve-eval references import {quote_path(source)}",
-        header=make_header(0),
+        "references",
+        f"serve-eval references import {quote_path(source)}",
+        make_header(0),
         conclusions=[_conclude(one) for one in found.written],
         model=first.model,
         overview=_tabulate_written(found.written) if len(found.written) > 1 else None,

@@ -8,7 +8,7 @@ import re
 from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from serve_eval.errors import DatasetError, PlanError, ReferenceFileError
@@ -24,7 +24,7 @@ LM_EVAL = "lm_eval:"
 STRICT, FLEXIBLE = "exact_match,strict-match", "exact_match,flexible-extract"
 
 
-@frozen
+@dataclass(frozen=True, slots=True)
 class NamedTask:
     """A task here for a task of another tool, with options that the name implies.
 
@@ -34,31 +34,32 @@ class NamedTask:
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    _: KW_ONLY
     alike: bool = False
     scores: Sequence[str] = ()
 
 
-_GPQA = NamedTask(name="gpqa", options={"subset": "diamond"})
-_LIKELIHOOD = NamedTask(name="mmlu", options={"scoring": "loglikelihood"}, scores=("acc,none",))
-_PASS = NamedTask(name="humaneval", options={"metric": "pass@1"})
+_GPQA = NamedTask("gpqa", {"subset": "diamond"})
+_LIKELIHOOD = NamedTask("mmlu", {"scoring": "loglikelihood"}, scores=("acc,none",))
+_PASS = NamedTask("humaneval", {"metric": "pass@1"})
 _COMMON: Mapping[str, NamedTask] = {
     "gpqa": _GPQA,
     "gpqa_diamond": _GPQA,
-    "gpqa_main": NamedTask(name="gpqa", options={"subset": "main"}),
-    "gpqa_extended": NamedTask(name="gpqa", options={"subset": "extended"}),
+    "gpqa_main": NamedTask("gpqa", {"subset": "main"}),
+    "gpqa_extended": NamedTask("gpqa", {"subset": "extended"}),
     "humaneval": _PASS,
-    "mmlu_0_shot": NamedTask(name="mmlu", options={"num_fewshot": 0}),
-    "mmlu_5_shot": NamedTask(name="mmlu", options={"num_fewshot": 5}),
+    "mmlu_0_shot": NamedTask("mmlu", {"num_fewshot": 0}),
+    "mmlu_5_shot": NamedTask("mmlu", {"num_fewshot": 5}),
     **{
-        written: NamedTask(name="aime", options={"year": year})
+        written: NamedTask("aime", {"year": year})
         for year in (2024, 2025, 2026)
         for written in (f"aime{year}", f"aime_{year}", f"aime{year % 100}")
     },
-    "longbenchv2": NamedTask(name="longbench_v2"),
+    "longbenchv2": NamedTask("longbench_v2"),
 }
 """Names that several tools use. A name of a task here needs no row."""
 _LM_EVAL: Mapping[str, NamedTask] = {
-    "gsm8k": NamedTask(name="gsm8k", alike=True, scores=(STRICT, FLEXIBLE)),
+    "gsm8k": NamedTask("gsm8k", alike=True, scores=(STRICT, FLEXIBLE)),
     "mmlu": _LIKELIHOOD,
     "gpqa_diamond_cot_zeroshot": _GPQA,
     "gpqa_diamond_cot_n_shot": _GPQA,
@@ -76,16 +77,14 @@ def find_task(result: FoundResult, given: Mapping[str, str]) -> NamedTask:
     theirs = result.task
     named = given.get(theirs) or given.get("")
     if named is not None:
-        return _find_row(result, named) or NamedTask(
-            name=named, alike=named == f"{LM_EVAL}{theirs}"
-        )
+        return _find_row(result, named) or NamedTask(named, alike=named == f"{LM_EVAL}{theirs}")
     if result.family == "lm-eval":
-        return _LM_EVAL.get(theirs) or NamedTask(name=f"{LM_EVAL}{theirs}", alike=True)
+        return _LM_EVAL.get(theirs) or NamedTask(f"{LM_EVAL}{theirs}", alike=True)
     short = re.sub(r"^(ns|adlr)_", "", theirs.rsplit("/", 1)[-1].rsplit(".", 1)[-1].lower())
     if short in _COMMON:
         return _COMMON[short]
     if short in registry.names(TASKS):
-        return NamedTask(name=short, alike=result.family == EXPORTED)
+        return NamedTask(short, alike=result.family == EXPORTED)
     raise ReferenceFileError(
         f"{result.file}: the task {theirs!r} of {result.tool} is none that is known here."
         f"{registry.nearest(short, list(registry.names(TASKS)))}",
