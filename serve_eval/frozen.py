@@ -12,3 +12,9 @@ Record = TypeVar("Record")
 def frozen(cls: type[Record]) -> type[Record]:
     """Make a class a frozen dataclass with slots and with fields by name only."""
     return dataclass(frozen=True, slots=True, kw_only=True)(cls)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def placed(cls: type[Record]) -> type[Record]:
+    """Make a class a frozen dataclass with slots, whose fields have places, too."""
+    return dataclass(frozen=True, slots=True)(cls)

@@ -7,10 +7,11 @@ of them takes longer than the rest of the help.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from serve_eval.frozen import placed
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class CommandEntry:
     """A command: where its function is, its line in the help, and titles of questions it answers.
 
@@ -23,7 +24,7 @@ class CommandEntry:
     titles: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class Family:
     """A command that only has commands of its own."""
 

@@ -268,7 +268,7 @@ def compare(
     )
     check_two_servers(*sides, rules)
     out_dir = result.output_dir or new_folder("compare")
-    how = {
+    how: dict[str, Any] = {
         "show_flips": SHOW_FLIPS if asked.show_flips is None else asked.show_flips,
         "one_after_the_other": asked.one_after_the_other,
         "strict": result.strict,

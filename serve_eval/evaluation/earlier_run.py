@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -24,6 +24,7 @@ from serve_eval.cases.expansion import canonical_sha256
 from serve_eval.errors import RunFolderError, ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.settle import settle
+from serve_eval.frozen import placed
 from serve_eval.plan.prepared_task import PreparedTask, find_roots
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Cut, Plan, Report, Sample, Spec, Task, TaskReport, is_mutable
@@ -75,7 +76,7 @@ AUTO = "auto"
 """The word for a limit that an earlier run decides."""
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class _Earlier:
     """A task of a finished run, and the limit of its answers."""
 

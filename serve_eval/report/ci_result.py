@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass, replace
+from dataclasses import KW_ONLY, field, fields, is_dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import frozen, placed
 from serve_eval.report.text import clean
 
 
@@ -29,7 +29,7 @@ class CiState(StrEnum):
     SKIPPED = "skipped"
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class CiCase:
     """One test: a task, a check, a part of the path or a server.
 
@@ -58,7 +58,7 @@ class CiCase:
         return self.message if self.line is None else write_line(self.line)
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class CiSuite:
     """The tests of one run; `host` is the endpoint."""
 
@@ -175,7 +175,7 @@ _UNSEEN = re.compile(r"[\u00ad\u200b-\u200d\u2060-\u2064\ufeff\ufff9-\ufffb\ud80
 """Characters without width, and halves of pairs, which no chat system takes."""
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class OneLine:
     """The parts of the line about one test: its outcome, its subject, and the reason.
 

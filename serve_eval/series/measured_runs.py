@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import frozen, placed
 from serve_eval.report.results_table.content import BEGAN, RUN, SAMPLING_SEED
 from serve_eval.schema import Report, Suite, SuiteReport, SuiteRow
 from serve_eval.series.deployments import (
@@ -75,7 +75,7 @@ class MeasuredRun:
     task_label: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class _Suite:
     suite: Suite
     report: SuiteReport | None

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError, ServeEvalError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import frozen, placed
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Metric, Plan, Report, Spec, SuiteRow, Task, TaskReport, VerdictOutcome
 from serve_eval.series.deployments import SEED, read_seed
@@ -64,7 +64,7 @@ class FinishedRun:
         return outcome.value if outcome is own else f"{outcome.value} (alone: {own.value})"
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class FoundRuns:
     """The runs below a folder: the finished ones, the folders of the others, and notes."""
 

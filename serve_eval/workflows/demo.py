@@ -7,15 +7,15 @@ No run declares that its weights were changed, just as a faulty deployment would
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from serve_eval.frozen import placed
 from serve_eval.schema import Plan, Spec
 from serve_eval.verdicts.exit_code import FAIL, PASS
 
 MODEL, TASK = "embedded", "word_problems"
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class Act:
     """A run of the demo: the name of its folder, a title, its plan and the expected exit code."""
 

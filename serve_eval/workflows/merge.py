@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +17,7 @@ from serve_eval.evaluation.engine.lane import arrange, task_seed
 from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results.sample_table import Repeated
+from serve_eval.frozen import placed
 from serve_eval.plan.chosen_samples import list_places, whole_fingerprint
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.scope import with_scope
@@ -156,7 +157,7 @@ FREE_FIELDS = (*(f for f in run_folder.FREE_FIELDS if not f.startswith("repeats"
 """Fields of the plan that may differ between shards. The number of repeats may not."""
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class ShardFolder:
     """The folder of a shard.
 

@@ -6,8 +6,8 @@ import asyncio
 import heapq
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from serve_eval.frozen import placed
 from serve_eval.schema import FailureKind, Progress
 
 Place = tuple[str, int]
@@ -92,7 +92,7 @@ class Participant:
             heapq.heappop(waiting)[-1].set()
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class Labelled:
     """Progress of one side, with its label before the task name."""
 

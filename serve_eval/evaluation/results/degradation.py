@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from serve_eval.frozen import frozen, placed
 from serve_eval.schema import Degradation, Metric, RunningShare
 from serve_eval.stats.onset import FIRST, LEAST, Usual, limit, onset, passes, usual
 
@@ -37,7 +38,7 @@ POINTS, SHARE_OF = 200, 20
 latest 1/SHARE_OF of the requests."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Course:
     """The scored samples of a task in the random order in which a run starts them.
 
@@ -55,7 +56,7 @@ class Course:
     places: array[int] = field(default_factory=lambda: array("q"))
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class _Look:
     """Samples of a course that are examined together.
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from enum import IntEnum
 from pathlib import Path
 
+from serve_eval.frozen import placed
 from serve_eval.report.ci_result import CiCase, CiSuite, OneLine, lead
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, Section, State
 from serve_eval.report.pictures.picture import Ruler
@@ -41,7 +42,7 @@ class Depth(IntEnum):
     PAGE = 3
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class Statement:
     """A fact in words below its label. `href` leads to a place or file next to the page.
 
@@ -61,7 +62,7 @@ class Statement:
     mark: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class Block:
     """A section of a page, and how deep a reader must look for it.
 
@@ -74,7 +75,7 @@ class Block:
     depth: Depth = Depth.MORE
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class Conclusion:
     """The outcome of a task, of a server, or of a whole check, with its figures and its cause.
 
@@ -96,7 +97,7 @@ class Conclusion:
     statements: Sequence[Statement] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class Document:
     """Everything that a command shows of its result, whatever the face.
 

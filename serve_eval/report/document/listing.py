@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 
 import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import frozen, placed
 from serve_eval.json_schema import Schema, describe_type, name_schema
 from serve_eval.report.layout import wrap
 from serve_eval.report.text import clean
@@ -22,7 +22,7 @@ LISTING_SCHEMA = 1
 """Version of the JSON of a listing."""
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class ListEntry:
     """A name with its meaning in one sentence. `more` are lines that only -v shows.
 
@@ -38,7 +38,7 @@ class ListEntry:
     keep: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class Listing:
     """The names of one kind. `title` says how many of what there are.
 

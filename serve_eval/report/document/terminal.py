@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from rich.console import Console
 from rich.text import Text
@@ -120,8 +120,9 @@ class _Screen:
         """Return a text with marks that the console can show."""
         if self._marks is UNICODE:
             return text
-        for name in Marks.__slots__:
-            text = text.replace(f"{getattr(UNICODE, name)} ", f"{getattr(ASCII, name)} ")
+        for mark in fields(Marks):
+            shown, plain = getattr(UNICODE, mark.name), getattr(ASCII, mark.name)
+            text = text.replace(f"{shown} ", f"{plain} ")
         return text
 
     def _draw(self, one: Conclusion) -> Text:

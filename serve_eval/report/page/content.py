@@ -6,17 +6,17 @@ All texts are plain: the writer escapes them and makes control characters visibl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 from typing import Literal
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import frozen, placed
 from serve_eval.report.pictures.picture import Picture, Ruler
 
 State = Literal["pass", "fail", "warn", "none"]
 """The colour of a verdict or a cell. It is never the only sign: a word stands next to it."""
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class Fact:
     """A label with its text. `href` makes the text a link, to a place or file next to the page."""
 
@@ -27,7 +27,7 @@ class Fact:
     href: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class Facts:
     """A list of labels with texts. `closed`: it is folded until the reader opens it."""
 
@@ -37,7 +37,7 @@ class Facts:
     closed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class DataColumn:
     """A column of a table. Numbers are right-aligned; `note` explains its name.
 
@@ -52,7 +52,7 @@ class DataColumn:
     spare: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class DataCell:
     """A cell of a table.
 
@@ -72,7 +72,7 @@ class DataCell:
     mark: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class DataTable:
     """A table that a click on a heading sorts. Rows have a cell per column.
 
@@ -88,7 +88,7 @@ class DataTable:
     marks: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class PictureSection:
     """Pictures side by side below one title, and a `note` under them.
 
@@ -102,7 +102,7 @@ class PictureSection:
     closed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class TextLines:
     """Lines of text, as a list, or as they stand with `preformatted`."""
 

@@ -16,13 +16,13 @@ import math
 import re
 import resource
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from html import escape
 from importlib.metadata import PackageNotFoundError, requires
 from itertools import zip_longest
 from typing import Any
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import frozen, placed
 from serve_eval.processes.child_process import LimitedEnd
 from serve_eval.report.drawing_process import can_draw, draw_lines
 from serve_eval.report.drawing_process import lacks_library as lacks_library
@@ -32,7 +32,7 @@ STEPS = 10
 """A ruler has at most this number of steps between its ends."""
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class RulerRow:
     """One line of a ruler: a dot at its value, a line for its interval, and marks.
 
@@ -77,7 +77,7 @@ class Ruler:
         return round(100.0 * min(1.0, max(0.0, share)), 2)
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class Picture:
     """A picture with its title and its description for screen readers.
 

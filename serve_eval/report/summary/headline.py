@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from rich.console import Console
 from rich.text import Text
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import frozen, placed
 from serve_eval.report.layout import fit_tables
 from serve_eval.report.summary import figures
 from serve_eval.report.summary.figures import SummaryTask, summarise_task
@@ -92,7 +91,7 @@ ROOM = 1.4
 TICKS = 10
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class Marks:
     """The characters of the line, and the one between two commands."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from serve_eval.evaluation.results.examples import name_target
+from serve_eval.frozen import placed
 from serve_eval.plan.applicable_reference import write_taking
 from serve_eval.plan.command_line import HOW_TO_TAKE, write_resume_command
 from serve_eval.plugins.registry import name_folders
@@ -262,7 +262,7 @@ SHOWN = 3
 """Number of slices that are shown of a larger table."""
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class BreakdownSlice:
     """A slice of a breakdown with its value, and that of the reference (None: not known)."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 import msgspec
@@ -37,6 +37,7 @@ from serve_eval.evidence.self_flips import (
     evidence,
     self_flips,
 )
+from serve_eval.frozen import placed
 from serve_eval.plugins.values import load_verdict_rule, rules_with_pairs
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
@@ -74,7 +75,7 @@ Prompt = tuple[str, str]
 """A prompt, by task and id."""
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class Looked:
     """The results of asking again: the divergences of flips, and the tokens of partings."""
 

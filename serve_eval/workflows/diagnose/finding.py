@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import force_setattr
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import frozen, placed
 from serve_eval.schema import Attempt, Failure, Metric, Outcome, Response
 from serve_eval.shell_words import quote_argument, quote_word
 from serve_eval.stats.contingency import find_cut
@@ -41,7 +41,7 @@ _FEW, _MANY = 10, 20
 _RED, _UNJUDGED = 0.5, 0.8
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class Finding:
     """A probable cause, and what to change.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evidence.probe_judging import UNSOUND
-from serve_eval.frozen import frozen
+from serve_eval.frozen import frozen, placed
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.ci_result import OneLine
 from serve_eval.report.summary.figures import SummaryTask, summarise_task
@@ -39,7 +39,7 @@ ENDED_EARLY, STOPPED = "ERROR", "INTERRUPTED"
 """The outcomes of a command without a result: an error, or a signal, ended it."""
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class FolderOutcome:
     """A task of a run or of a comparison, a run that never started, or a server, with its outcome.
 

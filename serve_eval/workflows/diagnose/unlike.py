@@ -13,10 +13,10 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from serve_eval.evidence.answer_texts import find_scripts, is_loop, mark_shared
-from serve_eval.frozen import frozen
+from serve_eval.frozen import frozen, placed
 from serve_eval.schema import Outcome, Response
 from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.verdicts.below_reference import count_wrong_at_most
@@ -101,7 +101,7 @@ def _count_explained(task: TaskEvidence, shown: Sequence[AskedSample], lost: fro
     return count_turned(task, turned, sum(not one.lost and one.id in lost for one in shown))
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class _Sign:
     """The answers of the reference and of the run that show a sign, the worst of `tries`."""
 

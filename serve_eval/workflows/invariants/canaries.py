@@ -14,7 +14,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -28,6 +28,7 @@ from serve_eval.errors import EndpointError, PlanError, RunFolderError
 from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
 from serve_eval.evaluation.launch import check_launcher, launch, with_model
 from serve_eval.evaluation.run_session import Stopwatch, ignore
+from serve_eval.frozen import placed
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import (
@@ -208,7 +209,7 @@ TASK = "canaries"
 """Name of the pass in the progress."""
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class CanaryClients:
     """Two clients of one endpoint: one asks for whole answers and the other one for streams.
 

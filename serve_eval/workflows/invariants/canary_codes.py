@@ -11,13 +11,13 @@ import math
 import random
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 from typing import Any
 
 import msgspec
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import frozen, placed
 from serve_eval.schema import (
     Attempt,
     CanaryLeak,
@@ -211,7 +211,7 @@ _ESCAPE = re.compile(r"\\(?:[nrt/\"\\]|u[0-9a-fA-F]{4})")
 _OTHERS = re.compile(r"[\W_]+")
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class ReplyPart:
     """A text within a reply, and the name of its place."""
 

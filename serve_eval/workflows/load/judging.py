@@ -17,12 +17,12 @@ accused, since a loss at one load may be one over time.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from serve_eval.evidence.answer_pairs import TaskAnswers, find_changes
 from serve_eval.evidence.score_pairs import list_groups
 from serve_eval.evidence.self_flips import NOTHING, name_loads
-from serve_eval.frozen import frozen
+from serve_eval.frozen import frozen, placed
 from serve_eval.schema import LoadOutcome, LoadPoint, LoadTask, LoadTime
 from serve_eval.stats.clusters import two_sided_p
 from serve_eval.stats.multiplicity import holm
@@ -56,7 +56,7 @@ class LoadData:
     again: TaskAnswers | None
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class Changes:
     """The numbers of prompts that changed in each direction, and their exact two-sided p.
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import yaml
 
 from serve_eval import yaml_source
 from serve_eval.errors import ReferenceFileError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import frozen, placed
 from serve_eval.verdicts import references
 from serve_eval.yaml_parsing import Dumper
 
@@ -54,7 +54,7 @@ class FileCount:
     written: int
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class Row:
     """An entry of a source file. `entry` holds only what is imported, in the order of writing."""
 

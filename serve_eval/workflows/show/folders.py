@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from serve_eval.errors import PlanError, RunFolderError
+from serve_eval.frozen import placed
 from serve_eval.plugins.registry import nearest
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import Plan
@@ -20,7 +20,7 @@ MOST_DEEP, MOST_LISTED = 3, 12
 """Folders between a folder and a run in it, and runs that an error names."""
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class ChosenRun:
     """A run folder with its plan. `label` is A or B for an arm of a comparison, else empty."""
 

@@ -6,10 +6,10 @@ The functions send no requests and read no files.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from datetime import date
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import frozen, placed
 from serve_eval.report.summary.figures import in_points
 from serve_eval.report.task_line import describe_undecided
 from serve_eval.schema import (
@@ -55,7 +55,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class EndedRun:
     """A run with its report or error. `kept` means that the report existed already.
 

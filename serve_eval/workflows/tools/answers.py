@@ -10,7 +10,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ from serve_eval.tasks._tool_requests import KIND
 TASK = "tool_calls"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CheckedAnswer:
     """One answer: its request's kind, its errors, its parts, and its token counts.
 

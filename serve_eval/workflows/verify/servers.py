@@ -14,7 +14,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, field
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -38,7 +38,7 @@ from serve_eval.evaluation.probe_server import FIRST, AskedServer, Unreadable
 from serve_eval.evidence.probe_judging import UNSOUND
 from serve_eval.evidence.prompt_audit import audit, find_gap
 from serve_eval.evidence.prompt_tokens import PromptSide
-from serve_eval.frozen import frozen
+from serve_eval.frozen import frozen, placed
 from serve_eval.schema import (
     FailureKind,
     LostServer,
@@ -61,7 +61,7 @@ IN_FLIGHT = 16
 """Most requests in flight at a server."""
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class NamedPlan:
     """A server to ask: its name in the result, and the plan that reaches or launches it."""
 

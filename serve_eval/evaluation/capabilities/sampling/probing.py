@@ -7,7 +7,6 @@ import asyncio
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +27,7 @@ from serve_eval.evaluation.capabilities.sampling.reading import (
     list_neutral,
 )
 from serve_eval.evaluation.capabilities.sampling.sending import list_kept, list_replaced, read_kept
+from serve_eval.frozen import placed
 from serve_eval.protocol.fingerprint import SERVER_ADDS
 from serve_eval.protocol.sampling_fields import ROWS, TABLE, server_kind
 from serve_eval.schema import (
@@ -200,7 +200,7 @@ def put_logged(found: SamplingDefaults, logged: dict[str, float]) -> SamplingDef
     return msgspec.structs.replace(found, fields=fields, log=f"generation_config.json sets {told}")
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class SideSampling:
     """The sampling of a run beyond the options of its tasks.
 
@@ -222,7 +222,7 @@ class SideSampling:
         return cls(report.sampling_defaults, kept)
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class UnlikePolicies:
     """A difference that two policies make, not two servers.
 

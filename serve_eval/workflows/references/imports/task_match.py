@@ -8,11 +8,11 @@ import re
 from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, field, replace
 from typing import Any
 
 from serve_eval.errors import DatasetError, PlanError, ReferenceFileError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import frozen, placed
 from serve_eval.plan.applicable_reference import list_unrecorded
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import OPTIONS, TASKS, build_task
@@ -24,7 +24,7 @@ LM_EVAL = "lm_eval:"
 STRICT, FLEXIBLE = "exact_match,strict-match", "exact_match,flexible-extract"
 
 
-@dataclass(frozen=True, slots=True)
+@placed
 class NamedTask:
     """A task here for a task of another tool, with options that the name implies.
 
