@@ -7,11 +7,10 @@ of them takes longer than the rest of the help.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from serve_eval.frozen import placed
 
-
-@placed
+@dataclass(frozen=True, slots=True)
 class CommandEntry:
     """A command: where its function is, its line in the help, and titles of questions it answers.
 
@@ -24,7 +23,7 @@ class CommandEntry:
     titles: tuple[str, ...] = ()
 
 
-@placed
+@dataclass(frozen=True, slots=True)
 class Family:
     """A command that only has commands of its own."""
 

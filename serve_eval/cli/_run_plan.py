@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from serve_eval.cli._options import settings_of
+from serve_eval.cli._sides import inherit_variables
 from serve_eval.errors import PlanError
 
 FORM_OF_PLAN = "Its first lines are, for example, model: my-org/my-model and tasks: [gsm8k]."
@@ -70,9 +71,7 @@ def resolve_plan(
             if follow
             else to_read(resume, included, writes=False)
         )
-        replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
-        inherited = {name: value for name, value in os.environ.items() if name not in replaced}
-        resolved = resolve(to_file(saved), settings, inherited)
+        resolved = resolve(to_file(saved), settings, inherit_variables())
         return replace(
             resolved, plan=replace(resolved.plan, integration_test=saved.integration_test)
         )

@@ -177,6 +177,12 @@ def _read_defaults(content: dict[str, Any]) -> dict[str, Any]:
     return read_defaults().put_below(content)
 
 
+def inherit_variables() -> dict[str, str]:
+    """Return the variables of the environment but those that name an endpoint or ask for less."""
+    replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
+    return {name: value for name, value in os.environ.items() if name not in replaced}
+
+
 def with_plan(
     document: dict[str, Any],
     settings: dict[str, Any],
@@ -195,13 +201,11 @@ def with_plan(
 
     if address and document.get("base_url") is None and document.get("launcher") is None:
         document = {**document, "base_url": address}
-    replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
-    inherited = {name: value for name, value in os.environ.items() if name not in replaced}
     prefix = [] if line is None else [line]
     return resolve(
         document,
         settings,
-        inherited,
+        inherit_variables(),
         *prefix,
         makes_references=makes_references,
         needs_address=needs_address,

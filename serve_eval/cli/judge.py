@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from serve_eval.cli._common_options import FaceOptions, Strict
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._run_folder import LATEST, folders_of, name_run
+from serve_eval.cli._sides import inherit_variables
 from serve_eval.errors import PlanError
 from serve_eval.frozen import frozen
 from serve_eval.plan.shared_options import (
@@ -187,9 +187,7 @@ def choose_plan(judged: JudgedAgainOptions, include_path: Sequence[str] | None, 
         saved.pop("early_stop", None)  # it belongs to the other rule
     if judged.verdict is not None or judged.references_dir is not None:
         saved.pop("no_reference", None)  # it was set for another verdict
-    replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
-    inherited = {name: value for name, value in os.environ.items() if name not in replaced}
-    return resolve(saved, settings_of(judged), inherited).plan
+    return resolve(saved, settings_of(judged), inherit_variables()).plan
 
 
 def _judge_suite(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -11,6 +10,7 @@ import typer
 from serve_eval.cli._common_options import FaceOptions, Strict
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._run_folder import folders_of
+from serve_eval.cli._sides import inherit_variables
 from serve_eval.frozen import frozen
 from serve_eval.plan.shared_options import (
     AllowCodeExecution,
@@ -91,9 +91,7 @@ def runs_merge(
     check_asked(faces.junit, faces.notify_text, as_json=faces.as_json)
     found = read_shards(shards)
     plan = adopt_code(plan_of_whole(found), folders_of(output.include_path))
-    replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
-    inherited = {name: value for name, value in os.environ.items() if name not in replaced}
-    plan = resolve(to_file(plan), settings_of(here), inherited).plan
+    plan = resolve(to_file(plan), settings_of(here), inherit_variables()).plan
     out_dir = output.output_dir or new_folder(plan)
     say(f"serve-eval: {len(found)} shards, run folder {out_dir}")
     report = merged(found, plan, out_dir, strict=output.strict)

@@ -101,10 +101,10 @@ async def _cluster(client: Client) -> dict[str, Any] | None:
     return told if isinstance(told, dict) and "is_ready" in told else None
 
 
-async def _json(client: Client, path: str) -> object:
+async def _json(client: Client, path: str, most_bytes: int = MOST_BYTES) -> object:
     """Return the JSON of a route next to /v1, or None if there is none."""
     root = urlsplit(client.endpoint.base_url).path.removesuffix("/v1")
-    reply = await client.exchange("GET", root + path, timeout_s=TIMEOUT_S, most_bytes=MOST_BYTES)
+    reply = await client.exchange("GET", root + path, timeout_s=TIMEOUT_S, most_bytes=most_bytes)
     if isinstance(reply, Failure) or reply.error is not None or reply.status != 200:
         return None
     try:
@@ -338,22 +338,9 @@ async def _ask_for_settings(
 async def _read(client: Client, server: str | None) -> object:
     """Return what a server of this kind tells at the first of its routes that it has, or None."""
     for route in SGLANG_ROUTES if server == SGLANG else ROUTES:
-        if (told := await _get(client, route)) is not None:
+        if (told := await _json(client, route, MOST_SETTINGS_BYTES)) is not None:
             return told
     return None
-
-
-async def _get(client: Client, route: str) -> object:
-    root = urlsplit(client.endpoint.base_url).path.removesuffix("/v1")
-    reply = await client.exchange(
-        "GET", root + route, timeout_s=TIMEOUT_S, most_bytes=MOST_SETTINGS_BYTES
-    )
-    if isinstance(reply, Failure) or reply.error is not None or reply.status != 200:
-        return None
-    try:
-        return msgspec.json.decode(reply.content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
 
 
 def _find_in_pods(endpoint: Endpoint) -> list[MeaninglessSetting]:

@@ -124,7 +124,7 @@ def test_a_structure_gets_flags_variables_and_repeated_options() -> None:
 
 def test_defaults_are_told_and_no_sentence_of_a_group_is_cut_off() -> None:
     said = serve_eval("references", "power", "--help").stdout
-    assert "Probability of detecting that drop (default 0.8)." in said
+    assert "--repeats (default 1)." in said
     assert "(default None)" not in said
     group = serve_eval("references", "--help", COLUMNS="80").stdout
     assert "..." not in group.partition("Commands:")[2]

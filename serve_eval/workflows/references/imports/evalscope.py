@@ -24,6 +24,7 @@ from serve_eval.workflows.references.imports.files import (
     digest_prompt,
     find_object,
     read_lines,
+    read_numbers,
 )
 
 NAME = "evalscope"
@@ -135,9 +136,7 @@ def _list_told(config: Mapping[str, Any], task: str) -> dict[str, Any]:
     """Return the protocol, by the names of our options."""
     told: dict[str, Any] = {"apply_chat_template": True}
     given = find_object(config, "generation_config")
-    for name in ("temperature", "top_p"):
-        if (value := as_number(given.get(name))) is not None:
-            told[name] = value
+    told |= read_numbers(given, "temperature", "top_p")
     if (limit := as_count(given.get("max_tokens"))) is not None:
         told["max_tokens"] = limit
     if isinstance(given.get("seed"), int):

@@ -257,6 +257,11 @@ def as_number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def read_numbers(given: Mapping[str, Any], *names: str) -> dict[str, float]:
+    """Return the numbers of these names that an object has."""
+    return {name: value for name in names if (value := as_number(given.get(name))) is not None}
+
+
 def as_count(value: Any) -> int | None:
     """Return a whole number above 0; None for anything else."""
     number = None if isinstance(value, bool) else as_number(value)

@@ -22,6 +22,7 @@ from serve_eval.workflows.references.imports.files import (
     as_text,
     digest_prompt,
     find_object,
+    read_numbers,
 )
 
 NAME = "inspect"
@@ -178,9 +179,7 @@ def _list_sampling(config: Mapping[str, Any]) -> dict[str, Any]:
     told: dict[str, Any] = {}
     if (limit := as_count(config.get("max_tokens"))) is not None:
         told["max_tokens"] = limit
-    for name in ("temperature", "top_p"):
-        if (value := as_number(config.get(name))) is not None:
-            told[name] = value
+    told |= read_numbers(config, "temperature", "top_p")
     if isinstance(config.get("seed"), int):
         told["seed"] = config["seed"]
     if as_text(config.get("system_message")):

@@ -22,6 +22,7 @@ from serve_eval.workflows.references.imports.files import (
     digest_prompt,
     find_object,
     read_lines,
+    read_numbers,
 )
 
 NAME = "NeMo Evaluator"
@@ -141,9 +142,7 @@ def _list_sampling(params: Mapping[str, Any]) -> dict[str, Any]:
     limits = [as_count(params.get(name)) for name in _LIMITS]
     if (limit := next((one for one in limits if one is not None), None)) is not None:
         told["max_tokens"] = limit
-    for name in ("temperature", "top_p"):
-        if (value := as_number(params.get(name))) is not None:
-            told[name] = value
+    told |= read_numbers(params, "temperature", "top_p")
     shots = find_object(params, "extra").get("num_fewshot", params.get("num_fewshot"))
     if isinstance(shots, int) and not isinstance(shots, bool):
         told["num_fewshot"] = shots

@@ -20,6 +20,7 @@ from serve_eval.workflows.references.imports.files import (
     as_number,
     as_text,
     find_object,
+    read_numbers,
 )
 
 NAME = "sgl-eval"
@@ -60,9 +61,7 @@ def read_metrics(file: Path, content: Mapping[str, Any]) -> Iterator[FoundResult
 def _list_told(gen: Mapping[str, Any]) -> dict[str, Any]:
     """Return the protocol, by the names of our options."""
     told: dict[str, Any] = {"apply_chat_template": True}
-    for name in ("temperature", "top_p"):
-        if (value := as_number(gen.get(name))) is not None:
-            told[name] = value
+    told |= read_numbers(gen, "temperature", "top_p")
     if (limit := as_count(gen.get("max_tokens"))) is not None:
         told["max_tokens"] = limit
     thinking = find_object(gen, "chat_template_kwargs").get("thinking")
