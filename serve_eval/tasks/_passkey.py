@@ -22,7 +22,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.passkey import first_digits
-from serve_eval.tasks._samples import NumSamples, RandomSeed
+from serve_eval.tasks._samples import NumSamples, RandomSeed, average
 
 NOISE = (
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n"
@@ -135,11 +135,7 @@ def by_depth(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
     by_depth: dict[str, list[float]] = defaultdict(list)
     for sample, value in scored:
         by_depth[sample.metadata["depth"]].append(value)
-    return {
-        "depth": {
-            d: {"value": 100.0 * sum(v) / len(v), "scored": len(v)} for d, v in by_depth.items()
-        }
-    }
+    return {"depth": {depth: average(values) for depth, values in by_depth.items()}}
 
 
 FILLER = (

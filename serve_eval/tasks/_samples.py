@@ -16,7 +16,17 @@ from typing import Annotated, Any
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.plugins.setting import Setting
-from serve_eval.schema import Aggregation, Metric, Outcome, Response, Sample, Score, Scored, Sums
+from serve_eval.schema import (
+    Aggregation,
+    Breakdown,
+    Metric,
+    Outcome,
+    Response,
+    Sample,
+    Score,
+    Scored,
+    Sums,
+)
 from serve_eval.scorers.likelihood import negative_log_likelihood
 
 NumSamples = Annotated[int, Setting("Number of samples to ask.")]
@@ -124,6 +134,47 @@ def ratio_of_sums(
         return then(above / below)
 
     return of_sums(name, Sums(parts=(over, under), value=value, limits=limits))
+
+
+def average(values: Sequence[float]) -> Mapping[str, float]:
+    """Return the entry of a group in a breakdown: its value in points and its scored samples."""
+    return {"value": 100.0 * sum(values) / len(values), "scored": len(values)}
+
+
+def tabulate(tables: Mapping[str, Mapping[Any, Sequence[float]]]) -> Mapping[str, object]:
+    """Return the breakdown of the values of groups, in the order of the groups."""
+    return {
+        name: {group: average(values) for group, values in sorted(table.items())}
+        for name, table in tables.items()
+        if table
+    }
+
+
+def break_down_by(groups_of: Mapping[str, Callable[[Sample], str | None]]) -> Breakdown:
+    """Return the breakdown with a table for each name, whose function gives a sample's group.
+
+    A sample without a group is not in the table.
+    """
+
+    def of(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
+        tables: dict[str, dict[str, list[float]]] = {name: {} for name in groups_of}
+        for sample, value in scored:
+            for name, group_of in groups_of.items():
+                if (group := group_of(sample)) is not None:
+                    tables[name].setdefault(group, []).append(value)
+        return tabulate(tables)
+
+    return of
+
+
+def read_entry(name: str, otherwise: str | None = None) -> Callable[[Sample], str | None]:
+    """Return the function that reads an entry of a sample's metadata."""
+    return lambda sample: sample.metadata.get(name, otherwise)
+
+
+def break_down(*names: str) -> Breakdown:
+    """Return the breakdown by these entries of the metadata."""
+    return break_down_by({name: read_entry(name) for name in names})
 
 
 def _mean(values: Iterable[float]) -> float:

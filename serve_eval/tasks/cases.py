@@ -44,6 +44,7 @@ from serve_eval.schema import (
 )
 from serve_eval.schema import Question as JudgeQuestion
 from serve_eval.schema.media import list_media_needs
+from serve_eval.tasks._samples import tabulate
 
 SHOWN = 5
 """Cases that a note about skipped cases names."""
@@ -254,13 +255,6 @@ def _breakdown(fields: Sequence[str]) -> Breakdown:
         for sample, value in scored:
             for i, part in enumerate(sample.metadata["case"].split(":")[:DEEPEST]):
                 tables[fields[i] if i < len(fields) else f"field {i + 1}"][part].append(value)
-        return {
-            name: {
-                key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
-                for key, v in sorted(table.items())
-            }
-            for name, table in tables.items()
-            if len(table) > 1
-        }
+        return tabulate({name: table for name, table in tables.items() if len(table) > 1})
 
     return of

@@ -15,7 +15,6 @@ import hashlib
 import inspect
 import json
 import zlib
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
@@ -46,6 +45,7 @@ from serve_eval.tasks._livecodebench_rows import (
     read_line,
     read_problems,
 )
+from serve_eval.tasks._samples import break_down_by, read_entry
 
 REVISION = "0fe84c3912ea0c4d4a78037083943e8f0c4dd505"
 SOURCE = Source(
@@ -146,7 +146,13 @@ def task(
         score=lambda sample, response: score_run(extract_code(response.text), response.ran),
         answers=manner.answers,
         program=manner.program,
-        breakdown=_breakdown,
+        breakdown=break_down_by(
+            {
+                "difficulty": read_entry("difficulty"),
+                "platform": read_entry("platform"),
+                "kind": read_entry("subject"),
+            }
+        ),
         no_gold="it has tests and no solutions, so a program looks the outputs up",
         scoring="inline",
     )
@@ -313,19 +319,3 @@ def _look_up(tests: Iterable[Mapping[str, str]], function: str | None) -> str:
 
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """Return the value in points and the scored problems by difficulty, platform and kind."""
-    of = {"difficulty": "difficulty", "platform": "platform", "kind": "subject"}
-    tables: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in of}
-    for sample, value in scored:
-        for name, table in tables.items():
-            table[sample.metadata[of[name]]].append(value)
-    return {
-        name: {
-            key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
-            for key, v in sorted(table.items())
-        }
-        for name, table in tables.items()
-    }

@@ -44,7 +44,7 @@ from serve_eval.tasks._ruler_ingredients import (
     find_size,
 )
 from serve_eval.tasks._ruler_kinds import SAME_WITH_NOISE, Haystack, list_kinds
-from serve_eval.tasks._samples import RandomSeed
+from serve_eval.tasks._samples import RandomSeed, average
 
 SOURCE = Source(
     name="RULER",
@@ -373,10 +373,7 @@ def _break_down(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
         ):
             tables[table].setdefault(key, []).append(value)
     return {
-        name: {
-            key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
-            for (_, key), v in sorted(table.items())
-        }
+        name: {key: average(v) for (_, key), v in sorted(table.items())}
         for name, table in tables.items()
     }
 

@@ -8,8 +8,7 @@ correct answer is (B)". Layout from documentation, not tested on the real set.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from serve_eval.datasets import local
@@ -29,7 +28,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.choice import score_stated_letter
-from serve_eval.tasks._samples import name_document
+from serve_eval.tasks._samples import break_down, name_document
 
 SOURCE = KNOWN["longbench_v2"]
 ROWS = 503
@@ -128,7 +127,7 @@ def task(
         load=load,
         score=_score,
         answers=_answers,
-        breakdown=_breakdown,
+        breakdown=break_down("domain", "difficulty"),
         context_tokens=min(most) // CHARS_PER_TOKEN + MAX_TOKENS if most else None,
         scoring="inline",
     )
@@ -160,20 +159,3 @@ def _score(sample: Sample, response: Response) -> Score:
 def _answers(sample: Sample) -> tuple[str, str]:
     wrong = LETTERS[(LETTERS.index(sample.target) + 1) % 4]
     return f"The correct answer is ({sample.target}).", f"The correct answer is ({wrong})."
-
-
-def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """Return the accuracy in percent and the scored questions by domain and difficulty."""
-    tables: dict[str, dict[str, list[float]]] = {
-        name: defaultdict(list) for name in ("domain", "difficulty")
-    }
-    for sample, value in scored:
-        for name, table in tables.items():
-            table[sample.metadata[name]].append(value)
-    return {
-        name: {
-            key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
-            for key, v in sorted(table.items())
-        }
-        for name, table in tables.items()
-    }

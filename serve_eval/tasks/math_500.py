@@ -9,8 +9,7 @@ Tested on the real set.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from serve_eval.datasets import local
 from serve_eval.datasets.source import HubSource, Source
@@ -28,7 +27,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.math import package, score_formula, write_answer
-from serve_eval.tasks._samples import NumSamples, RandomSeed, shuffle
+from serve_eval.tasks._samples import NumSamples, RandomSeed, break_down, shuffle
 
 SOURCE = Source(
     name="MATH-500",
@@ -85,7 +84,7 @@ def task(*, num_samples: NumSamples = ROWS, random_seed: RandomSeed = 0) -> Task
         load=load,
         score=_score,
         answers=_answers,
-        breakdown=_breakdown,
+        breakdown=break_down("level", "subject"),
     )
 
 
@@ -107,18 +106,3 @@ def _score(sample: Sample, response: Response) -> Score:
 
 def _answers(sample: Sample) -> tuple[str, str]:
     return write_answer(sample.target), "I do not know."
-
-
-def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """Return the accuracy in percent and the scored problems by level and by subject."""
-    tables: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in TABLES}
-    for sample, value in scored:
-        for name, table in tables.items():
-            table[sample.metadata[name]].append(value)
-    return {
-        name: {
-            key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
-            for key, v in sorted(table.items())
-        }
-        for name, table in tables.items()
-    }

@@ -14,8 +14,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -36,7 +35,7 @@ from serve_eval.schema import (
 )
 from serve_eval.scorers.choice import prefix_match
 from serve_eval.scorers.likelihood import likeliest
-from serve_eval.tasks._samples import NumFewshot, RandomSeed
+from serve_eval.tasks._samples import NumFewshot, RandomSeed, break_down_by, read_entry
 
 SOURCE = KNOWN["mmlu"]
 LETTERS = "ABCD"
@@ -135,7 +134,13 @@ def task(
         load=load,
         score=_score,
         answers=_answers,
-        breakdown=_breakdown,
+        breakdown=break_down_by(
+            {
+                "subject": read_entry("subject"),
+                "subcategory": _name_subcategory,
+                "category": lambda sample: CATEGORY_OF[_name_subcategory(sample)],
+            }
+        ),
         prompt_logprobs=likelihood,
         scoring="inline",
     )
@@ -218,27 +223,8 @@ def _answers(sample: Sample) -> tuple[str, str]:
     return f" {sample.target}", f" {LETTERS[(LETTERS.index(sample.target) + 1) % 4]}"
 
 
-def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """Return the accuracy in percent and the scored questions by subject and its groups.
-
-    The groups are the subcategory and the category.
-    """
-    tables: dict[str, dict[str, list[float]]] = {
-        name: defaultdict(list) for name in ("subject", "subcategory", "category")
-    }
-    for sample, value in scored:
-        subject = sample.metadata["subject"]
-        subcategory = SUBCATEGORY_OF[subject]
-        tables["subject"][subject].append(value)
-        tables["subcategory"][subcategory].append(value)
-        tables["category"][CATEGORY_OF[subcategory]].append(value)
-    return {
-        name: {
-            key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
-            for key, v in sorted(table.items())
-        }
-        for name, table in tables.items()
-    }
+def _name_subcategory(sample: Sample) -> str:
+    return SUBCATEGORY_OF[sample.metadata["subject"]]
 
 
 _STEM, _HUMANITIES, _SOCIAL, _OTHER = (

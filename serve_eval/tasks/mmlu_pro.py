@@ -12,7 +12,6 @@ its own is right. Test questions were tried in the authors' form, validation que
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +35,14 @@ from serve_eval.schema import (
     Score,
     Task,
 )
-from serve_eval.tasks._samples import NumFewshot, NumSamples, RandomSeed, shuffle
+from serve_eval.tasks._samples import (
+    NumFewshot,
+    NumSamples,
+    RandomSeed,
+    break_down_by,
+    read_entry,
+    shuffle,
+)
 
 SOURCE = Source(
     name="MMLU-Pro",
@@ -134,7 +140,7 @@ def task(
         load=load,
         score=partial(_score, chat=apply_chat_template),
         answers=_answers,
-        breakdown=_breakdown,
+        breakdown=break_down_by({"category": read_entry("subject")}),
         scoring="inline",
     )
 
@@ -264,16 +270,3 @@ def _score(sample: Sample, response: Response, *, chat: bool) -> Score:
 def _answers(sample: Sample) -> tuple[str, str]:
     other = LETTERS[(LETTERS.index(sample.target) + 1) % int(sample.metadata["options"])]
     return f" So the answer is ({sample.target}).", f" So the answer is ({other})."
-
-
-def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """Return the accuracy in percent and the scored questions by category."""
-    table: dict[str, list[float]] = defaultdict(list)
-    for sample, value in scored:
-        table[sample.metadata["subject"]].append(value)
-    return {
-        "category": {
-            name: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
-            for name, v in sorted(table.items())
-        }
-    }

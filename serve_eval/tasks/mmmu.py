@@ -11,8 +11,7 @@ on the real set.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from string import ascii_uppercase
 from typing import Annotated, Any
@@ -51,7 +50,7 @@ from serve_eval.tasks._mmmu import (
     turn,
 )
 from serve_eval.tasks._mmmu import SUBJECTS as SUBJECTS
-from serve_eval.tasks._samples import RandomSeed, shuffle
+from serve_eval.tasks._samples import RandomSeed, break_down_by, read_entry, shuffle
 
 ROWS = 30
 """Rows of each subject."""
@@ -132,7 +131,7 @@ def task(
         load=load,
         score=partial(_score, by=post_process),
         answers=_answers,
-        breakdown=_breakdown,
+        breakdown=break_down_by({"subject": read_entry("subject"), "kind": _name_kind}),
         scoring="inline",
     )
 
@@ -188,21 +187,5 @@ def _answers(sample: Sample) -> tuple[str, str]:
     return accepted[0], ascii_uppercase[other]
 
 
-def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """Return the value in points and the scored questions by subject and kind of question."""
-    tables: dict[str, dict[str, list[float]]] = {
-        "subject": defaultdict(list),
-        "kind": defaultdict(list),
-    }
-    for sample, value in scored:
-        tables["subject"][sample.metadata["subject"]].append(value)
-        tables["kind"]["open" if sample.metadata["options"] == "[]" else "multiple-choice"].append(
-            value
-        )
-    return {
-        name: {
-            key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
-            for key, v in sorted(table.items())
-        }
-        for name, table in tables.items()
-    }
+def _name_kind(sample: Sample) -> str:
+    return "open" if sample.metadata["options"] == "[]" else "multiple-choice"

@@ -9,8 +9,7 @@ as trtllm-eval has no such subset. Layout from documentation, not tested on the 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from string import ascii_uppercase
 from typing import Annotated, Any, Literal
@@ -46,7 +45,7 @@ from serve_eval.tasks._mmmu import (
     read_texts,
     turn,
 )
-from serve_eval.tasks._samples import RandomSeed, shuffle
+from serve_eval.tasks._samples import RandomSeed, break_down_by, read_entry, shuffle
 
 SOURCE = KNOWN["mmmu_pro"]
 ROWS = 1730
@@ -127,7 +126,7 @@ def task(
         load=load,
         score=partial(_score, by=post_process),
         answers=partial(_answers, form="{}" if prompt == "direct" else "Answer: {}"),
-        breakdown=_breakdown,
+        breakdown=break_down_by({name: read_entry(name, "unknown") for name in TABLES}),
         scoring="inline",
     )
 
@@ -175,18 +174,3 @@ def _answers(sample: Sample, *, form: str) -> tuple[str, str]:
     """Return the right letter and another one, in the form that the prompt asks for."""
     other = (ascii_uppercase.index(sample.target) + 1) % len(_options(sample))
     return form.format(sample.target), form.format(ascii_uppercase[other])
-
-
-def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """Return the value in points and the scored questions by subject and difficulty."""
-    tables: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in TABLES}
-    for sample, value in scored:
-        for name, table in tables.items():
-            table[sample.metadata.get(name, "unknown")].append(value)
-    return {
-        name: {
-            key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
-            for key, v in sorted(table.items())
-        }
-        for name, table in tables.items()
-    }

@@ -11,8 +11,7 @@ images and the layout of the hub were not.
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -39,7 +38,7 @@ from serve_eval.schema import (
     Task,
     TextPart,
 )
-from serve_eval.tasks._samples import NumSamples, RandomSeed, shuffle
+from serve_eval.tasks._samples import NumSamples, RandomSeed, break_down_by, read_entry, shuffle
 
 SOURCE = Source(
     name="OCRBench",
@@ -111,7 +110,7 @@ def task(
         load=load,
         score=_score,
         answers=_answers,
-        breakdown=_breakdown,
+        breakdown=break_down_by({"component": _name_component, "type": read_entry("type")}),
         scoring="inline",
     )
 
@@ -204,23 +203,7 @@ def _answers(sample: Sample) -> tuple[str, str]:
     return f"It says {_decode(sample)[0]}.", WRONG
 
 
-def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """Return the accuracy in percent and the scored questions by component and by type.
-
-    The six types of recognition are one component, the other four are one each.
-    """
-    tables: dict[str, dict[str, list[float]]] = {
-        name: defaultdict(list) for name in ("component", "type")
-    }
-    for sample, value in scored:
-        kind = sample.metadata["type"]
-        recognised = kind.endswith("Recognition") and "Expression" not in kind
-        tables["type"][kind].append(value)
-        tables["component"][RECOGNITION if recognised else kind].append(value)
-    return {
-        name: {
-            key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
-            for key, v in sorted(table.items())
-        }
-        for name, table in tables.items()
-    }
+def _name_component(sample: Sample) -> str:
+    """Return the component of a type: the six types of recognition are one, the others one each."""
+    kind = sample.metadata["type"]
+    return RECOGNITION if kind.endswith("Recognition") and "Expression" not in kind else kind

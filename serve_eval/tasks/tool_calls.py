@@ -10,7 +10,7 @@ token counts.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated
 
 from serve_eval.errors import PlanError
@@ -31,7 +31,7 @@ from serve_eval.schema import (
 from serve_eval.scorers._served_call import CallFault, count_trigger, read_expectation, score_served
 from serve_eval.scorers._validation import check_schema
 from serve_eval.scorers.tool_call import as_text
-from serve_eval.tasks._samples import RandomSeed
+from serve_eval.tasks._samples import RandomSeed, break_down
 from serve_eval.tasks._tool_requests import COMMON, KIND, KINDS, SET_VERSION, SHAPE, TOOL_KINDS
 from serve_eval.tasks._tool_requests import generate_samples as generate
 
@@ -82,7 +82,7 @@ def task(
         load=load,
         score=score_served,
         answers=_answers,
-        breakdown=_break_down,
+        breakdown=break_down(KIND, SHAPE),
         secondary=_measure_trigger,
         requires=frozenset({Need.TOOLS}) if {*chosen} & {*TOOL_KINDS} else frozenset(),
         failure_mode=_name_fault,
@@ -106,23 +106,6 @@ def _answers(sample: Sample) -> tuple[str, str]:
 
 def _name_fault(sample: Sample, response: Response, score: Score) -> str:
     return score.mode or score.outcome.value
-
-
-def _break_down(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """Return the percentage without a fault by kind of request and by shape of schema."""
-    found: dict[str, dict[str, list[float]]] = {KIND: {}, SHAPE: {}}
-    for sample, value in scored:
-        for key, table in found.items():
-            if key in sample.metadata:
-                table.setdefault(sample.metadata[key], []).append(value)
-    return {
-        key: {
-            name: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
-            for name, v in sorted(table.items())
-        }
-        for key, table in found.items()
-        if table
-    }
 
 
 def _measure_trigger(scored: Scored) -> Mapping[str, float]:

@@ -39,7 +39,7 @@ from serve_eval.tasks._recordings import (
     VideoSettings,
     read_annotations,
 )
-from serve_eval.tasks._samples import NumSamples
+from serve_eval.tasks._samples import NumSamples, tabulate
 
 LETTERS = "ABCD"
 TABLES = ("duration", "domain", "category", "sub_category", "task_type")
@@ -136,10 +136,4 @@ def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
     for sample, value in scored:
         for name, key in sample.metadata.items():
             tables[name][key].append(value)
-    return {
-        name: {
-            key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
-            for key, v in sorted(table.items())
-        }
-        for name, table in sorted(tables.items())
-    }
+    return tabulate(dict(sorted(tables.items())))

@@ -9,7 +9,6 @@ does Bela have now?\\n Answer: " with the solution "12+30=42\\n#### 42". The num
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Annotated, Literal
 
@@ -36,7 +35,7 @@ from serve_eval.schema import (
 )
 from serve_eval.scorers.likelihood import likeliest
 from serve_eval.tasks._gsm8k import score as score_last_line
-from serve_eval.tasks._samples import ByChat, NumFewshot, NumSamples, RandomSeed
+from serve_eval.tasks._samples import ByChat, NumFewshot, NumSamples, RandomSeed, break_down
 
 STEPS = "steps"
 OFF_BY = (-10, -1, 1, 10)
@@ -119,7 +118,7 @@ def task(
         load=load,
         score=score,
         answers=_answers,
-        breakdown=_by_steps,
+        breakdown=break_down(STEPS),
         prompt_logprobs=likelihood,
         scoring="inline",
     )
@@ -141,16 +140,3 @@ def _answers(sample: Sample) -> tuple[str, str]:
     if sample.choices:
         return sample.target, next(choice for choice in sample.choices if choice != sample.target)
     return sample.target, f"{sample.target}0"
-
-
-def _by_steps(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """Return the accuracy in percent by the number of steps of the solution."""
-    values: dict[str, list[float]] = {}
-    for sample, value in scored:
-        values.setdefault(sample.metadata[STEPS], []).append(value)
-    return {
-        STEPS: {
-            n: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
-            for n, v in sorted(values.items())
-        }
-    }

@@ -32,6 +32,7 @@ from serve_eval.schema import (
 from serve_eval.tasks._instructions import checks as english
 from serve_eval.tasks._instructions.checks import English, KindCheck
 from serve_eval.tasks._instructions.examples import WRONG, propose_texts
+from serve_eval.tasks._samples import tabulate
 
 INSTRUCTIONS = "instructions"
 """Key of a sample's metadata with its instructions, as JSON."""
@@ -243,12 +244,7 @@ def break_down(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
     for sample, value in scored:
         for group in {one.kind.partition(":")[0] for one in read_instructions(sample)}:
             found.setdefault(group, []).append(value)
-    return {
-        "instruction group": {
-            name: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
-            for name, v in sorted(found.items())
-        }
-    }
+    return tabulate({"instruction group": found})
 
 
 def measure_instructions(scored: Scored) -> Mapping[str, float]:
