@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -38,7 +37,16 @@ from serve_eval.schema import (
 from serve_eval.scorers import word_errors
 from serve_eval.scorers._mmmu_answer import LAST_LETTER, find_letter, find_section
 from serve_eval.tasks._mmmu import image_of, read_rows, read_texts
-from serve_eval.tasks._recordings import AUDIO, VideoSettings, read_annotations, sound_part
+from serve_eval.tasks._recordings import (
+    AUDIO,
+    NumFrames,
+    Pictures,
+    SendVideo,
+    VideoSettings,
+    read_annotations,
+    sound_part,
+)
+from serve_eval.tasks._samples import NumSamples, RandomSeed, break_down
 
 NAMES = {"image": "one image", "audio": "one audio clip", "video": "one video"}
 NEEDS = {"image": Need.IMAGES, "audio": Need.AUDIO}
@@ -61,60 +69,73 @@ class MixedQuestion:
         return "+".join(item.id for item in self.items.values())
 
 
-def build_task(
-    name: str,
-    media: Sequence[str],
-    *,
-    num_samples: int,
-    settings: VideoSettings,
-    random_seed: int,
-    control_of: str | None = None,
-) -> Task:
-    """Return a task about these media; `control_of` is the name of the task whose control it is.
+def mixed_task(
+    name: str, *media: str, sent: SendVideo = "frames", control_of: str | None = None
+) -> Callable[..., Task]:
+    """Return the function `task` for the task `name` about these media.
 
-    Raises PlanError if there are fewer questions than media.
+    `sent` is the default of its option `send`, and `control_of` the name of the task whose control
+    it is.
     """
-    if num_samples < len(media) or settings.num_frames < 1:
-        raise PlanError(
-            f"{name}: num_samples must be {len(media)} or more, num_frames must be 1 or more"
+
+    def task(
+        *,
+        num_samples: NumSamples = 50,
+        send: SendVideo = sent,
+        num_frames: NumFrames = 8,
+        frame_format: Pictures = "png",
+        random_seed: RandomSeed = 0,
+    ) -> Task:
+        """Return the task with its options.
+
+        `random_seed` fixes the combinations and the media that are asked about. Videos are sent as
+        by videomme. Raises PlanError for fewer questions than media.
+        """
+        if num_samples < len(media) or num_frames < 1:
+            raise PlanError(
+                f"{name}: num_samples must be {len(media)} or more, num_frames must be 1 or more"
+            )
+
+        settings = VideoSettings(send=send, num_frames=num_frames, frame_format=frame_format)
+
+        def load(roots: DataRoots, wanted: int) -> Dataset:
+            if "audio" in media:
+                word_errors.package()  # raises if it is missing, before anything is asked
+            most, files = max(2 * wanted, wanted + 8), list[SourceFile]()
+            items = {}
+            for medium in media:
+                items[medium], found = read_items(medium, roots, most, settings)
+                files += found
+            if roots.allow_fewer:
+                wanted = min(wanted, *map(len, items.values()))
+            questions = choose_questions(items, wanted, random_seed)
+            alone = control_of is not None
+            return Dataset(
+                samples=[_sample(one, alone=alone) for one in questions],
+                files=tuple(files),
+                total=min(map(len, items.values())),
+            )
+
+        return Task(
+            name=name,
+            version=1,
+            datasets=tuple(DATA_SETS[medium] for medium in media),
+            requires=frozenset(settings.need if m == "video" else NEEDS[m] for m in media),
+            reference_file=name,
+            metric=Metric(),
+            hypothesis=Hypothesis(num_samples=num_samples),
+            sampling=SamplingParams(max_tokens=256),
+            chat=True,
+            protocol={**settings.protocol, "random_seed": random_seed},
+            load=load,
+            score=_score,
+            answers=_answers,
+            breakdown=break_down(MEDIUM),
+            scoring="inline",
+            control_of=control_of,
         )
 
-    def load(roots: DataRoots, wanted: int) -> Dataset:
-        if "audio" in media:
-            word_errors.package()  # raises if it is missing, before anything is asked
-        most, files = max(2 * wanted, wanted + 8), list[SourceFile]()
-        items = {}
-        for medium in media:
-            items[medium], found = read_items(medium, roots, most, settings)
-            files += found
-        if roots.allow_fewer:
-            wanted = min(wanted, *map(len, items.values()))
-        questions = choose_questions(items, wanted, random_seed)
-        alone = control_of is not None
-        return Dataset(
-            samples=[_sample(one, alone=alone) for one in questions],
-            files=tuple(files),
-            total=min(map(len, items.values())),
-        )
-
-    return Task(
-        name=name,
-        version=1,
-        datasets=tuple(DATA_SETS[medium] for medium in media),
-        requires=frozenset(settings.need if m == "video" else NEEDS[m] for m in media),
-        reference_file=name,
-        metric=Metric(),
-        hypothesis=Hypothesis(num_samples=num_samples),
-        sampling=SamplingParams(max_tokens=256),
-        chat=True,
-        protocol={**settings.protocol, "random_seed": random_seed},
-        load=load,
-        score=_score,
-        answers=_answers,
-        breakdown=_breakdown,
-        scoring="inline",
-        control_of=control_of,
-    )
+    return task
 
 
 def choose_questions(
@@ -197,19 +218,6 @@ def _answers(sample: Sample) -> tuple[str, str]:
     if (last := LAST_LETTER.get(sample.metadata[MEDIUM])) is None:
         return sample.target, WRONG
     return sample.target, "A" if sample.target == last else last
-
-
-def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """Return the value in points and the scored questions by the medium asked about."""
-    table: dict[str, list[float]] = defaultdict(list)
-    for sample, value in scored:
-        table[sample.metadata[MEDIUM]].append(value)
-    return {
-        MEDIUM: {
-            key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
-            for key, v in sorted(table.items())
-        }
-    }
 
 
 SPEECH = KNOWN["voxpopuli"]
