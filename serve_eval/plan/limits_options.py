@@ -26,8 +26,8 @@ class LimitsOptions:
         str | None,
         Setting(
             "Requests in flight (default 64); auto finds what the endpoint can handle.",
-            metavar="N|auto",
-            key="limits.concurrency",
+            "N|auto",
+            "limits.concurrency",
             parse=shared_options.number_or_word,
         ),
     ] = None
@@ -38,19 +38,14 @@ class LimitsOptions:
     stream: Stream = None
     max_attempts: Annotated[
         int | None,
-        Setting(
-            "Maximum attempts per sample (default 4).",
-            metavar="N",
-            key="limits.max_attempts",
-            flag=False,
-        ),
+        Setting("Maximum attempts per sample (default 4).", "N", "limits.max_attempts", flag=False),
     ] = None
     retry_budget: Annotated[
         int | None,
         Setting(
             "Maximum retries per session, over all samples (default: a quarter of the samples).",
-            metavar="N",
-            key="limits.retry_budget",
+            "N",
+            "limits.retry_budget",
             flag=False,
         ),
     ] = None
@@ -58,8 +53,8 @@ class LimitsOptions:
         float | None,
         Setting(
             "Stop if more than this share of 50 or more samples failed (default .10).",
-            metavar="SHARE",
-            key="limits.max_error_rate",
+            "SHARE",
+            "limits.max_error_rate",
             flag=False,
         ),
     ] = None
@@ -67,8 +62,8 @@ class LimitsOptions:
         float | None,
         Setting(
             "Time limit to connect, per attempt (default 60).",
-            metavar="SECONDS",
-            key="limits.connect_timeout_s",
+            "SECONDS",
+            "limits.connect_timeout_s",
             flag=False,
         ),
     ] = None
@@ -76,8 +71,8 @@ class LimitsOptions:
         float | None,
         Setting(
             "Time limit without data, per attempt (default 900).",
-            metavar="SECONDS",
-            key="limits.stall_timeout_s",
+            "SECONDS",
+            "limits.stall_timeout_s",
             flag=False,
         ),
     ] = None
@@ -85,8 +80,8 @@ class LimitsOptions:
         float | None,
         Setting(
             "Time limit of a sample with all attempts (default 3600).",
-            metavar="SECONDS",
-            key="limits.sample_timeout_s",
+            "SECONDS",
+            "limits.sample_timeout_s",
             flag=False,
         ),
     ] = None
@@ -94,8 +89,8 @@ class LimitsOptions:
         float | None,
         Setting(
             "Time to wait while no server listens or it is starting (default 60; 0: end the run).",
-            metavar="SECONDS",
-            key="limits.outage_timeout_s",
+            "SECONDS",
+            "limits.outage_timeout_s",
             flag=False,
         ),
     ] = None
@@ -103,8 +98,8 @@ class LimitsOptions:
         int | None,
         Setting(
             "Maximum bytes to read of a response (default 16777216).",
-            metavar="BYTES",
-            key="limits.max_response_bytes",
+            "BYTES",
+            "limits.max_response_bytes",
             flag=False,
         ),
     ] = None
@@ -112,8 +107,8 @@ class LimitsOptions:
         int | None,
         Setting(
             "Maximum bytes of a request, media included (default 134217728).",
-            metavar="BYTES",
-            key="limits.max_request_bytes",
+            "BYTES",
+            "limits.max_request_bytes",
             flag=False,
         ),
     ] = None
@@ -121,8 +116,8 @@ class LimitsOptions:
         float | None,
         Setting(
             "Time limit of a scorer per answer (default 10).",
-            metavar="SECONDS",
-            key="limits.scorer_timeout_s",
+            "SECONDS",
+            "limits.scorer_timeout_s",
             flag=False,
         ),
     ] = None
@@ -130,8 +125,8 @@ class LimitsOptions:
         list[str] | None,
         Setting(
             "A finish_reason of your server that ends a whole answer. Repeatable.",
-            metavar="REASON",
-            key="limits.known_finish_reasons",
+            "REASON",
+            "limits.known_finish_reasons",
             flag=False,
         ),
     ] = None

@@ -80,7 +80,7 @@ class AskedOptions:
         Setting(
             "Ask part K of N of the samples, chosen by their ids; serve-eval runs merge joins the"
             " parts. auto/N takes K from SLURM_ARRAY_TASK_ID (1 to N) or JOB_COMPLETION_INDEX.",
-            metavar="K/N",
+            "K/N",
         ),
     ] = None
     repeats: Annotated[
@@ -89,8 +89,8 @@ class AskedOptions:
             "Ask every sample N times and average (default 1, or the number in its case file)."
             " usual: as often as models are usually compared by the task (aime 16, gpqa 8; others"
             " 1). The report then shows how stable the answers are.",
+            "N|usual",
             flags=("--repeats", "--iterations"),
-            metavar="N|usual",
             in_file=shared_options.Times | dict[str, shared_options.Times],
             parse=shared_options.number_or_word,
         ),
@@ -114,19 +114,17 @@ class ProtocolOptions:
         Setting(
             "Folder of the tokenizer. The client renders its chat template and, for likelihoods,"
             " reads its first token.",
-            metavar="DIR",
+            "DIR",
             parse=shared_options.absolute,
             flag=False,
         ),
     ] = None
     system_prompt: Annotated[
         str | None,
-        Setting(
-            "System message; without chat, a text before each prompt.", metavar="TEXT", flag=False
-        ),
+        Setting("System message; without chat, a text before each prompt.", "TEXT", flag=False),
     ] = None
     num_fewshot: Annotated[
-        int | None, Setting("Number of worked examples in each prompt.", metavar="N")
+        int | None, Setting("Number of worked examples in each prompt.", "N")
     ] = None
     fewshot_as_multiturn: Annotated[
         bool | None,
@@ -138,32 +136,30 @@ class ProtocolOptions:
     ] = None
     thinking: Annotated[
         str | None,
-        Setting("Value of enable_thinking in chat_template_kwargs.", metavar="on|off", flag=False),
+        Setting("Value of enable_thinking in chat_template_kwargs.", "on|off", flag=False),
     ] = None
     max_tokens: Annotated[
         str | None,
         Setting(
             "Maximum number of tokens in an answer. auto: the limit of the newest finished run of"
             " the model and task next to the run folder, doubled if it cut an answer.",
-            metavar="N|auto",
+            "N|auto",
             parse=shared_options.number_or_word,
         ),
     ] = None
     temperature: Annotated[
-        float | None, Setting("Sampling temperature; 0, as in most tasks, is greedy.", metavar="T")
+        float | None, Setting("Sampling temperature; 0, as in most tasks, is greedy.", "T")
     ] = None
     top_p: Annotated[
         float | None,
-        Setting(
-            "Sample from the likeliest tokens with this total probability.", metavar="P", flag=False
-        ),
+        Setting("Sample from the likeliest tokens with this total probability.", "P", flag=False),
     ] = None
     sampling_seed: Annotated[
         int | None,
         Setting(
             "Seed from which that of each request is derived; seed selects the subset.",
-            metavar="N",
-            key="seed",
+            "N",
+            "seed",
             flag=False,
         ),
     ] = None
@@ -171,7 +167,7 @@ class ProtocolOptions:
         str | None,
         Setting(
             "More fields for every request, as a JSON object.",
-            metavar="JSON",
+            "JSON",
             parse=shared_options.json_object,
             flag=False,
         ),
@@ -196,8 +192,8 @@ class ReferenceKeyOptions:
         str | None,
         Setting(
             "Data type of the reference to use (default auto).",
-            metavar="TYPE",
-            key="accuracy_spec.dtype",
+            "TYPE",
+            "accuracy_spec.dtype",
             flag=False,
         ),
     ] = None
@@ -205,24 +201,24 @@ class ReferenceKeyOptions:
         str | None,
         Setting(
             "Quantization of the reference to use: FP8, NVFP4, ...",
-            metavar="NAME",
-            key="accuracy_spec.quant_algo",
+            "NAME",
+            "accuracy_spec.quant_algo",
         ),
     ] = None
     kv_cache_quant_algo: Annotated[
         str | None,
         Setting(
             "KV cache quantization of the reference to use.",
-            metavar="NAME",
-            key="accuracy_spec.kv_cache_quant_algo",
+            "NAME",
+            "accuracy_spec.kv_cache_quant_algo",
         ),
     ] = None
     spec_dec_algo: Annotated[
         str | None,
         Setting(
             "Speculative decoding of the reference to use: MTP, Eagle, ...",
-            metavar="NAME",
-            key="accuracy_spec.spec_dec_algo",
+            "NAME",
+            "accuracy_spec.spec_dec_algo",
             flag=False,
         ),
     ] = None
@@ -230,8 +226,8 @@ class ReferenceKeyOptions:
         str | None,
         Setting(
             "Extra specification of the reference to use.",
-            metavar="TEXT",
-            key="accuracy_spec.extra_acc_spec",
+            "TEXT",
+            "accuracy_spec.extra_acc_spec",
             flag=False,
         ),
     ] = None
@@ -265,8 +261,8 @@ class JudgedOptions(ReferenceKeyOptions):
         Setting(
             "Tolerated probability that the whole run would give another verdict (default"
             " .01). For rules that compare pairs: tolerated risk of too many missing answers.",
-            metavar="P",
-            key="early_stop",
+            "P",
+            "early_stop",
             in_file=None,
             flag=False,
         ),
@@ -281,15 +277,14 @@ class AddressOptions:
     base_url: Annotated[
         str | None,
         Setting(
-            "host:port, .../v1 or a full URL (default OPENAI_BASE_URL, else localhost:8000).",
-            metavar="URL",
+            "host:port, .../v1 or a full URL (default OPENAI_BASE_URL, else localhost:8000).", "URL"
         ),
     ] = None
     launcher: Annotated[
         str | None,
         Setting(
             "Start the endpoint with this launcher; see serve-eval data list launchers.",
-            metavar="NAME",
+            "NAME",
             in_file=SPEC,
         ),
     ] = None
@@ -322,8 +317,8 @@ class FolderOptions:
         str | None,
         Setting(
             "Run folder (default outputs/<time>_<model>). An existing run is resumed.",
+            "DIR",
             flags=("--output-dir", "-o"),
-            metavar="DIR",
         ),
     ] = None
     no_prompts: Annotated[

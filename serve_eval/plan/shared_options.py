@@ -88,17 +88,15 @@ INCLUDE_HELP = (
 Model = Annotated[
     str | None,
     Setting(
-        "Model name. Optional if the endpoint lists exactly one.",
-        flags=("--model", "-m"),
-        metavar="NAME",
+        "Model name. Optional if the endpoint lists exactly one.", "NAME", flags=("--model", "-m")
     ),
 ]
 Tasks = Annotated[
     list[str] | None,
     Setting(
         "Tasks, separated by commas: mmlu,gsm8k. Repeatable.",
+        "NAMES",
         flags=("--tasks", "-t"),
-        metavar="NAMES",
         in_file=SPEC,
         parse=names_of,
     ),
@@ -107,7 +105,7 @@ Cases = Annotated[
     list[str] | None,
     Setting(
         "File or folder with your own cases (YAML). Each top-level key is a task. Repeatable.",
-        metavar="PATH",
+        "PATH",
         in_file=str | list[str],
     ),
 ]
@@ -115,7 +113,7 @@ DatasetRoot = Annotated[
     str | None,
     Setting(
         "Folder with the data sets. LLM_MODELS_ROOT is searched too.",
-        metavar="DIR",
+        "DIR",
         in_file=str | list[str],
     ),
 ]
@@ -133,34 +131,28 @@ AllowMeaningless = Annotated[
 ]
 IncludePath = Annotated[
     list[str] | None,
-    Setting(
-        INCLUDE_HELP,
-        metavar="DIR",
-        in_file=str | list[str],
-        parse=absolute_all,
-        variable="always",
-    ),
+    Setting(INCLUDE_HELP, "DIR", in_file=str | list[str], parse=absolute_all, variable="always"),
 ]
 Samples = Annotated[
     str | None,
     Setting(
         "Ask only these samples: ids separated by commas, or a file with an id per line or JSON"
         " objects with an id.",
-        metavar="FILE|IDS",
+        "FILE|IDS",
         in_file=str | list[str | int] | dict[str, str | list[str | int]],
     ),
 ]
 Limit = Annotated[
     int | None,
-    Setting("Ask a random subset of N samples per task, drawn with seed.", metavar="N"),
+    Setting("Ask a random subset of N samples per task, drawn with seed.", "N"),
 ]
-Seed = Annotated[int | None, Setting("Seed of the subset (default 0).", metavar="N", flag=False)]
+Seed = Annotated[int | None, Setting("Seed of the subset (default 0).", "N", flag=False)]
 ServerDefaultsOption = Annotated[
     str | None,
     Setting(
         "Fields such as top_k and penalties that the server sets where requests lack them: neutral"
         " (default) sends neutral values in their place, keep sends none.",
-        metavar="neutral|keep",
+        "neutral|keep",
         in_file=Literal["neutral", "keep"],
         flag=False,
     ),
@@ -170,9 +162,9 @@ Set = Annotated[
     Setting(
         "Set any key of a plan: gsm8k.num_fewshot=3, launcher.tp=2, limits.order=natural."
         " Repeatable.",
+        "KEY=VALUE",
+        "set",
         flags=("--set",),
-        metavar="KEY=VALUE",
-        key="set",
         in_file=None,
     ),
 ]
@@ -181,7 +173,7 @@ Preset = Annotated[
     Setting(
         "Sampling, thinking and max_tokens as a model's card says; auto: by the model's id. Options"
         " that you set win. All: serve-eval data list presets.",
-        metavar="NAME",
+        "NAME",
         in_file=str | dict[str, Any],
     ),
 ]
@@ -190,7 +182,7 @@ Effort = Annotated[
     Setting(
         "Reasoning effort: none, low, medium, high or max, in the form that the model's family"
         " takes.",
-        metavar="EFFORT",
+        "EFFORT",
         in_file=str | list[str],
         flag=False,
     ),
@@ -214,23 +206,23 @@ Rehearse = Annotated[
 ]
 AllowMismatch = Annotated[
     list[str] | None,
-    Setting("Compare even if this protocol field differs. Repeatable.", metavar="FIELD"),
+    Setting("Compare even if this protocol field differs. Repeatable.", "FIELD"),
 ]
 VerdictRuleName = Annotated[
     str | None,
     Setting(
         f"Verdict rule: {', '.join(list_rules())}. Default: paired for a reference that has scores"
         " per sample, else classic.",
-        metavar="RULE",
+        "RULE",
         in_file=SPEC,
     ),
 ]
 ReferenceModel = Annotated[
     str | None,
-    Setting("Use the references of this model instead of --model.", metavar="NAME", flag=False),
+    Setting("Use the references of this model instead of --model.", "NAME", flag=False),
 ]
 ReferencesDir = Annotated[
-    str | None, Setting("Folder with your own references, searched first.", metavar="DIR")
+    str | None, Setting("Folder with your own references, searched first.", "DIR")
 ]
 NoReference = Annotated[
     bool | None, Setting("Print values without a reference or a verdict (exit code 3).")
@@ -239,8 +231,8 @@ Margin = Annotated[
     float | None,
     Setting(
         "Smallest drop that matters, in points, for rules that compare pairs.",
-        metavar="POINTS",
-        key="set",
+        "POINTS",
+        "set",
         in_file=None,
         parse=margin_of_verdict,
     ),
@@ -250,7 +242,7 @@ Expect = Annotated[
     Setting(
         "Parts of the path that must be proven: kv_transfer, prefix_cache, speculation,"
         " deterministic. NAME=false takes back what the launcher expects. Repeatable.",
-        metavar="NAMES",
+        "NAMES",
         in_file=dict[str, bool],
         parse=read_expected,
     ),
@@ -259,38 +251,31 @@ ApiKeyEnv = Annotated[
     str | None,
     Setting(
         "Variable with the API key (default OPENAI_API_KEY; '': send none).",
-        metavar="NAME",
-        key="connection.api_key_env",
+        "NAME",
+        "connection.api_key_env",
     ),
 ]
 Header = Annotated[
     list[str] | None,
     Setting(
         "Extra header 'Name: value'; ${VARIABLE} is replaced by its value. Repeatable.",
-        metavar="HEADER",
-        key="connection.headers",
+        "HEADER",
+        "connection.headers",
         parse=headers_of,
         variable="always",
     ),
 ]
-Proxy = Annotated[
-    str | None, Setting("HTTP proxy.", metavar="URL", key="connection.proxy", flag=False)
-]
+Proxy = Annotated[str | None, Setting("HTTP proxy.", "URL", "connection.proxy", flag=False)]
 CaBundle = Annotated[
     str | None,
-    Setting(
-        "File with CA certificates to trust.",
-        metavar="FILE",
-        key="connection.ca_bundle",
-        flag=False,
-    ),
+    Setting("File with CA certificates to trust.", "FILE", "connection.ca_bundle", flag=False),
 ]
 ClientCert = Annotated[
     str | None,
     Setting(
         "PEM file with our certificate, for servers that demand one (mTLS).",
-        metavar="FILE",
-        key="connection.client_cert",
+        "FILE",
+        "connection.client_cert",
         parse=absolute,
         flag=False,
     ),
@@ -299,8 +284,8 @@ ClientKey = Annotated[
     str | None,
     Setting(
         "PEM file with the key of connection.client_cert, if that file does not have it.",
-        metavar="FILE",
-        key="connection.client_key",
+        "FILE",
+        "connection.client_key",
         parse=absolute,
         flag=False,
     ),
@@ -309,20 +294,18 @@ ClientKeyPasswordEnv = Annotated[
     str | None,
     Setting(
         "Variable with the password of the key, if it is encrypted.",
-        metavar="NAME",
-        key="connection.client_key_password_env",
+        "NAME",
+        "connection.client_key_password_env",
         flag=False,
     ),
 ]
 MaxTokensField = Annotated[
     str | None,
     Setting(
-        (
-            "Field for the token limit in chat requests: max_tokens (default) or"
-            " max_completion_tokens."
-        ),
-        metavar="FIELD",
-        key="connection.max_tokens_field",
+        "Field for the token limit in chat requests: max_tokens (default) or"
+        " max_completion_tokens.",
+        "FIELD",
+        "connection.max_tokens_field",
         flag=False,
     ),
 ]
@@ -330,8 +313,8 @@ SendMediaOption = Annotated[
     str | None,
     Setting(
         "Send media in files inline (default), or as a path that the server may read.",
-        metavar="inline|path",
-        key="connection.send_media",
+        "inline|path",
+        "connection.send_media",
         flag=False,
     ),
 ]
@@ -350,18 +333,15 @@ ApiKey = Annotated[
 RateLimit = Annotated[
     float | None,
     Setting(
-        "Start at most N requests per second, evenly spaced.",
-        metavar="N",
-        key="limits.rate_limit",
-        flag=False,
+        "Start at most N requests per second, evenly spaced.", "N", "limits.rate_limit", flag=False
     ),
 ]
 RequestsPerMinute = Annotated[
     int | None,
     Setting(
         "Keep to a quota: start at most N requests in any minute.",
-        metavar="N",
-        key="limits.requests_per_minute",
+        "N",
+        "limits.requests_per_minute",
         flag=False,
     ),
 ]
@@ -369,8 +349,8 @@ Order = Annotated[
     str | None,
     Setting(
         "Order of the samples: random (default), natural, prefix, longest.",
-        metavar="ORDER",
-        key="limits.order",
+        "ORDER",
+        "limits.order",
         flag=False,
     ),
 ]
@@ -378,8 +358,8 @@ OrderSeed = Annotated[
     int | None,
     Setting(
         "Seed of the random order (default: new for each run).",
-        metavar="N",
-        key="limits.order_seed",
+        "N",
+        "limits.order_seed",
         flag=False,
     ),
 ]
@@ -387,8 +367,8 @@ PageSamples = Annotated[
     int | None,
     Setting(
         "Answers that a page shows of each run (default 5000); show prints every one.",
-        metavar="N",
-        key="limits.page_samples",
+        "N",
+        "limits.page_samples",
         flag=False,
     ),
 ]

@@ -5,7 +5,7 @@ A structure of options is a frozen dataclass whose fields are annotated:
     @dataclass(frozen=True, kw_only=True)
     class SendingOptions:
         rate_limit: Annotated[
-            float | None, Setting("At most N requests per second.", key="limits.rate_limit")
+            float | None, Setting("At most N requests per second.", "N", "limits.rate_limit")
         ] = None
 
 The command line derives flags, variables and help from it, and the plan file its keys and types.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -38,14 +38,15 @@ class Setting:
     """
 
     help: str
-    flags: tuple[str, ...] = field(default=(), kw_only=True)
-    metavar: str = field(default="", kw_only=True)
-    key: str = field(default="", kw_only=True)
-    in_file: Any = field(default=SAME, kw_only=True)
-    parse: Callable[[Any], Any] | None = field(default=None, kw_only=True)
-    flag: bool = field(default=True, kw_only=True)
-    variable: Variable = field(default="run", kw_only=True)
-    refused: tuple[str, str] | None = field(default=None, kw_only=True)
+    metavar: str = ""
+    key: str = ""
+    _: KW_ONLY
+    flags: tuple[str, ...] = ()
+    in_file: Any = SAME
+    parse: Callable[[Any], Any] | None = None
+    flag: bool = True
+    variable: Variable = "run"
+    refused: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
