@@ -43,107 +43,101 @@ def looks_special(piece: str) -> bool:
 class PromptCause(StrEnum):
     """The cause of a difference between the tokens of a prompt on two sides."""
 
-    SAME = "same"
-    SAME_COUNT = "same_count"
-    COUNT_DIFFERS = "count_differs"
-    BOS_MISSING = "bos_missing"
-    BOS_ADDED = "bos_added"
-    BOS_DOUBLED = "bos_doubled"
-    SYSTEM_ADDED = "system_added"
-    SYSTEM_MISSING = "system_missing"
-    SYSTEM_CHANGED = "system_changed"
-    SPACES_STRIPPED = "spaces_stripped"
-    DATE = "date"
-    SPECIAL_AS_TEXT = "special_as_text"
-    OTHER_TEMPLATE = "other_template"
-    OTHER_TOKENIZER = "other_tokenizer"
-    FIRST_DIFFERENCE = "first_difference"
-    ROUTES_DISAGREE = "routes_disagree"
-    NOT_READ = "not_read"
-
-    @property
-    def meaning(self) -> str:
-        """A sentence about the cause."""
-        return _TEXTS[self].meaning
-
-    @property
-    def advice(self) -> str:
-        """The action that it calls for; "" if none is needed."""
-        return _TEXTS[self].advice
-
-
-class _CauseText(NamedTuple):
     meaning: str
-    advice: str = ""
+    """A sentence about the cause."""
+    advice: str
+    """The action that it calls for; "" if none is needed."""
 
+    def __new__(cls, name: str, meaning: str, advice: str = "") -> PromptCause:
+        """Make a member that is the text `name`."""
+        made = str.__new__(cls, name)
+        made._value_, made.meaning, made.advice = name, meaning, advice
+        return made
 
-_TEXTS = {
-    PromptCause.SAME: _CauseText("Both sides read the same tokens."),
-    PromptCause.SAME_COUNT: _CauseText(
+    SAME = (
+        "same",
+        "Both sides read the same tokens.",
+    )
+    SAME_COUNT = (
+        "same_count",
         "Both sides count the same number of tokens; their ids are not available.",
         "Serve a route that gives ids: /tokenize, return_token_ids or /render.",
-    ),
-    PromptCause.COUNT_DIFFERS: _CauseText(
+    )
+    COUNT_DIFFERS = (
+        "count_differs",
         "The sides count different numbers of tokens; their ids are not available.",
         "One token more or less is often the first one; more are another template.",
-    ),
-    PromptCause.BOS_MISSING: _CauseText(
+    )
+    BOS_MISSING = (
+        "bos_missing",
         "The endpoint lacks the first token that the other side has.",
         "Serve the tokenizer files of the model, and leave add_special_tokens at its default.",
-    ),
-    PromptCause.BOS_ADDED: _CauseText(
+    )
+    BOS_ADDED = (
+        "bos_added",
         "The endpoint begins with a first token that the other side lacks.",
         "Serve the tokenizer files of the model: its settings decide about the first token.",
-    ),
-    PromptCause.BOS_DOUBLED: _CauseText(
+    )
+    BOS_DOUBLED = (
+        "bos_doubled",
         "A side has the first token of the model twice.",
         "Let either the chat template or the tokenizer add it: add_special_tokens false for chats.",
-    ),
-    PromptCause.SYSTEM_ADDED: _CauseText(
+    )
+    SYSTEM_ADDED = (
+        "system_added",
         "A side adds a system message that the request does not have.",
         "Send a system message, or serve the chat template of the model.",
-    ),
-    PromptCause.SYSTEM_MISSING: _CauseText(
+    )
+    SYSTEM_MISSING = (
+        "system_missing",
         "A side drops a system message.",
         "Serve the chat template of the model; some templates take no system message.",
-    ),
-    PromptCause.SYSTEM_CHANGED: _CauseText(
+    )
+    SYSTEM_CHANGED = (
+        "system_changed",
         "The sides have different system messages.",
         "Serve the same chat template on both sides, or send the system message.",
-    ),
-    PromptCause.SPACES_STRIPPED: _CauseText(
+    )
+    SPACES_STRIPPED = (
+        "spaces_stripped",
         "A side strips white space at the ends of a message.",
         "Compare the chat templates: one of them trims its messages.",
-    ),
-    PromptCause.DATE: _CauseText(
+    )
+    DATE = (
+        "date",
         "The chat template writes a date, so that prompts change from day to day.",
         "Fix the date: template_date here, and a variable of the template on the server.",
-    ),
-    PromptCause.SPECIAL_AS_TEXT: _CauseText(
+    )
+    SPECIAL_AS_TEXT = (
+        "special_as_text",
         "A side reads a special token as plain text.",
         "Serve the tokenizer files of the model: its added tokens are missing.",
-    ),
-    PromptCause.OTHER_TEMPLATE: _CauseText(
+    )
+    OTHER_TEMPLATE = (
+        "other_template",
         "The sides render messages by different chat templates.",
         "Serve the chat template of the model: --chat-template, or the files of its folder.",
-    ),
-    PromptCause.OTHER_TOKENIZER: _CauseText(
+    )
+    OTHER_TOKENIZER = (
+        "other_tokenizer",
         "The sides read the same text as other tokens.",
         "Serve the tokenizer of the model, in the same revision.",
-    ),
-    PromptCause.FIRST_DIFFERENCE: _CauseText(
+    )
+    FIRST_DIFFERENCE = (
+        "first_difference",
         "The sides read different tokens, and no known cause fits.",
         "Compare the tokenizer files and the chat templates of both sides.",
-    ),
-    PromptCause.ROUTES_DISAGREE: _CauseText(
+    )
+    ROUTES_DISAGREE = (
+        "routes_disagree",
         "A server gives other tokens than its answers count.",
         "Do not rely on the ids of that route: compare the counts of answers.",
-    ),
-    PromptCause.NOT_READ: _CauseText(
+    )
+    NOT_READ = (
+        "not_read",
         "A side could not be read, so nothing was compared.",
         "Check the request with serve-eval smoke, then repeat the audit.",
-    ),
-}
+    )
 
 
 _SHOWN = 30
