@@ -238,7 +238,7 @@ def _holds_call(text: str, name: str) -> bool:
 
 
 def _check_call(call: ToolCall, tools: Mapping[str, Mapping[str, Any]]) -> Iterator[CallFault]:
-    found = _read(call)
+    found = read_arguments(call)
     if found is None:
         yield CallFault.INVALID_JSON
     if not call.arguments.strip():
@@ -249,8 +249,8 @@ def _check_call(call: ToolCall, tools: Mapping[str, Mapping[str, Any]]) -> Itera
         yield CallFault.SCHEMA
 
 
-def _read(call: ToolCall) -> dict[str, Any] | None:
-    """Return the arguments of a call, or None if they are no JSON object."""
+def read_arguments(call: ToolCall) -> dict[str, Any] | None:
+    """Return the arguments of a call, empty if it has none; None if they are no JSON object."""
     try:
         found = json.loads(call.arguments) if call.arguments.strip() else {}
     except (ValueError, RecursionError):
@@ -269,7 +269,7 @@ def _has_values(expected: ServedExpectation, made: Sequence[ToolCall]) -> bool:
     """Return True if the calls have the arguments that the request dictates, as far as JSON."""
     if len(made) != len(expected.calls):
         return True  # Another fault says so.
-    read = [(call.name, _read(call)) for call in made]
+    read = [(call.name, read_arguments(call)) for call in made]
     wanted = [(call.name, json.loads(call.arguments)) for call in expected.calls]
     pairs = zip(wanted, read, strict=True)
     return all(b is None or one != other or same(a, b) for (one, a), (other, b) in pairs)

@@ -17,6 +17,7 @@ from serve_eval.scorers._expected import (
     place_items,
     value_of,
 )
+from serve_eval.scorers._served_call import read_arguments
 
 NO_CALL = "no call"
 """Expectation of a case in which no tool must be called."""
@@ -49,7 +50,7 @@ def scorer(*, ordered: bool = False, other_arguments: bool = False, partial: boo
             NAMES: float(
                 sorted(want["name"] for want in wanted) == sorted(call.name for call in made)
             ),
-            JSON: float(all(_arguments(call) is not None for call in made)),
+            JSON: float(all(read_arguments(call) is not None for call in made)),
         }
         answer = json.dumps([{"name": call.name, "arguments": call.arguments} for call in made])
         mode = _mode(wanted, made, parts, ordered=ordered)
@@ -153,17 +154,8 @@ def _pair(
     return [(wanted[i], made[k]) for i, k in pairs.items()]
 
 
-def _arguments(call: ToolCall) -> dict[str, Any] | None:
-    """Return the arguments of a call, empty if it has none; None if they are not a JSON mapping."""
-    try:
-        found = json.loads(call.arguments) if call.arguments.strip() else {}
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
 def _points(want: Mapping[str, Any], call: ToolCall) -> int:
-    given = _arguments(call) or {}
+    given = read_arguments(call) or {}
     return 1 + sum(
         name in given and same(given[name], value)
         for name, value in (want.get("arguments") or {}).items()
@@ -174,5 +166,5 @@ def _count_unexpected(want: Mapping[str, Any], call: ToolCall) -> int:
     """Return the number of unexpected arguments; arguments that are not JSON count as one."""
     if want.get("arguments") is None:
         return 0
-    given = _arguments(call)
+    given = read_arguments(call)
     return 1 if given is None else len(given.keys() - want["arguments"].keys())

@@ -77,28 +77,21 @@ def hold(path: Path, sign: str, kind: str = "run", *, writes: bool = True) -> It
     `sign`. outputs/latest then points to it, if the folder is new or the caller `writes` answers.
     """
     new = not path.exists() or _is_empty(path)
-    lock_file = _open_lock(path, sign, kind)
-    locked = True
-    try:
-        locked = _take(path, lock_file)
-        file_system.note_holder(lock_file, sign, locked=locked)
+    with occupy(path, sign, kind):
         _check_renames(path)
         if new or writes:
             point_to(path)
         yield
-    finally:
-        if not locked:
-            file_system.forget_holder(lock_file)
-        os.close(lock_file)
 
 
 @contextmanager
-def occupy(path: Path, sign: str) -> Iterator[None]:
+def occupy(path: Path, sign: str, kind: str = "") -> Iterator[None]:
     """Lock a folder, which may hold files of others, until the end of the block.
 
-    `sign` is as for `hold`. Raises RunFolderError as `hold`, but not for what else is there.
+    `sign` is as for `hold`. Raises RunFolderError as `hold`, but not for what else is there,
+    except with a `kind`.
     """
-    lock_file = _open_lock(path, None, "")
+    lock_file = _open_lock(path, sign if kind else None, kind)
     locked = True
     try:
         locked = _take(path, lock_file)
@@ -133,30 +126,31 @@ def _open_lock(path: Path, sign: str | None, kind: str) -> int:
 
     Without a `sign`, the folder may hold other files.
     """
-    try:
+    with _explain_unusable(path):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if sign is None or _is_free(path, sign):
             return os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    except (OSError, ValueError) as error:  # ValueError: a name with a null character
-        why = error.strerror if isinstance(error, OSError) else str(error)
-        raise RunFolderError(
-            f"{path}: cannot be used as a run folder: {why}", hint=OTHER_FOLDER
-        ) from error
     raise RunFolderError(f"{path} is not empty and holds no {kind}", hint=OTHER_FOLDER)
 
 
 def check_free(path: Path, sign: str, kind: str) -> None:
     """Raise RunFolderError if `hold` would refuse a folder. Nothing is written."""
-    try:
+    with _explain_unusable(path):
         if not path.exists() or _is_free(path, sign):
             check_unused(path)
             return
-    except (OSError, ValueError) as error:
+    raise RunFolderError(f"{path} is not empty and holds no {kind}", hint=OTHER_FOLDER)
+
+
+@contextmanager
+def _explain_unusable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:  # ValueError: a name with a null character
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise RunFolderError(
             f"{path}: cannot be used as a run folder: {why}", hint=OTHER_FOLDER
         ) from error
-    raise RunFolderError(f"{path} is not empty and holds no {kind}", hint=OTHER_FOLDER)
 
 
 def _is_free(path: Path, sign: str) -> bool:

@@ -98,9 +98,7 @@ def _entries(choice: _Choice) -> tuple[list[float | None], Sequence[str | None],
     """Return log-probabilities, texts and offsets of all reported tokens, also generated ones."""
     if choice.prompt_logprobs is not None:
         # The token of the prompt comes first. Some servers add likelier ones.
-        first = [
-            next(iter(entry.values()), None) if entry else None for entry in choice.prompt_logprobs
-        ]
+        first = _first_entries(choice.prompt_logprobs)
         return (
             [e.logprob if e else None for e in first],
             [e.decoded_token if e else None for e in first],
@@ -119,12 +117,14 @@ def _entries(choice: _Choice) -> tuple[list[float | None], Sequence[str | None],
     )
 
 
+def _first_entries(told: Sequence[Mapping[str, _Entry] | None]) -> list[_Entry | None]:
+    return [next(iter(entry.values()), None) if entry else None for entry in told]
+
+
 def _likeliest(choice: _Choice) -> list[bool | None]:
     """Return for each reported token if it was the likeliest; None if that is unknown."""
     if choice.prompt_logprobs is not None:
-        first = [
-            next(iter(entry.values()), None) if entry else None for entry in choice.prompt_logprobs
-        ]
+        first = _first_entries(choice.prompt_logprobs)
         return [None if e is None or e.rank is None else e.rank == 1 for e in first]
     listed = choice.logprobs
     if listed is None or listed.top_logprobs is None:
