@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from serve_eval.errors import PlanError
-from serve_eval.schema import Outcome, Score
+from serve_eval.schema import Outcome, Response, Score
 
 ANSWER, WORDS, PARTS = "answer", "words_in_response", "parts_of_query"
 _WRONG = ("I do not know.", "nothing of the kind", "?", "0", "-", "none", "\u00a7", "1e9")
@@ -111,6 +111,13 @@ def find_zero_answer(score: Callable[[str], Score], *also: str) -> str:
     raise PlanError(
         "no answer with score 0 was found",
         hint="Expect something that not every answer has.",
+    )
+
+
+def find_wrong(score: Callable[[object, Response], Score], expected: object, *also: str) -> str:
+    """Return the first of a few wrong answers that a scorer's `score` gives 0, likewise."""
+    return find_zero_answer(
+        lambda text: score(expected, Response(text=text, finish_reason="stop")), *also
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from serve_eval.errors import PlanError
 from serve_eval.plugins import registry
 from serve_eval.schema import Outcome, Response, Score, Scorer
-from serve_eval.scorers._expected import find_zero_answer, kind, place, place_items, value_of
+from serve_eval.scorers._expected import find_wrong, kind, place, place_items, value_of
 
 
 def scorer(*, scorer: str | dict[str, dict[str, object]] = "exact") -> Scorer:
@@ -44,10 +44,7 @@ def scorer(*, scorer: str | dict[str, dict[str, object]] = "exact") -> Scorer:
 
     def answers(expected: object) -> tuple[str, str]:
         both = [by.answers(one) for one in list_accepted(expected)]
-        wrong = find_zero_answer(
-            lambda text: score(expected, Response(text=text, finish_reason="stop")),
-            *(wrong for _, wrong in both),
-        )
+        wrong = find_wrong(score, expected, *(wrong for _, wrong in both))
         return both[0][0], wrong
 
     inner = options if by.decisive is None else by.decisive

@@ -6,7 +6,7 @@ import re
 
 from serve_eval.errors import PlanError
 from serve_eval.schema import Outcome, Response, Score, Scorer
-from serve_eval.scorers._expected import is_text, kind, place, text_of, value_of
+from serve_eval.scorers._expected import grade_value, is_text, kind, place, text_of, value_of
 from serve_eval.scorers._stated import find_stated
 
 FIRST, LAST = "first_answer", "last_answer"
@@ -41,9 +41,7 @@ def scorer(*, choices: tuple[str, ...] = ("A", "B", "C", "D")) -> Scorer:
         said = find_stated(response.text, meanings)
         if said is None:
             return Score(value=0.0, outcome=Outcome.UNPARSED)
-        if said == read_meant(expected):
-            return Score(value=1.0, outcome=Outcome.CORRECT, answer=said)
-        return Score(value=0.0, outcome=Outcome.WRONG, answer=said, mode="another choice")
+        return grade_value(float(said == read_meant(expected)), said, mode="another choice")
 
     def problems(expected: object) -> list[str]:
         value = value_of(expected)
@@ -68,10 +66,8 @@ def prefix_match(text: str, target: str) -> Score:
     match = _LETTER.match(text)
     letter = match.group(1) if match else None
     if text.strip().startswith(target):
-        return Score(value=1.0, outcome=Outcome.CORRECT, answer=target)
-    if letter is None:
-        return Score(value=0.0, outcome=Outcome.UNPARSED)
-    return Score(value=0.0, outcome=Outcome.WRONG, answer=letter)
+        return grade_value(1.0, target)
+    return grade_value(0.0, letter)
 
 
 def answer_letter(text: str, target: str) -> Score:
@@ -87,7 +83,7 @@ def answer_letter(text: str, target: str) -> Score:
         FIRST: float(letter == target),
         LAST: float([m.upper() for m in marked[-1:]] == [target]),
     }
-    return _letter_score(letter, target, parts)
+    return grade_value(float(letter == target), letter, parts)
 
 
 def score_stated_letter(text: str, target: str) -> Score:
@@ -101,16 +97,5 @@ def score_stated_letter(text: str, target: str) -> Score:
         match.group(1) if (match := pattern.search(text)) else None for pattern in _CORRECT_ANSWER
     ]
     letter = next((one for one in found if one), None)
-    return _letter_score(letter, target, {"phrase": float(target in found[:2])})
-
-
-def _letter_score(letter: str | None, target: str, parts: dict[str, float]) -> Score:
-    if letter is None:
-        return Score(value=0.0, outcome=Outcome.UNPARSED, parts=parts)
-    right = letter == target
-    return Score(
-        value=float(right),
-        outcome=Outcome.CORRECT if right else Outcome.WRONG,
-        answer=letter,
-        parts=parts,
-    )
+    parts = {"phrase": float(target in found[:2])}
+    return grade_value(float(letter == target), letter, parts)

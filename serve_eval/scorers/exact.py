@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from serve_eval.schema import Outcome, Response, Score, Scorer
-from serve_eval.scorers._expected import kind, place, text_of, text_problems, value_of
+from serve_eval.schema import Response, Score, Scorer
+from serve_eval.scorers._expected import grade_value, kind, place, text_of, text_problems, value_of
 from serve_eval.scorers._plain_text import check_alone, clean, plain
 
 
@@ -27,9 +27,7 @@ def scorer(
     def score(expected: object, response: Response) -> Score:
         found = form(response.text)
         right = found == (value_of(expected) if as_biochatter else form(text_of(expected)))
-        return Score(
-            value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG, answer=found
-        )
+        return grade_value(float(right), found)
 
     def problems(expected: object) -> list[str]:
         wrong = text_problems(expected)

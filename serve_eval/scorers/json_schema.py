@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from serve_eval.errors import DatasetError, PlanError
-from serve_eval.schema import Outcome, Response, Score, Scorer
+from serve_eval.schema import Response, Score, Scorer
 from serve_eval.scorers._blocks import NOTHING, find_json, is_json, same
 from serve_eval.scorers._examples import generate_instance
-from serve_eval.scorers._expected import find_zero_answer, kind, place, value_of
+from serve_eval.scorers._expected import find_wrong, grade_value, kind, place, value_of
 from serve_eval.scorers._validation import check_schema, is_surely_valid, is_valid
 
 EXACT, VALID, PARSED = "exact", "schema_valid", "parsed"
@@ -31,18 +31,13 @@ def scorer(*, fenced: bool = True) -> Scorer:
         read = partial(find_json, response.text, fenced=fenced)
         found = read()
         if found is NOTHING:
-            return Score(
-                value=0.0, outcome=Outcome.UNPARSED, parts={EXACT: 0.0, VALID: 0.0, PARSED: 0.0}
-            )
+            return grade_value(0.0, None, {EXACT: 0.0, VALID: 0.0, PARSED: 0.0})
         valid = SCHEMA not in wanted or is_valid(json.dumps(wanted[SCHEMA]), found, read)
         exact = EQUALS not in wanted or same(found, wanted[EQUALS])
         right = valid and exact
         parts = {EXACT: float(exact), VALID: float(valid), PARSED: 1.0}
-        outcome = Outcome.CORRECT if right else Outcome.WRONG
-        mode = None if right else "another value" if valid else "not of the schema"
-        return Score(
-            value=float(right), outcome=outcome, answer=json.dumps(found), parts=parts, mode=mode
-        )
+        mode = "another value" if valid else "not of the schema"
+        return grade_value(float(right), json.dumps(found), parts, mode=mode)
 
     def answers(expected: object) -> tuple[str, str]:
         wanted: Any = value_of(expected)
@@ -51,9 +46,7 @@ def scorer(*, fenced: bool = True) -> Scorer:
             hint = "Give one as its `examples`, or give what the answer `equals`."
             raise PlanError("JSON that the schema allows cannot be generated", hint=hint)
         others = ("null", "{}", "[]", '"other"', "-1")
-        wrong = find_zero_answer(
-            lambda text: score(expected, Response(text=text, finish_reason="stop")), *others
-        )
+        wrong = find_wrong(score, expected, *others)
         return json.dumps(right), wrong
 
     return Scorer(version=2, score=score, answers=answers, problems=_problems)
@@ -104,15 +97,8 @@ def exact_match(text: str, target: str, schema: str) -> Score:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        return Score(
-            value=0.0, outcome=Outcome.UNPARSED, parts={EXACT: 0.0, VALID: 0.0, PARSED: 0.0}
-        )
+        return grade_value(0.0, None, {EXACT: 0.0, VALID: 0.0, PARSED: 0.0})
     valid = is_valid(schema, found, partial(json.loads, text))
     exact = valid and bool(found == json.loads(target))
     parts = {EXACT: float(exact), VALID: float(valid), PARSED: 1.0}
-    return Score(
-        value=float(exact),
-        outcome=Outcome.CORRECT if exact else Outcome.WRONG,
-        answer=text,
-        parts=parts,
-    )
+    return grade_value(float(exact), text, parts)

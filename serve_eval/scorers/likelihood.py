@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from serve_eval.schema import Outcome, PromptLogprobs, Score
+from serve_eval.schema import PromptLogprobs, Score
+from serve_eval.scorers._expected import grade_value
 
 TIED = "tied"
 
@@ -77,10 +78,4 @@ def likeliest(told: Sequence[Sequence[float]], names: Sequence[str], target: str
     sums = [math.fsum(values) for values in told]
     best = max(sums)
     answer = names[sums.index(best)]
-    right = answer == target
-    return Score(
-        value=float(right),
-        outcome=Outcome.CORRECT if right else Outcome.WRONG,
-        answer=answer,
-        parts={TIED: float(sums.count(best) > 1)},
-    )
+    return grade_value(float(answer == target), answer, {TIED: float(sums.count(best) > 1)})

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from serve_eval.schema import Outcome, Score
+from serve_eval.schema import Score
+from serve_eval.scorers._expected import grade_value
 from serve_eval.scorers._mmmu_answer import find_given_letter as find_given_letter
 
 STATED = "stated_letter"
@@ -34,15 +35,7 @@ def choice(text: str, target: str, options: Sequence[str]) -> Score:
     letter = find_given_letter(text, options)
     stated: list[str] = _STATED.findall(text)
     parts = {STATED: float((stated[-1] if stated else letter) == target)}
-    if letter is None:
-        return Score(value=0.0, outcome=Outcome.UNPARSED, parts=parts)
-    right = letter == target
-    return Score(
-        value=float(right),
-        outcome=Outcome.CORRECT if right else Outcome.WRONG,
-        answer=letter,
-        parts=parts,
-    )
+    return grade_value(float(letter == target), letter, parts)
 
 
 def short_answer(text: str, accepted: Iterable[str]) -> Score:
@@ -59,14 +52,13 @@ def short_answer(text: str, accepted: Iterable[str]) -> Score:
         *(number for key in keys for pattern in _NUMBERS for number in pattern.findall(key)),
     ]
     said = [form for one in found for form in _forms(one)]
-    right = any(
-        any(word in form for word in words) if isinstance(form, str) else form in wanted
-        for form in said
+    right = float(
+        any(
+            any(word in form for word in words) if isinstance(form, str) else form in wanted
+            for form in said
+        )
     )
-    outcome = Outcome.CORRECT if right else Outcome.WRONG
-    return Score(
-        value=float(right), outcome=outcome, answer=" | ".join(keys), parts={STATED: float(right)}
-    )
+    return grade_value(right, " | ".join(keys), {STATED: right})
 
 
 def _key_phrases(text: str) -> Iterator[str]:

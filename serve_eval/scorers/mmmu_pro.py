@@ -11,7 +11,8 @@ import re
 from collections.abc import Sequence
 from string import ascii_uppercase
 
-from serve_eval.schema import Outcome, Score
+from serve_eval.schema import Score
+from serve_eval.scorers._expected import grade_value
 from serve_eval.scorers._mmmu_answer import find_given_letter
 
 _STATED = re.compile(
@@ -25,12 +26,7 @@ def choice(text: str, target: str, options: Sequence[str]) -> Score:
     Without a letter the answer is `unparsed`; the original guesses one at random.
     """
     letter = find_stated_letter(text, options) or find_given_letter(text, options)
-    if letter is None:
-        return Score(value=0.0, outcome=Outcome.UNPARSED)
-    right = letter == target
-    return Score(
-        value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG, answer=letter
-    )
+    return grade_value(float(letter == target), letter)
 
 
 def find_stated_letter(text: str, options: Sequence[str]) -> str | None:

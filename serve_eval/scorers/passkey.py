@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from serve_eval.schema import Outcome, Score
+from serve_eval.schema import Score
+from serve_eval.scorers._expected import grade_value
 
 FIRST, CONTAINED = "first_digits", "contained"
 _DIGITS = re.compile(r"\d+")
@@ -17,7 +18,4 @@ def first_digits(text: str, target: str) -> Score:
     """
     runs = _DIGITS.findall(text)
     parts = {FIRST: float(runs[:1] == [target]), CONTAINED: float(target in runs)}
-    if not runs:
-        return Score(value=0.0, outcome=Outcome.UNPARSED, parts=parts)
-    outcome = Outcome.CORRECT if parts[FIRST] else Outcome.WRONG
-    return Score(value=parts[FIRST], outcome=outcome, answer=runs[0], parts=parts)
+    return grade_value(parts[FIRST], runs[0] if runs else None, parts)

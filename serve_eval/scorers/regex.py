@@ -16,7 +16,7 @@ from serve_eval.scorers._examples import LONGEST, build_match, shortest
 from serve_eval.scorers._expected import (
     FULL,
     PARTS,
-    find_zero_answer,
+    find_wrong,
     grade_value,
     items_of,
     kind,
@@ -83,9 +83,7 @@ def scorer(*, ignore_case: bool = False, time_limit_s: float = 0.5) -> Scorer:
             if isinstance(example, str)
             else _make_up(items_of(expected, PARTS), full_marks(expected))
         )
-        return right, find_zero_answer(
-            lambda text: score(expected, Response(text=text, finish_reason="stop"))
-        )
+        return right, find_wrong(score, expected)
 
     return Scorer(version=1, score=score, answers=answers, problems=problems)
 

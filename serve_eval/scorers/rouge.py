@@ -17,7 +17,7 @@ from typing import Any, Literal
 from serve_eval.errors import PlanError, install_hint
 from serve_eval.schema import Response, Sample, Score, Scorer
 from serve_eval.scorers._expected import (
-    find_zero_answer,
+    find_wrong,
     grade_value,
     place,
     text_of,
@@ -48,10 +48,7 @@ def scorer(*, kind: Literal["rouge1", "rouge2", "rougeL"] = "rouge1") -> Scorer:
         return wrong
 
     def answers(expected: object) -> tuple[str, str]:
-        wrong = find_zero_answer(
-            lambda text: score(expected, Response(text=text, finish_reason="stop"))
-        )
-        return text_of(expected), wrong
+        return text_of(expected), find_wrong(score, expected)
 
     return Scorer(version=1, score=score, answers=answers, problems=problems)
 

@@ -13,7 +13,7 @@ from serve_eval.schema import Outcome, Response, Score, Scorer
 from serve_eval.scorers._blocks import find_json
 from serve_eval.scorers._expected import (
     FULL,
-    find_zero_answer,
+    find_wrong,
     grade_value,
     is_text,
     items_of,
@@ -76,9 +76,7 @@ def scorer(
 
     def answers(expected: object) -> tuple[str, str]:
         right = json.dumps([str(item) for item in items_of(expected)])
-        return right, find_zero_answer(
-            lambda text: score(expected, Response(text=text, finish_reason="stop"))
-        )
+        return right, find_wrong(score, expected)
 
     return Scorer(version=2, score=score, answers=answers, problems=problems, scoring="inline")
 

@@ -14,7 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 from serve_eval.errors import PlanError, install_hint
-from serve_eval.schema import Outcome, Score
+from serve_eval.schema import Score
+from serve_eval.scorers._expected import grade_value
 
 ORDER = 4
 ANSWER_LENGTH, REFERENCE_LENGTH = "answer length", "reference length"
@@ -61,16 +62,8 @@ def score_translation(answer: str, reference: str, language: str, tokenizer: str
     found = sentence_scorer(tokenizer).sentence_score(translation, [reference])
     value = min(1.0, round(found.score / 100.0, 12))
     counts = (found.sys_len, found.ref_len, *found.counts, *found.totals)
-    outcome = Outcome.PARTIAL if value > 0.0 else Outcome.WRONG
-    return Score(
-        value=value,
-        outcome=Outcome.CORRECT if value >= 1.0 else outcome,
-        answer=translation,
-        parts={
-            **{name: float(count) for name, count in zip(COUNTS, counts, strict=True)},
-            IN_FORM: float(in_form),
-        },
-    )
+    parts = {name: float(count) for name, count in zip(COUNTS, counts, strict=True)}
+    return grade_value(value, translation, {**parts, IN_FORM: float(in_form)})
 
 
 def corpus_bleu(sums: Sequence[float]) -> float:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from serve_eval.schema import Outcome, Score
+from serve_eval.schema import Score
+from serve_eval.scorers._expected import grade_value
 
 _LETTER = re.compile(r"(?i)\b([A-D])\b")
 
@@ -16,11 +17,5 @@ _LETTER = re.compile(r"(?i)\b([A-D])\b")
 def first_letter(text: str, target: str) -> Score:
     """Score 1 if the first letter is the target. Without a letter the answer is `unparsed`."""
     found = _LETTER.search(text)
-    if found is None:
-        return Score(value=0.0, outcome=Outcome.UNPARSED)
-    right = found[1].upper() == target
-    return Score(
-        value=float(right),
-        outcome=Outcome.CORRECT if right else Outcome.WRONG,
-        answer=found[1].upper(),
-    )
+    letter = found[1].upper() if found else None
+    return grade_value(float(letter == target), letter)

@@ -10,7 +10,7 @@ from serve_eval.schema import Response, Score, Scorer
 from serve_eval.scorers._expected import (
     FULL,
     WORDS,
-    find_zero_answer,
+    find_wrong,
     grade_value,
     is_text,
     items_of,
@@ -71,9 +71,7 @@ def scorer(
             entry if as_biochatter and isinstance(entry, str) else either(entry)[0]
             for entry in entries
         )
-        return right, find_zero_answer(
-            lambda text: score(expected, Response(text=text, finish_reason="stop"))
-        )
+        return right, find_wrong(score, expected)
 
     return Scorer(version=1, score=score, answers=answers, problems=problems, scoring="inline")
 

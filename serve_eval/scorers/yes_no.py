@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from serve_eval.errors import PlanError
 from serve_eval.schema import Outcome, Response, Score, Scorer
-from serve_eval.scorers._expected import kind, place, value_of
+from serve_eval.scorers._expected import grade_value, kind, place, value_of
 from serve_eval.scorers._stated import find_stated
 
 
@@ -36,9 +36,7 @@ def scorer(
         if said is None:
             return Score(value=0.0, outcome=Outcome.UNPARSED)
         found = (yes if said else no)[0]
-        if said == read_meant(expected):
-            return Score(value=1.0, outcome=Outcome.CORRECT, answer=found)
-        return Score(value=0.0, outcome=Outcome.WRONG, answer=found, mode="the opposite")
+        return grade_value(float(said == read_meant(expected)), found, mode="the opposite")
 
     def problems(expected: object) -> list[str]:
         if read_meant(expected) is not None:

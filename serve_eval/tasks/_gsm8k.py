@@ -20,7 +20,6 @@ from serve_eval.schema import (
     Hypothesis,
     Message,
     Metric,
-    Outcome,
     Prompt,
     Response,
     Sample,
@@ -28,6 +27,7 @@ from serve_eval.schema import (
     Score,
     Task,
 )
+from serve_eval.scorers._expected import grade_value
 from serve_eval.scorers.numeric import (
     FLEXIBLE,
     STRICT,
@@ -250,7 +250,4 @@ def score(sample: Sample, response: Response) -> Score:
         STRICT: float(strict is not None and normalise(strict) == target),
         FLEXIBLE: float(flexible is not None and normalise(flexible) == target),
     }
-    outcome = (
-        Outcome.UNPARSED if strict is None else Outcome.CORRECT if parts[STRICT] else Outcome.WRONG
-    )
-    return Score(value=parts[STRICT], outcome=outcome, answer=strict, parts=parts)
+    return grade_value(parts[STRICT], strict, parts)

@@ -25,7 +25,6 @@ from serve_eval.schema import (
     Message,
     Metric,
     Need,
-    Outcome,
     Response,
     Sample,
     SamplingParams,
@@ -35,6 +34,7 @@ from serve_eval.schema import (
     TextPart,
 )
 from serve_eval.scorers import word_errors
+from serve_eval.scorers._expected import grade_value
 from serve_eval.scorers._mmmu_answer import LAST_LETTER, find_letter, find_section
 from serve_eval.tasks._mmmu import image_of, read_rows, read_texts
 from serve_eval.tasks._recordings import (
@@ -203,11 +203,7 @@ def score_about(medium: str, text: str, target: str) -> Score:
     else:
         answer = find_letter(said, LAST_LETTER[medium])
         right = answer == target
-    if answer is None:
-        return Score(value=0.0, outcome=Outcome.UNPARSED)
-    return Score(
-        value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG, answer=answer
-    )
+    return grade_value(float(right), answer)
 
 
 def _score(sample: Sample, response: Response) -> Score:

@@ -32,6 +32,7 @@ from serve_eval.schema import (
     Score,
     Task,
 )
+from serve_eval.scorers._expected import grade_value
 from serve_eval.tasks._ruler_ingredients import (
     ESSAYS,
     HOTPOTQA,
@@ -352,8 +353,7 @@ def _score(sample: Sample, response: Response) -> Score:
     share = len(found) / len(values)
     if sample.metadata[SUBJECT].startswith("qa"):
         share = float(bool(found))
-    outcome = Outcome.CORRECT if share == 1 else Outcome.PARTIAL if share else Outcome.WRONG
-    return Score(value=share, outcome=outcome, answer=text[:SHOWN])
+    return grade_value(share, text[:SHOWN])
 
 
 def _answers(sample: Sample) -> tuple[str, str]:

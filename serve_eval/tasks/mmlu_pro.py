@@ -27,7 +27,6 @@ from serve_eval.schema import (
     Hypothesis,
     Message,
     Metric,
-    Outcome,
     Prompt,
     Response,
     Sample,
@@ -35,6 +34,7 @@ from serve_eval.schema import (
     Score,
     Task,
 )
+from serve_eval.scorers._expected import grade_value
 from serve_eval.tasks._samples import (
     NumFewshot,
     NumSamples,
@@ -259,12 +259,7 @@ def find_letter(text: str) -> str | None:
 
 def _score(sample: Sample, response: Response, *, chat: bool) -> Score:
     letter = find_letter(response.text.replace("**", "") if chat else response.text)
-    if letter is None:
-        return Score(value=0.0, outcome=Outcome.UNPARSED)
-    right = letter == sample.target
-    return Score(
-        value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG, answer=letter
-    )
+    return grade_value(float(letter == sample.target), letter)
 
 
 def _answers(sample: Sample) -> tuple[str, str]:

@@ -30,7 +30,6 @@ from serve_eval.schema import (
     Message,
     Metric,
     Need,
-    Outcome,
     Response,
     Sample,
     SamplingParams,
@@ -38,6 +37,7 @@ from serve_eval.schema import (
     Task,
     TextPart,
 )
+from serve_eval.scorers._expected import grade_value
 from serve_eval.tasks._samples import NumSamples, RandomSeed, break_down_by, read_entry, shuffle
 
 SOURCE = Source(
@@ -192,11 +192,7 @@ def _decode(sample: Sample) -> list[str]:
 
 def _score(sample: Sample, response: Response) -> Score:
     right = contains(response.text, _decode(sample), formula=sample.metadata["dataset"] == FORMULAS)
-    return Score(
-        value=float(right),
-        outcome=Outcome.CORRECT if right else Outcome.WRONG,
-        answer=response.text.strip(),
-    )
+    return grade_value(float(right), response.text.strip())
 
 
 def _answers(sample: Sample) -> tuple[str, str]:
