@@ -10,7 +10,6 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from types import TracebackType
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
@@ -149,12 +148,7 @@ class Client(EndpointReports):
         self.attempts.open(self.patience)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.patience.close()
         await self.start.close()
         await self.transport.close()

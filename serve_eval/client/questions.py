@@ -60,12 +60,7 @@ class EndpointQuestions:
             if reply.starting and await self._start.over():
                 reply = await self._exchange.send("GET", self._models)
         except Missed as missed:
-            return Failure(
-                kind=missed.kind,
-                message=str(missed),
-                status=missed.status,
-                retryable=missed.retryable,
-            )
+            return missed.to_failure()
         if reply.error is not None:
             cut = self._reader.of_error(reply.error)
             return Failure(kind=cut.kind, message=str(cut), status=reply.status)
@@ -240,12 +235,7 @@ class EndpointReports:
                 method, path, body, timeout_s=timeout_s, most_bytes=most_bytes
             )
         except Missed as missed:
-            return Failure(
-                kind=missed.kind,
-                message=str(missed),
-                status=missed.status,
-                retryable=missed.retryable,
-            )
+            return missed.to_failure()
 
     async def models(self) -> list[str] | Failure:
         """Return the ids that /v1/models lists, or a Failure for a status other than 200.

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self
 
 from serve_eval.errors import PlanError, install_hint
@@ -333,12 +332,7 @@ class LocalTokenizer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

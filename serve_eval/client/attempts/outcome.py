@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import msgspec
@@ -48,23 +49,25 @@ class Missed(Exception):
         quota: bool = False,
     ) -> None:
         super().__init__(message)
-        self.kind, self.status, self.retryable, self.retry_after = (
-            kind,
-            status,
-            retryable,
-            retry_after,
-        )
-        self.lost_stream, self.stale, self.refused, self.starting = (
-            lost_stream,
-            stale,
-            refused,
-            starting,
-        )
+        self.kind, self.status = kind, status
+        self.retryable, self.retry_after = retryable, retry_after
+        self.lost_stream, self.stale = lost_stream, stale
+        self.refused, self.starting = refused, starting
         self.refused_early, self.quota = refused_early, quota
 
     def append_note(self, note: str) -> Missed:
         """Return the same outcome with a note after its message."""
         return Missed(self.kind, f"{self} ({note})", status=self.status, retryable=self.retryable)
+
+    def to_failure(self, attempts: Sequence[Attempt] = ()) -> Failure:
+        """Return the failure of a request whose last attempt this was."""
+        return Failure(
+            kind=self.kind,
+            message=str(self),
+            status=self.status,
+            retryable=self.retryable,
+            attempts=tuple(attempts),
+        )
 
 
 class OutcomeReader:
@@ -281,12 +284,5 @@ class Tries:
 
     def failure(self) -> Failure:
         """Return the failure of a sample whose last attempt missed."""
-        missed = self.missed
-        assert missed is not None
-        return Failure(
-            kind=missed.kind,
-            message=str(missed),
-            status=missed.status,
-            retryable=missed.retryable,
-            attempts=tuple(self.attempts),
-        )
+        assert self.missed is not None
+        return self.missed.to_failure(self.attempts)
