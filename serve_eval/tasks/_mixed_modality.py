@@ -69,7 +69,7 @@ class MixedQuestion:
         return "+".join(item.id for item in self.items.values())
 
 
-def mixed_task(
+def modality_task(
     name: str, *media: str, sent: SendVideo = "frames", control_of: str | None = None
 ) -> Callable[..., Task]:
     """Return the function `task` for the task `name` about these media.

@@ -7,6 +7,6 @@ most 50 %. mixed_modality_omni_alone asks the same without the other media.
 
 from __future__ import annotations
 
-from serve_eval.tasks._mixed_modality import mixed_task
+from serve_eval.tasks._mixed_modality import modality_task
 
-task = mixed_task("mixed_modality_omni", "image", "audio", "video")
+task = modality_task("mixed_modality_omni", "image", "audio", "video")

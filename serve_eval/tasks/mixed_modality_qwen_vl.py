@@ -6,6 +6,6 @@ published for it.
 
 from __future__ import annotations
 
-from serve_eval.tasks._mixed_modality import mixed_task
+from serve_eval.tasks._mixed_modality import modality_task
 
-task = mixed_task("mixed_modality_qwen_vl", "image", "video")
+task = modality_task("mixed_modality_qwen_vl", "image", "video")

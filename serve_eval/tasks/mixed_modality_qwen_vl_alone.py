@@ -5,8 +5,8 @@ If both are in a run, the verdict of this task compares the two, as TensorRT-LLM
 
 from __future__ import annotations
 
-from serve_eval.tasks._mixed_modality import mixed_task
+from serve_eval.tasks._mixed_modality import modality_task
 
-task = mixed_task(
+task = modality_task(
     "mixed_modality_qwen_vl_alone", "image", "video", control_of="mixed_modality_qwen_vl"
 )

@@ -6,6 +6,6 @@ lost with frames. The server must take the sound from the video.
 
 from __future__ import annotations
 
-from serve_eval.tasks._mixed_modality import mixed_task
+from serve_eval.tasks._mixed_modality import modality_task
 
-task = mixed_task("mixed_modality_video_audio_omni", "image", "video", sent="video")
+task = modality_task("mixed_modality_video_audio_omni", "image", "video", sent="video")
