@@ -31,7 +31,7 @@ from serve_eval.datasets.source import Source as Source
 from serve_eval.datasets.source import download
 from serve_eval.errors import DatasetError, install_hint
 from serve_eval.plugins import registry
-from serve_eval.schema import DataRoots, SourceFile
+from serve_eval.schema import DataRoots, Dataset, Sample, SourceFile
 
 TASKS = "serve_eval.tasks"
 _DECLARES = re.compile(r"^SOURCE\b[^=\n]*=\s*Source\(", re.MULTILINE)
@@ -157,6 +157,15 @@ class Split:
     rows: list[dict[str, Any]]
     file: DataFile
     deviation: str | None
+
+    def build_dataset(self, samples: Sequence[Sample]) -> Dataset:
+        """Return the data set that asks these samples of the rows."""
+        return Dataset(
+            samples=samples,
+            files=(self.file.source,),
+            total=len(self.rows),
+            deviation=self.deviation,
+        )
 
 
 def read_split(

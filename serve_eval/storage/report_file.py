@@ -17,7 +17,6 @@ from serve_eval.storage.json_files import (
     Versioned,
     check_format,
     pretty_json,
-    read_written_text,
     refuse_newer,
     write_private,
 )
@@ -78,11 +77,6 @@ def find_report(run: Path) -> Report | None:
 def write_report(run: Path, report: Report) -> None:
     """Write the report of a run. Raises RunFolderError, and JournalError for a full disk."""
     write_private(run / REPORT_FILE, pretty_json(report))
-
-
-def report_text(run: Path) -> str:
-    """Return the text of the report that was just written."""
-    return read_written_text(run / REPORT_FILE)
 
 
 def drop_report(run: Path) -> None:

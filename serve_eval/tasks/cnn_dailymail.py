@@ -54,12 +54,7 @@ def task(
             )
             for i in shuffle(len(split.rows), random_seed)[:wanted]
         ]
-        return Dataset(
-            samples=samples,
-            files=(split.file.source,),
-            total=len(split.rows),
-            deviation=split.deviation,
-        )
+        return split.build_dataset(samples)
 
     return Task(
         name="cnn_dailymail",

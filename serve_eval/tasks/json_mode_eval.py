@@ -95,12 +95,7 @@ def task(
                     override=Override(extra=format_field(response_format, schema)),
                 )
             )
-        return Dataset(
-            samples=samples,
-            files=(split.file.source,),
-            total=len(split.rows),
-            deviation=split.deviation,
-        )
+        return split.build_dataset(samples)
 
     return Task(
         name="json_mode_eval",

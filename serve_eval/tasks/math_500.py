@@ -61,14 +61,11 @@ def task(*, num_samples: NumSamples = ROWS, random_seed: RandomSeed = 0) -> Task
     def load(roots: DataRoots, wanted: int) -> Dataset:
         package()  # fail before any request; the processes that score load it once
         split = local.read_split(SOURCE, roots, "test", COLUMNS, wanted=wanted, published=ROWS)
-        return Dataset(
-            samples=[
+        return split.build_dataset(
+            [
                 _sample(split.rows[i], f"{split.file.path}: row {i + 1}")
                 for i in shuffle(len(split.rows), random_seed)[:wanted]
-            ],
-            files=(split.file.source,),
-            total=len(split.rows),
-            deviation=split.deviation,
+            ]
         )
 
     return Task(
