@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated
 
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.frozen import freeze
 from serve_eval.launchers._fleet.session import session
 from serve_eval.launchers._machine import lock_files
 from serve_eval.launchers._options import TimeLimits
@@ -171,7 +172,7 @@ async def launch(context: LaunchContext, options: SlurmOptions) -> AsyncIterator
 # plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class PlannedJob:
     """The steps to start, and their nodes."""
 

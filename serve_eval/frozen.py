@@ -1,4 +1,4 @@
-"""The decorator of records: values that do not change, made by the names of their fields."""
+"""Make classes immutable records: dataclasses that are frozen and have slots."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ Record = TypeVar("Record")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-def frozen(cls: type[Record]) -> type[Record]:
+def freeze(cls: type[Record]) -> type[Record]:
     """Make a class a frozen dataclass with slots and with fields by name only."""
     return dataclass(frozen=True, slots=True, kw_only=True)(cls)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def placed(cls: type[Record]) -> type[Record]:
+def freeze_places(cls: type[Record]) -> type[Record]:
     """Make a class a frozen dataclass with slots, whose fields have places, too."""
     return dataclass(frozen=True, slots=True)(cls)

@@ -11,13 +11,14 @@ import codecs
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from serve_eval.frozen import freeze
 from serve_eval.launchers._embedded.model import Array
 from serve_eval.launchers._http.answers import ToldAnswer
 from serve_eval.launchers._http.requests import bad_request
@@ -26,7 +27,7 @@ ROUNDED = 1e-6
 """Share by which two equal probabilities may differ after rounding."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Shaping:
     """The sampling fields of one request, with their neutral values."""
 
@@ -126,7 +127,7 @@ def draw_token(logits: Logits, shaping: Shaping, chance: np.random.Generator | N
 _decoder = codecs.getincrementaldecoder("utf-8")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Wanted:
     """A prompt of at least one token, and how to generate from it.
 

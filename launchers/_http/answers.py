@@ -14,10 +14,10 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
+from serve_eval.frozen import freeze
 from serve_eval.launchers._http.requests import Ask, encode
 
 
@@ -262,7 +262,7 @@ def gives_logprobs(ask: Ask, form: Form) -> bool:
     return form != "none" and ask.echo and ask.logprobs is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Beginning:
     """The token at the beginning of a text.
 

@@ -8,11 +8,11 @@ Errors have the form of trtllm-serve, and that of OpenAI for an unknown model.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
 
+from serve_eval.frozen import freeze
 from serve_eval.schema import Message, Prompt
 
 DEFAULT_MAX_TOKENS = 16
@@ -78,7 +78,7 @@ class _Body(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Body).decode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Ask:
     """A valid request.
 

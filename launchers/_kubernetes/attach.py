@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from serve_eval.errors import LaunchError
+from serve_eval.frozen import freeze
 from serve_eval.launchers._kubernetes.cluster import (
     NEEDED,
     Cluster,
@@ -36,7 +37,7 @@ from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
 from serve_eval.schema.base_url import authority
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class ChosenService:
     """The servers to attach to, and the way to reach them: through `tunnels`, or in the cluster.
 
@@ -54,7 +55,7 @@ class ChosenService:
     answer_timeout_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class _Addresses:
     """Base URLs of the whole Service and of each pod, and the tunnels of the latter."""
 
@@ -194,7 +195,7 @@ PORT_NAMES = ("http", "serve")
 """Names of the port that is chosen if a pod has several."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class ChosenPods:
     """The pods to reach: through `tunnels`, or at their own addresses in the cluster.
 

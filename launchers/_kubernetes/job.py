@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
+
+from serve_eval.frozen import freeze
 
 LONGEST_NAME = 50
 """Characters of a name: the cluster adds to it, and labels have at most 63."""
@@ -20,7 +21,7 @@ NOT_IN_CLUSTER = ("kubeconfig", "context", "address")
 manifest alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class JobSettings:
     """The settings of the Job, as the launcher's options describe them."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from serve_eval.errors import LaunchError
+from serve_eval.frozen import freeze
 from serve_eval.launchers._kubernetes.cluster import (
     NOT_FOUND,
     Cluster,
@@ -21,7 +21,7 @@ from serve_eval.schema import PodContainer, ServedPod
 from serve_eval.secret_signs import holds_secret
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class FoundService:
     """A Service with one chosen port.
 
@@ -158,7 +158,7 @@ KILLED = 137
 """Exit code of a container that received SIGKILL."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class ContainerState:
     """The state of a container of a pod. Texts and the exit code are of what it reports now.
 
@@ -175,7 +175,7 @@ class ContainerState:
     stopped: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class PodState:
     """The state of a pod. `leaving`: it is being deleted. `ended`: it will not run again."""
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from serve_eval.frozen import freeze
 from serve_eval.launchers._http.answers import Form, Telling
 from serve_eval.plugins.setting import Setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class SimulatedBehaviour:
     """Set how the server answers and misbehaves.
 
@@ -97,7 +98,7 @@ class SimulatedBehaviour:
         return out_of_range({name: getattr(self, name) for name in (*SHARES, *COUNTS)})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class SimulatorConfig(SimulatedBehaviour):
     """Add to the behaviour the settings that only the server needs.
 

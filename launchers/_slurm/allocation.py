@@ -7,11 +7,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.frozen import freeze
 from serve_eval.launchers._process.environment import for_helpers
 from serve_eval.launchers._slurm.job_script import NO_HETEROGENEOUS
 from serve_eval.launchers._slurm.running_steps import ASK_S
@@ -26,7 +26,7 @@ ONE_KIND = "Submit a job of one kind of node, with sbatch --nodes=N."
 COMMANDS = ("srun", "squeue", "scancel", "scontrol", "sinfo")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Allocation:
     """The allocation in which the steps run.
 
@@ -247,7 +247,7 @@ FIRST_PORT = 8000
 ALL = "0.0.0.0"  # noqa: S104 - only where `bind: all` asks for it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Spot:
     """The nodes of a server, by position in the allocation, and its GPUs, the same on each node."""
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import PlanError
+from serve_eval.frozen import freeze
 from serve_eval.launchers._logs.causes import TRTLLM
 from serve_eval.launchers._machine import hosts
 from serve_eval.schema import PerfMetricsFolders
@@ -44,7 +45,7 @@ OURS = (
 """Flags that `extra_args` must not contain: the launcher has to know their values."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Place:
     """The address and GPUs of a server, which binds `host` and `port`.
 
@@ -61,7 +62,7 @@ class Place:
         return self.address or loopback(self.host)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Server:
     """One process to start.
 

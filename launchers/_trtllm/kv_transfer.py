@@ -16,11 +16,12 @@ import re
 import secrets
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from serve_eval.errors import ServeEvalError
+from serve_eval.frozen import freeze
 from serve_eval.launchers._machine import local_gpus
 from serve_eval.launchers._process import environment
 from serve_eval.launchers._trtllm.command_line import Server
@@ -36,7 +37,7 @@ TLS = "UCX_TLS"
 OWN = "as it was inherited"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Ways:
     """Facts about a machine.
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import PlanError
+from serve_eval.frozen import freeze
 from serve_eval.launchers._machine.local_gpus import AUTO, Named
 from serve_eval.launchers._process import environment
 from serve_eval.launchers._trtllm import command_line, disaggregated, kv_transfer
@@ -31,7 +32,7 @@ from serve_eval.schema import JobSize, KvTransfer, LaunchContext
 ORCHESTRATOR = "orchestrator"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Part:
     """A server to be placed on `width` GPUs (an orchestrator: none) for tp * pp * cp ranks.
 

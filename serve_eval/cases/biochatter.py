@@ -16,11 +16,12 @@ import csv
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from serve_eval.errors import DatasetError
+from serve_eval.frozen import freeze
 from serve_eval.schema import Spec
 
 AS_BIOCHATTER = "as_biochatter"
@@ -63,7 +64,7 @@ SCORED_ELSEWHERE = {
 """Result files whose scores do not come from a scorer of answers, with the source of the scores."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Lacking:
     """The reason why a case of a file cannot be asked or scored.
 
@@ -288,7 +289,7 @@ def _format_count(cases: int) -> str:
 COLUMNS = ("model_name", "subtask", "score", "iterations", "md5_hash")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class ResultRow:
     """One result: the share of the points in each iteration, or their mean in an older row."""
 

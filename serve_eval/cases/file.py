@@ -26,6 +26,7 @@ from serve_eval.cases import biochatter, form
 from serve_eval.cases import form as unquoted
 from serve_eval.cases.form import case_problems, has_cases
 from serve_eval.errors import PlanError, install_hint
+from serve_eval.frozen import freeze
 from serve_eval.schema import SourceFile
 from serve_eval.whole_file import write_named_file
 
@@ -98,7 +99,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _MARKS = [key for key in form.keys(form.ModuleForm) if key not in ("description", "group")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class RawCase:
     """A case as it is in a file.
 
@@ -119,7 +120,7 @@ class RawCase:
         return self.folder is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class CaseModule:
     """The cases of one module, and their common settings.
 
@@ -132,7 +133,7 @@ class CaseModule:
     cases: tuple[RawCase, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class CaseFiles:
     """The contents of a list of case files."""
 

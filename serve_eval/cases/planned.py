@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from serve_eval.errors import PlanError
+from serve_eval.frozen import freeze
 from serve_eval.schema import Spec, is_mutable
 
 FAMILY = "cases:"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class PlannedCases:
     """The tasks of a plan, including those of its case files.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from serve_eval.cases import biochatter, prompts
@@ -13,12 +13,13 @@ from serve_eval.cases.case_scorers import check_scorer, is_foreign, scorer_of, s
 from serve_eval.cases.expansion import CaseGroups, Expanded, ExpansionError, count, expand
 from serve_eval.cases.file import CaseFiles, CaseModule, RawCase
 from serve_eval.errors import PlanError
+from serve_eval.frozen import freeze
 from serve_eval.pace import Pace
 from serve_eval.plugins import registry
 from serve_eval.schema import Message, Override, Response, SamplingParams, Spec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class CaseQuestion:
     """One expanded case.
 
@@ -41,7 +42,7 @@ class CaseQuestion:
     group: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Skipped:
     """A case that is not asked, with the reason.
 
@@ -55,7 +56,7 @@ class Skipped:
     lacking: Lacking | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Questions:
     """The questions of a task, in the order of the files. `notes` are about their scoring."""
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.schema import Connection
 from serve_eval.schema.base_url import on_the_wire
 from serve_eval.shell_words import quote_word
@@ -31,7 +31,7 @@ class CheckOutcome(StrEnum):
     ERROR = "ERROR"
 
 
-@frozen
+@freeze
 class SentRequest:
     """A request as sent, without its headers: `curl` adds them. `body` is None for a GET."""
 
@@ -39,7 +39,7 @@ class SentRequest:
     body: Mapping[str, Any] | None = None
 
 
-@frozen
+@freeze
 class CheckResult:
     """The finding of a check, in one line, and the request that shows it, if there is one."""
 
@@ -48,7 +48,7 @@ class CheckResult:
     sent: SentRequest | None = None
 
 
-@frozen
+@freeze
 class CheckRow:
     """A row of the table.
 

@@ -36,7 +36,7 @@ from serve_eval.checks.row import CheckOutcome, CheckResult, CheckRow, SentReque
 from serve_eval.checks.session import Check, CheckSession, StillStarting
 from serve_eval.errors import EndpointError
 from serve_eval.evidence.prompt_tokens import LocalTokenizer
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 
 Level = Literal["quick", "full"]
 
@@ -80,7 +80,7 @@ def choose_checks(
     return [check for check in every if level == "full" or not check.full]
 
 
-@frozen
+@freeze
 class CheckedRows:
     """The rows of the checks.
 

@@ -29,14 +29,14 @@ from serve_eval.client.preflight import key_advice
 from serve_eval.client.wire_format.reply import TooLarge
 from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS, COMPLETIONS
 from serve_eval.errors import EndpointError
-from serve_eval.frozen import placed
+from serve_eval.frozen import freeze_places
 from serve_eval.schema import Failure
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 
-@placed
+@freeze_places
 class Check:
     """A check that an endpoint has one capability.
 

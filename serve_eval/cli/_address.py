@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from serve_eval.cli._options import settings_of
 from serve_eval.errors import PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.options import ConnectionOptions
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Connection
@@ -22,7 +22,7 @@ _FROM_VARIABLES = (
 )
 
 
-@frozen
+@freeze
 class SetOptions:
     """Set keys of a plan that have no flag."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, get_args
 
 from serve_eval.cli._run_folder import TRUST_HELP
 from serve_eval.errors import PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ Quiet = Annotated[
 ReportAsJson = Annotated[bool, Setting("Print the report as one JSON object.", flags=("--json",))]
 
 
-@frozen
+@freeze
 class ScreenOptions:
     """Choose how much is printed: for commands that read, and find no verdict."""
 
@@ -58,7 +58,7 @@ class ScreenOptions:
     ] = False
 
 
-@frozen
+@freeze
 class ListOptions:
     """Choose how much of a list is printed."""
 
@@ -72,7 +72,7 @@ class ListOptions:
     as_json: Annotated[bool, Setting("Print the list as JSON.", flags=("--json",))] = False
 
 
-@frozen
+@freeze
 class FaceOptions(ScreenOptions):
     """Choose the format of a result, by the same options for all commands with a verdict."""
 
@@ -82,7 +82,7 @@ class FaceOptions(ScreenOptions):
     notify_text: NotifyText = None
 
 
-@frozen
+@freeze
 class PageFaceOptions(FaceOptions):
     """Choose the format of a result that has no folder of its own."""
 

@@ -22,7 +22,7 @@ import typer
 from serve_eval.cli._ci_files import tell_ending
 from serve_eval.cli._streams import be_quiet
 from serve_eval.errors import PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins.setting import Declared, list_declared
 from serve_eval.secret_signs import find_secrets
 from serve_eval.shell_words import join_words
@@ -32,7 +32,7 @@ Examples = Sequence[tuple[str, str]]
 """Pairs of a line of text and the command that it describes."""
 
 
-@frozen
+@freeze
 class Command:
     """A command: the function that typer reads, and the content of its help.
 

@@ -13,7 +13,7 @@ from serve_eval.cli._ci_files import check_asked
 from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command, list_given_flags, settings_of
 from serve_eval.cli._sides import SendingOptions, find_endpoint_plan, is_endpoint, with_plan
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan import shared_options as shared
 from serve_eval.plan.command_line import TRUSTED, write_run_command
 from serve_eval.plan.launcher import NO_ADDRESS
@@ -33,7 +33,7 @@ _REFUSED_SUBSET = (
 _NO_SUBSET = Setting("", variable="never", refused=_REFUSED_SUBSET)
 
 
-@frozen
+@freeze
 class TakenPromptOptions:
     """Choose the endpoint, the model and the tasks. A reference asks all samples."""
 
@@ -71,21 +71,21 @@ class TakenPromptOptions:
     shard: Annotated[str | None, _NO_SUBSET] = None
 
 
-@frozen
+@freeze
 class TakenProtocolOptions(ProtocolOptions):
     """Choose the protocol of all tasks."""
 
     plan_only: ClassVar[tuple[str, ...]] = ("num_fewshot", "max_tokens", "temperature")
 
 
-@frozen
+@freeze
 class TakenKeyOptions(ReferenceKeyOptions):
     """Choose the entry that the runs are registered as."""
 
     plan_only: ClassVar[tuple[str, ...]] = ("quant_algo", "kv_cache_quant_algo")
 
 
-@frozen
+@freeze
 class TakenConnectionOptions(SendingOptions):
     """Choose how requests are sent."""
 
@@ -97,7 +97,7 @@ class TakenConnectionOptions(SendingOptions):
     max_tokens_field: shared.MaxTokensField = None
 
 
-@frozen
+@freeze
 class TakenOptions:
     """Choose the number of runs, and what is kept of them."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from serve_eval.cli._options import settings_of
 from serve_eval.errors import PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan import shared_options as shared
 from serve_eval.plugins.setting import Setting
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from serve_eval.schema import Plan
 
 
-@frozen
+@freeze
 class SidePromptOptions:
     """Choose the prompts."""
 
@@ -44,14 +44,14 @@ class SidePromptOptions:
     include_path: shared.IncludePath = None
 
 
-@frozen
+@freeze
 class RehearsedPromptOptions(SidePromptOptions):
     """Choose the prompts, and whether servers that are started are the stand-in."""
 
     rehearse: shared.Rehearse = None
 
 
-@frozen
+@freeze
 class SideProtocolOptions:
     """Choose the protocol of all tasks, on both sides of a comparison."""
 
@@ -59,7 +59,7 @@ class SideProtocolOptions:
     apply_chat_template: shared.ApplyChatTemplate = None
 
 
-@frozen
+@freeze
 class PacingOptions:
     """Choose how requests are sent, except how many at a time."""
 
@@ -78,7 +78,7 @@ class PacingOptions:
     client_key_password_env: shared.ClientKeyPasswordEnv = None
 
 
-@frozen
+@freeze
 class SendingOptions(PacingOptions):
     """Choose how requests are sent to each endpoint."""
 

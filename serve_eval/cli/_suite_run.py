@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._write_job import JobOptions, check_job, list_kept_flags, write_suite
 from serve_eval.errors import PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.command_line import permissions
 from serve_eval.plan.shared_options import absolute_all
 from serve_eval.shell_words import quote_path
@@ -31,7 +31,7 @@ TAKEN = frozenset(
 """The options of `run` that a suite takes; its plans say all else."""
 
 
-@frozen
+@freeze
 class SuiteCall:
     """The suite that `run` asks, by its file or its folder, with the options."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from serve_eval.cli._sides import is_endpoint, resolve_side, with_plan
 from serve_eval.errors import PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from serve_eval.workflows.verify.servers import NamedPlan
 
 
-@frozen
+@freeze
 class ReferenceOptions:
     """Choose what servers are compared with."""
 
@@ -51,7 +51,7 @@ class ReferenceOptions:
     ] = None
 
 
-@frozen
+@freeze
 class PartOptions:
     """Choose the servers of a deployment that are asked on their own if it differs."""
 
@@ -68,7 +68,7 @@ class PartOptions:
     ] = None
 
 
-@frozen
+@freeze
 class ProbeOptions:
     """Choose the probes, and what prompts are compared with."""
 
@@ -103,7 +103,7 @@ class ProbeOptions:
     ] = None
 
 
-@frozen
+@freeze
 class VerifyOutputOptions:
     """Choose the folder and the output."""
 
@@ -128,7 +128,7 @@ NAME = re.compile(r"\w[\w.-]*")
 COMMENT = re.compile(r"(^|\s)#.*")
 
 
-@frozen
+@freeze
 class FurtherServerOptions:
     """Choose more servers than those of the command line."""
 
@@ -171,7 +171,7 @@ class FurtherServerOptions:
     ] = None
 
 
-@frozen
+@freeze
 class GivenServer:
     """A server: its name in the output, and its address, plan file or run folder.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan import shared_options
 from serve_eval.plan import shared_options as shared
 from serve_eval.plugins.setting import Setting
 
 
-@frozen
+@freeze
 class WatchPromptOptions:
     """Choose the prompts of each round: options of a plan, which `settings_of` reads."""
 
@@ -43,7 +43,7 @@ class WatchPromptOptions:
     include_path: shared.IncludePath = None
 
 
-@frozen
+@freeze
 class RoundOptions:
     """Choose how often and how much the endpoint is asked."""
 
@@ -87,7 +87,7 @@ class RoundOptions:
     ] = 60.0
 
 
-@frozen
+@freeze
 class WatchJudgedOptions:
     """Choose when an endpoint counts as worse."""
 
@@ -132,7 +132,7 @@ class WatchJudgedOptions:
     ] = 0.05
 
 
-@frozen
+@freeze
 class WatchProbeOptions:
     """Choose the reference whose probes each round asks."""
 
@@ -158,7 +158,7 @@ class WatchProbeOptions:
     ] = None
 
 
-@frozen
+@freeze
 class AlarmOptions:
     """Choose the effects of an alarm."""
 
@@ -190,7 +190,7 @@ class AlarmOptions:
     ] = None
 
 
-@frozen
+@freeze
 class WatchFolderOptions:
     """Choose the folder."""
 

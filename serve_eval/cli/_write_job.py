@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from serve_eval.errors import PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.shared_options import absolute
 from serve_eval.plugins.setting import Setting
 from serve_eval.processes.child_process import build_command
@@ -22,7 +22,7 @@ RUN, SHARDS = "run", "shards"
 """Folders below that of the job: of the run or suite, and of the shards of an array."""
 
 
-@frozen
+@freeze
 class JobOptions:
     """Write a SLURM job instead of sending anything."""
 

@@ -20,7 +20,7 @@ from serve_eval.cli._sides import (
 )
 from serve_eval.cli._streams import emit
 from serve_eval.errors import PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ EXAMPLES = (
 )
 
 
-@frozen
+@freeze
 class OptionSearchOptions:
     """Choose two plans between which options are searched."""
 
@@ -83,7 +83,7 @@ class OptionSearchOptions:
     ] = None
 
 
-@frozen
+@freeze
 class StepSearchOptions:
     """Choose a plan and the steps in a row that are searched."""
 
@@ -106,7 +106,7 @@ class StepSearchOptions:
     ] = None
 
 
-@frozen
+@freeze
 class BisectTestOptions:
     """Choose the drop that counts, and when to give up."""
 
@@ -137,7 +137,7 @@ class BisectTestOptions:
     ] = None
 
 
-@frozen
+@freeze
 class BisectOutputOptions:
     """Choose the folder."""
 

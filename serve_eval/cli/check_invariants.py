@@ -20,7 +20,7 @@ from serve_eval.cli._sides import (
     settings_with,
 )
 from serve_eval.errors import PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins.setting import Setting
 
 UNUSED_TASK = "word_problems"
@@ -49,7 +49,7 @@ EXAMPLES = (
 )
 
 
-@frozen
+@freeze
 class PassOptions:
     """Choose the passes."""
 
@@ -90,7 +90,7 @@ class PassOptions:
     ] = False
 
 
-@frozen
+@freeze
 class InvariantsResultOptions:
     """Choose the folder."""
 

@@ -19,7 +19,7 @@ from serve_eval.cli._sides import (
     new_folder,
     settings_with,
 )
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ EXAMPLES = (
 )
 
 
-@frozen
+@freeze
 class LoadsOptions:
     """Choose the loads."""
 
@@ -65,7 +65,7 @@ class LoadsOptions:
     ] = False
 
 
-@frozen
+@freeze
 class LoadResultOptions:
     """Choose the folder."""
 

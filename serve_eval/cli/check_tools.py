@@ -13,7 +13,7 @@ from serve_eval.cli._common_options import FaceOptions, parse_loads
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._sides import find_endpoint_plan, new_folder
 from serve_eval.errors import PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan import shared_options as shared
 from serve_eval.plan.shared_options import names_of
 from serve_eval.plugins.setting import Setting
@@ -40,7 +40,7 @@ EXAMPLES = (
 )
 
 
-@frozen
+@freeze
 class ToolSetOptions:
     """Choose the requests."""
 
@@ -59,7 +59,7 @@ class ToolSetOptions:
     ] = None
 
 
-@frozen
+@freeze
 class ToolKindOptions:
     """Choose the kinds of requests, and how many errors are too many."""
 
@@ -84,7 +84,7 @@ class ToolKindOptions:
     ] = None
 
 
-@frozen
+@freeze
 class ToolRuleOptions:
     """Choose what fails."""
 
@@ -102,7 +102,7 @@ class ToolRuleOptions:
     ] = None
 
 
-@frozen
+@freeze
 class ToolSendingOptions:
     """Choose how requests are sent."""
 
@@ -114,7 +114,7 @@ class ToolSendingOptions:
     header: shared.Header = None
 
 
-@frozen
+@freeze
 class ToolResultOptions:
     """Choose the folder and the output."""
 

@@ -11,11 +11,11 @@ from serve_eval.cli._ci_files import check_asked
 from serve_eval.cli._common_options import PageFaceOptions
 from serve_eval.cli._options import command
 from serve_eval.cli._run_folder import LATEST, IncludePath, TrustPlan, folders_of, name_run
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins.setting import Setting
 
 
-@frozen
+@freeze
 class ChosenOptions:
     """Choose the prompts, and whether pairs of workers are asked too."""
 

@@ -21,7 +21,7 @@ from serve_eval.cli._sides import (
     with_plan,
 )
 from serve_eval.cli._streams import say
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan import shared_options as shared
 from serve_eval.plan.shared_options import margin_of_verdict, number_or_word
 from serve_eval.plugins.setting import Setting
@@ -63,7 +63,7 @@ EXAMPLES = (
 )
 
 
-@frozen
+@freeze
 class ComparedPromptOptions(RehearsedPromptOptions):
     """Choose the prompts of both sides."""
 
@@ -79,7 +79,7 @@ class ComparedPromptOptions(RehearsedPromptOptions):
     ] = None
 
 
-@frozen
+@freeze
 class RuleOptions:
     """Choose the verdict rule for B."""
 
@@ -109,7 +109,7 @@ class RuleOptions:
     allow_mismatch: shared.AllowMismatch = None
 
 
-@frozen
+@freeze
 class SideOptions:
     """Choose how A and B are asked and which flips are examined."""
 
@@ -160,7 +160,7 @@ class SideOptions:
     trust_plan: TrustPlan = False
 
 
-@frozen
+@freeze
 class CompareResultOptions:
     """Choose the folder and the output."""
 
@@ -185,7 +185,7 @@ class CompareResultOptions:
     ] = None
 
 
-@frozen
+@freeze
 class MovedOptions:
     """Refuse the options that `serve-eval check invariants` took over from this command."""
 

@@ -11,7 +11,7 @@ from serve_eval.cli._common_options import ListOptions
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli.data import Root
 from serve_eval.errors import DatasetError, PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan import shared_options as shared
 from serve_eval.plugins import extensions, registry
 
@@ -32,7 +32,7 @@ _Names = Annotated[
 ]
 
 
-@frozen
+@freeze
 class CheckedTaskOptions:
     """Choose what is asked of a task."""
 

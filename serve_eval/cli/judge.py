@@ -14,7 +14,7 @@ from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._run_folder import LATEST, folders_of, name_run
 from serve_eval.cli._sides import inherit_variables
 from serve_eval.errors import PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.shared_options import (
     AllowCodeExecution,
     AllowMismatch,
@@ -49,7 +49,7 @@ _JUDGED_KEYS = ("reference_model", "no_reference", "allow_mismatch", "allow_code
 """Keys of a plan by which a saved run may be judged again."""
 
 
-@frozen
+@freeze
 class JudgedAgainOptions:
     """Choose how the saved plan is judged: options of a plan, which `settings_of` reads."""
 
@@ -66,7 +66,7 @@ class JudgedAgainOptions:
     allow_code_execution: AllowCodeExecution = None
 
 
-@frozen
+@freeze
 class ScoredAgainOptions:
     """Choose whether the answers are scored again first, and where the new scores go."""
 
@@ -84,7 +84,7 @@ class ScoredAgainOptions:
     ] = None
 
 
-@frozen
+@freeze
 class VerdictOutputOptions:
     """Choose the code to load and the form of the output."""
 

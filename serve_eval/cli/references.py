@@ -14,7 +14,7 @@ from serve_eval.cli._common_options import FaceOptions, PageFaceOptions
 from serve_eval.cli._options import command
 from serve_eval.cli._references_take import OWN
 from serve_eval.cli._run_folder import IncludePath, folders_of
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan import shared_options as shared
 from serve_eval.plugins.setting import Setting
 from serve_eval.shell_words import quote_path
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from serve_eval.workflows.references.import_trtllm import ImportReport
 
 
-@frozen
+@freeze
 class ImportedDataOptions:
     """Choose where the data is with whose prompts those of imported results are compared."""
 
@@ -38,7 +38,7 @@ class ImportedDataOptions:
         return list_roots(self.dataset_root, os.environ)
 
 
-@frozen
+@freeze
 class CheckoutOptions:
     """Say more about a checkout of TensorRT-LLM."""
 

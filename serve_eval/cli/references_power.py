@@ -8,12 +8,12 @@ import typer
 
 from serve_eval.cli._common_options import PageFaceOptions
 from serve_eval.cli._options import command
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins.setting import Setting
 from serve_eval.workflows.power.question import PowerQuestion
 
 
-@frozen
+@freeze
 class PowerOptions(PowerQuestion):
     """Choose the question, also by --set."""
 

@@ -33,7 +33,7 @@ from serve_eval.cli._run_plan import (
 from serve_eval.cli._streams import say
 from serve_eval.cli._write_job import JobOptions, check_job, list_kept_flags, write_run
 from serve_eval.errors import PlanError, ServeEvalError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.command_line import write_resume_command
 from serve_eval.plan.limits_options import LimitsOptions
 from serve_eval.plan.options import (
@@ -89,7 +89,7 @@ EXAMPLES = (
 )
 
 
-@frozen
+@freeze
 class HeldServerOptions:
     """Keep the launcher's servers, or reuse servers that are up."""
 
@@ -98,7 +98,7 @@ class HeldServerOptions:
     reuse: Reuse = False
 
 
-@frozen
+@freeze
 class EndingOptions:
     """Choose what is asked again, shown and written."""
 

@@ -15,7 +15,7 @@ from serve_eval.cli._run_folder import LATEST, IncludePath, folders_of, name_run
 from serve_eval.cli._streams import STDOUT, draw, emit, path_of
 from serve_eval.cli.judge import JudgedAgainOptions, choose_plan
 from serve_eval.errors import PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 
 if TYPE_CHECKING:
     from serve_eval.report.results_table import ResultsTable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FILES, TABLES = ("lm-eval", "biochatter"), ("table", "csv", "markdown", "latex", "svg")
 
 
-@frozen
+@freeze
 class ExportJudgedOptions(JudgedAgainOptions):
     """Choose how the saved plan is judged, for a table."""
 

@@ -11,7 +11,7 @@ from serve_eval.cli._common_options import FaceOptions, Strict
 from serve_eval.cli._options import command, settings_of
 from serve_eval.cli._run_folder import folders_of
 from serve_eval.cli._sides import inherit_variables
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.shared_options import (
     AllowCodeExecution,
     DatasetRoot,
@@ -33,7 +33,7 @@ EXAMPLES = (
 )
 
 
-@frozen
+@freeze
 class HereOptions:
     """Say where data and references are, if they were elsewhere for the shards."""
 
@@ -43,7 +43,7 @@ class HereOptions:
     allow_code_execution: AllowCodeExecution = None
 
 
-@frozen
+@freeze
 class MergedOptions:
     """Choose the code to load and the output."""
 

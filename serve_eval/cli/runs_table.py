@@ -9,7 +9,7 @@ import typer
 
 from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins.setting import Setting
 
 EXAMPLES = (
@@ -21,7 +21,7 @@ EXAMPLES = (
 )
 
 
-@frozen
+@freeze
 class TableOptions:
     """Choose the file of the table."""
 

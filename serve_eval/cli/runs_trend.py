@@ -10,7 +10,7 @@ import typer
 from serve_eval.cli._common_options import PageFaceOptions
 from serve_eval.cli._options import command
 from serve_eval.errors import PlanError, RunFolderError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ EXAMPLES = (
 )
 
 
-@frozen
+@freeze
 class SeriesOptions:
     """Choose the series, and the limit of their charts."""
 

@@ -12,7 +12,7 @@ import typer
 from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command
 from serve_eval.cli._streams import emit, say
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins.setting import Setting
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ EXAMPLES = (
 )
 
 
-@frozen
+@freeze
 class ViewOptions:
     """Choose where the pages are served, or the file that is written."""
 

@@ -14,7 +14,7 @@ from serve_eval.cli._common_options import ScreenOptions
 from serve_eval.cli._options import command, lines_of
 from serve_eval.cli._streams import emit, say
 from serve_eval.errors import LaunchError, PlanError, RunFolderError, ServeEvalError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.shared_options import IncludePath, Rehearse, absolute_all
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import REHEARSAL, Plan
@@ -33,7 +33,7 @@ EXAMPLES = (
 )
 
 
-@frozen
+@freeze
 class ServerOptions:
     """Choose how the servers are started."""
 
@@ -71,7 +71,7 @@ class ServerOptions:
     dry_run: Annotated[bool, Setting("Show commands and files; start nothing.")] = False
 
 
-@frozen
+@freeze
 class HeldOptions:
     """List and stop running servers."""
 

@@ -11,7 +11,7 @@ import typer
 from serve_eval.cli._address import ADDRESS_HELP, SetOptions, address_of
 from serve_eval.cli._common_options import ScreenOptions
 from serve_eval.cli._options import command
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.options import ConnectionOptions
 from serve_eval.plan.shared_options import Model
 from serve_eval.plugins.setting import Setting
@@ -33,7 +33,7 @@ EXAMPLES = (
 )
 
 
-@frozen
+@freeze
 class StarterPlanOptions:
     """Choose the model and the file."""
 
@@ -58,7 +58,7 @@ class StarterPlanOptions:
     ] = None
 
 
-@frozen
+@freeze
 class StarterConnectionOptions(ConnectionOptions):
     """Choose how requests reach the endpoint."""
 

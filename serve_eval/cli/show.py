@@ -19,7 +19,7 @@ from serve_eval.cli._run_folder import (
     name_run,
 )
 from serve_eval.errors import PlanError, RunFolderError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins.setting import Setting
 
 EXAMPLES = (
@@ -34,7 +34,7 @@ EXAMPLES = (
 )
 
 
-@frozen
+@freeze
 class SelectionOptions:
     """Choose samples."""
 
@@ -61,7 +61,7 @@ class SelectionOptions:
     brief: Annotated[bool, Setting("Read none in full: one line per sample.")] = False
 
 
-@frozen
+@freeze
 class CapsuleOptions:
     """Write the requests of the named samples, to ask them again elsewhere."""
 

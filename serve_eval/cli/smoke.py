@@ -17,7 +17,7 @@ from serve_eval.cli._common_options import FaceOptions
 from serve_eval.cli._options import command
 from serve_eval.cli._streams import LongSteps, emit, is_quiet, path_of, say
 from serve_eval.errors import EndpointError, PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan import shared_options as shared
 from serve_eval.plan.options import ConnectionOptions
 from serve_eval.plan.shared_options import names_of
@@ -52,7 +52,7 @@ EXAMPLES = (
 )
 
 
-@frozen
+@freeze
 class CheckOptions:
     """Choose the checks."""
 
@@ -114,7 +114,7 @@ class CheckOptions:
     ] = 60.0
 
 
-@frozen
+@freeze
 class SmokeResultOptions:
     """Choose the folder and other files."""
 

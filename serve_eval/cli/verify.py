@@ -34,7 +34,7 @@ from serve_eval.cli._verify_options import (
     to_plans,
 )
 from serve_eval.errors import PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 
 if TYPE_CHECKING:
     from serve_eval.evidence.prompt_tokens import PromptSide
@@ -145,7 +145,7 @@ def verify(
     raise typer.Exit(code)
 
 
-@frozen
+@freeze
 class _Asked:
     """The options of a verification: its servers, the settings of their plans, and the rules."""
 

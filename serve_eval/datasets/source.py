@@ -9,16 +9,17 @@ import hashlib
 import tarfile
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import msgspec
 
 from serve_eval.errors import DatasetError, install_hint
+from serve_eval.frozen import freeze
 from serve_eval.whole_file import write_named_file
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class HubSource:
     """A data set repository on the hub, with the wanted files and the revision.
 
@@ -83,7 +84,7 @@ def download(source: HubSource, snapshot: Callable[[HubSource], Path] = _snapsho
         ) from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Source:
     """A data set, with the folders below a root that may hold a copy, in search order.
 

@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,13 +17,14 @@ from tempfile import TemporaryDirectory
 from serve_eval.datasets import source as manifest
 from serve_eval.datasets.source import HubSource, Source, download
 from serve_eval.errors import DatasetError
+from serve_eval.frozen import freeze
 from serve_eval.whole_file import replace_named_file
 
 OK, CHANGED, MISSING = "ok", "changed", "missing"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class FetchedSet:
     """The state of one file of a data set."""
 

@@ -24,7 +24,7 @@ from serve_eval.cases.expansion import canonical_sha256
 from serve_eval.errors import RunFolderError, ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.settle import settle
-from serve_eval.frozen import placed
+from serve_eval.frozen import freeze_places
 from serve_eval.plan.prepared_task import PreparedTask, find_roots
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Cut, Plan, Report, Sample, Spec, Task, TaskReport, is_mutable
@@ -76,7 +76,7 @@ AUTO = "auto"
 """The word for a limit that an earlier run decides."""
 
 
-@placed
+@freeze_places
 class _Earlier:
     """A task of a finished run, and the limit of its answers."""
 

@@ -19,7 +19,7 @@ from serve_eval.evaluation.engine.load_session import MOST, LoadSession
 from serve_eval.evaluation.engine.runner import CircuitBreaker
 from serve_eval.evaluation.engine.runner import ask as ask_lanes
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.processes.resources import ensure_descriptors
 from serve_eval.schema import (
     Dataset,
@@ -81,7 +81,7 @@ async def check_judges(
                 raise EndpointError(message, hint=_hint(failure))
 
 
-@frozen
+@freeze
 class JudgeSession:
     """The settings for asking all judges of a run.
 

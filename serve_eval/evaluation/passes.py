@@ -22,7 +22,7 @@ from serve_eval.evaluation.launch import check_launcher, with_model
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.settle import settle
 from serve_eval.evidence.engine_counters import Companions
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.schema import Endpoint, Plan, Progress, Report, Spec
@@ -88,7 +88,7 @@ def settle_order(
     return seed
 
 
-@frozen
+@freeze
 class PassSettings:
     """The settings that all passes of a check share.
 

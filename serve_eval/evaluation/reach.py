@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.launcher import DEFAULT_BASE_URL
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import OPTIONS as CHOICES
@@ -232,7 +232,7 @@ HARMLESS_CHOICES = frozenset(
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-@frozen
+@freeze
 class Reached:
     """A field as flags and --set name it, the action it would cause, and its value."""
 

@@ -18,7 +18,7 @@ from serve_eval.evaluation.results.examples import break_down_reference, pick_ex
 from serve_eval.evaluation.task_run import TaskRun, random_order
 from serve_eval.evidence.attribution import latency
 from serve_eval.evidence.attribution.bad_workers import attribute_task, kinds_of
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.command_line import permissions
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.values import load_verdict_rule
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from serve_eval.stats.pairs import Pairs
 
 
-@frozen
+@freeze
 class RunFacts:
     """Facts about a run that are needed to judge its tasks.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from serve_eval.frozen import freeze
 from serve_eval.schema import (
     Acceptance,
     DeployedServer,
@@ -148,7 +149,7 @@ class NamedLegs(NamedTuple):
     moved: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class PathFacts:
     """Hold the facts of a run about the path of its answers.
 
@@ -163,7 +164,7 @@ class PathFacts:
     tokens: int = 0
     acceptances: Sequence[Acceptance] = ()
     cached: int | None = None
-    legs: NamedLegs = NamedLegs()  # noqa: RUF009 - immutable
+    legs: NamedLegs = NamedLegs()
     repeated: RepeatedAnswers | None = None
     find_shared: Callable[[], int] = field(default=lambda: 0)
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
 from serve_eval.errors import NotComparableError
+from serve_eval.frozen import freeze
 from serve_eval.schema import (
     Probe,
     ProbeDistance,
@@ -140,7 +140,7 @@ LEAST_FLOOR = 0.02
 kernels have largest distances of .2, so siblings below it are replicas of one build."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class DistanceLimits:
     """The limits of distances, in nats. `floor` is None if nobody measured or gave it.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
 
 from serve_eval.errors import PlanError, install_hint
+from serve_eval.frozen import freeze
 from serve_eval.protocol import chat_template
 from serve_eval.protocol import chat_template as special_tokens
 from serve_eval.protocol.chat_template import Render
@@ -143,7 +143,7 @@ _SHOWN = 30
 """Most characters of a prompt in its name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class PromptReading:
     """The tokens of a prompt on one side: a server, or the files of a model.
 
@@ -181,7 +181,7 @@ class PromptReading:
         return self.ids is None or self.count in (None, len(self.ids))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class PromptFinding:
     """A finding about one prompt: the cause, and a sentence with its figures.
 

@@ -12,11 +12,11 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from serve_eval.errors import ServeEvalError
+from serve_eval.frozen import freeze
 from serve_eval.harness import seeds
 from serve_eval.harness.library import quiet
 from serve_eval.harness.measures import Documents, Key, Measure, aggregate, mean_of, number
@@ -27,7 +27,7 @@ MOST_BYTES = 160
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Logged:
     """One task.
 
@@ -205,7 +205,7 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Judged:
     """An answered document: `results` of the model, `found` and `filtered` as of lm-eval."""
 

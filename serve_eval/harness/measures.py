@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from serve_eval.errors import PlanError, ServeEvalError
+from serve_eval.frozen import freeze
 from serve_eval.harness import seeds
 from serve_eval.harness.library import quiet
 from serve_eval.processes.bounded_call import Unfinished
@@ -40,7 +41,7 @@ NOTHING_FOUND = "[invalid]"
 """The output of lm-eval's filters if nothing matches, unless a task sets another."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Measure:
     """A metric of a task: `aggregate` computes its value over documents, and `how` names it."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from serve_eval.errors import DatasetError, NotComparableError, PlanError, ReferenceFileError
+from serve_eval.frozen import freeze
 from serve_eval.plan.command_line import HOW_TO_TAKE, write_take_command
 from serve_eval.plan.prepared_task import DATASET, find_roots
 from serve_eval.protocol.fingerprint import CASES, SCORER_OPTIONS, protocol_differences
@@ -30,7 +30,7 @@ _OURS = ("truncate_prompt_tokens",)
 """Fields that only our own requests have; no other tool records them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class ApplicableReference:
     """The reference of a task, or the reason why none applies.
 

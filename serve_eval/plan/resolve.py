@@ -24,13 +24,14 @@ that it needs `tasks` or `cases`:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from serve_eval.cases.planned import PlannedCases, plan_tasks
 from serve_eval.client import connection
 from serve_eval.errors import PlanError
+from serve_eval.frozen import freeze
 from serve_eval.plan.check import (
     check_repeats,
     check_secrets,
@@ -70,7 +71,7 @@ OWN_MODELS = ("embedded", "simulated")
 """Launchers with a model of their own. The model is named after the launcher by default."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Resolved:
     """A plan and the requested run folder (None: a new folder).
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import PlanError
+from serve_eval.frozen import freeze
 from serve_eval.plan.options import IN_A_PLAN, PROTOCOL, ProtocolOptions, keys_in_file
 from serve_eval.plan.plan_file import KEYS, SECTIONS, Problems, scalars, section
 from serve_eval.plan.shared_options import absolute_all
@@ -196,7 +197,7 @@ _FOLDERS = ("dataset_root", "references_dir")
 _OTHERS_MAY_WRITE = 0o022
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class UserDefaults:
     """The content of the file, in the form of a plan file; empty if there is none."""
 

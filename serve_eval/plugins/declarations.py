@@ -28,13 +28,14 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import msgspec
 
 from serve_eval.errors import PlanError
+from serve_eval.frozen import freeze
 from serve_eval.plugins.setting import Setting
 
 PARAMETER = "options"
@@ -43,7 +44,7 @@ REQUIRED = inspect.Parameter.empty
 """The default of an option without a default, and the type of an option without a type."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Option:
     """An option: its dotted path, type, default and meaning.
 

@@ -24,12 +24,12 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from serve_eval.errors import PlanError
+from serve_eval.frozen import freeze
 from serve_eval.plugins.scope import Loaded, current, keep_in_scope, open_scope
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ _CHECKSUM = "__serve_eval_sha256__"
 import."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Origin:
     """One origin of a name. `place` is its description for people; `get` imports it."""
 

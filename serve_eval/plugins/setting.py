@@ -19,6 +19,8 @@ from dataclasses import KW_ONLY, dataclass, fields, replace
 from functools import cache
 from typing import Any, Literal
 
+from serve_eval.frozen import freeze
+
 Variable = Literal["run", "always", "never"]
 """The commands that read SERVE_EVAL_<FLAG> for an option: `run` only, all of them, or none."""
 
@@ -49,7 +51,7 @@ class Setting:
     refused: tuple[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Declared:
     """A field of a structure of options: name, type without None, default and description.
 

@@ -11,12 +11,12 @@ import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from serve_eval.errors import PlanError
+from serve_eval.frozen import freeze
 from serve_eval.plugins import declarations, registry
 from serve_eval.plugins._wanted import LAUNCHER_FUNCTIONS, NOTHING
 from serve_eval.plugins.declarations import Option, find_structure
@@ -36,7 +36,7 @@ EarlyStopBy = Literal["mean", "pairs"]
 """The test with which a rule may stop early: on the mean of the scores, or on pairs of scores."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Launcher:
     """One way of providing an endpoint.
 
@@ -76,7 +76,7 @@ class Launcher:
         return registry.check_options(self.launch, options, where or f"launcher.{self.name}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class VerdictRule:
     """One way of judging a task.
 

@@ -13,12 +13,12 @@ import json
 import typing
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypedDict
 
 from serve_eval.errors import PlanError
+from serve_eval.frozen import freeze
 from serve_eval.processes.bounded_call import Apart, Unfinished
 from serve_eval.schema import Message, Prompt
 
@@ -39,7 +39,7 @@ _NONE: Mapping[str, object] = {}
 JINJA_FILE = "chat_template.jinja"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class ChatTemplate:
     """A template with the special tokens that it may name, such as `bos_token`."""
 

@@ -16,15 +16,16 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from serve_eval.frozen import freeze
 from serve_eval.schema.endpoint import ServerInfo
 
 LLAMA_CPP = ("llama-server", "llama-cpp-python")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class SamplingFieldRow:
     """One field of the table.
 

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 
 if TYPE_CHECKING:
     from serve_eval.schema import Plan
@@ -27,7 +27,7 @@ _OTHER_NAMES = {"shots": "num_fewshot", "n_samples": "num_samples"}
 Options = Mapping[str, Any]
 
 
-@frozen
+@freeze
 class AskedEvaluation:
     """Everything that a test says about its evaluation.
 

@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.pytest_plugin.asked import Options, TaskOption, merge_levels, read_base
 from serve_eval.pytest_plugin.results import (
     EvaluatedTest,
@@ -33,7 +33,7 @@ _ONE_SIDED = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFEREN
 """Variables that name one endpoint, or ask for less."""
 
 
-@frozen
+@freeze
 class ComparedSides:
     """Hold the two sides that a test compares, and the rules that judge them."""
 
@@ -42,7 +42,7 @@ class ComparedSides:
     rules: CompareRules
 
 
-@frozen
+@freeze
 class _Given:
     """A side as a test gives it: options, a plan in the form of a file, or a finished run."""
 

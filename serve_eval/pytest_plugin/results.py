@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.pytest_plugin.endings import (
     AccuracyEnding,
     AccuracyNotMeasured,
@@ -35,7 +35,7 @@ NOT_KEPT = (
 )
 
 
-@frozen
+@freeze
 class EvaluatedTest:
     """The run of a test: its worst state, the summary as printed, why it did not pass, figures.
 

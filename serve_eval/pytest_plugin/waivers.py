@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import pytest
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.pytest_plugin.endings import AccuracyRegression, AccuracyWarning
 from serve_eval.pytest_plugin.options import is_accuracy_test
 
@@ -32,7 +32,7 @@ _SELECTING = ("keyword", "markexpr", "deselect", "lf", "stepwise")
 _BOUNDS = ("::", "[", "/")
 
 
-@frozen
+@freeze
 class WaivedTest:
     """A line of the file. `test` is a test, or what holds tests: a class, a file, a folder.
 

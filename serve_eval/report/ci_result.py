@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, field, fields, is_dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from serve_eval.frozen import frozen, placed
+from serve_eval.frozen import freeze, freeze_places
 from serve_eval.report.text import clean
 
 
@@ -29,7 +29,7 @@ class CiState(StrEnum):
     SKIPPED = "skipped"
 
 
-@placed
+@freeze_places
 class CiCase:
     """One test: a task, a check, a part of the path or a server.
 
@@ -58,7 +58,7 @@ class CiCase:
         return self.message if self.line is None else write_line(self.line)
 
 
-@placed
+@freeze_places
 class CiSuite:
     """The tests of one run; `host` is the endpoint."""
 
@@ -69,7 +69,7 @@ class CiSuite:
     seconds: float = 0.0
 
 
-@frozen
+@freeze
 class CiTable:
     """A table of texts; the first column is the verdict."""
 
@@ -77,7 +77,7 @@ class CiTable:
     rows: Sequence[Sequence[str]]
 
 
-@frozen
+@freeze
 class CiResult:
     """The result of a command.
 
@@ -175,7 +175,7 @@ _UNSEEN = re.compile(r"[\u00ad\u200b-\u200d\u2060-\u2064\ufeff\ufff9-\ufffb\ud80
 """Characters without width, and halves of pairs, which no chat system takes."""
 
 
-@placed
+@freeze_places
 class OneLine:
     """The parts of the line about one test: its outcome, its subject, and the reason.
 

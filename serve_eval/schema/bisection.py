@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from serve_eval.frozen import freeze
 from serve_eval.schema.result import ResultHeader
 
 
@@ -22,7 +22,7 @@ class BisectionResult(StrEnum):
     NO_START = "cannot start"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class BisectionChange:
     """Options that change together, with their values on the good and on the bad side as text."""
 
@@ -32,7 +32,7 @@ class BisectionChange:
     bad: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class BisectionStep:
     """One configuration of the search, in the order of the tests.
 
@@ -58,7 +58,7 @@ class BisectionStep:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class BisectionSuspect:
     """A hypothesis with its posterior.
 
@@ -72,7 +72,7 @@ class BisectionSuspect:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Bisection(ResultHeader):
     """A search and what it found, as stored in bisection.json.
 

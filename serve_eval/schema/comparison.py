@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from serve_eval.frozen import freeze
 from serve_eval.schema.plan import Spec
 from serve_eval.schema.report import Attribution
 from serve_eval.schema.result import ResultHeader, TaskResult
@@ -13,7 +14,7 @@ from serve_eval.schema.traffic import Traffic
 from serve_eval.schema.verdict import Verdict
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class FirstDifference:
     """The place where two texts begin to differ.
 
@@ -26,7 +27,7 @@ class FirstDifference:
     b: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Divergence:
     """The first token in which two endpoints differ, measured with log-probabilities.
 
@@ -46,7 +47,7 @@ class Divergence:
     overruled: Literal["A", "B"] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Flip:
     """A prompt with different scores for A and B: their scores, extracted answers and texts."""
 
@@ -59,7 +60,7 @@ class Flip:
     divergence: Divergence | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class DivergencePlaces:
     """The tokens, counted from 0, at which the examined flips of a task first differ.
 
@@ -75,7 +76,7 @@ class DivergencePlaces:
     overruled: Literal["A", "B"] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class TextPlaces:
     """The places at which the different `texts` of A and B part.
 
@@ -89,7 +90,7 @@ class TextPlaces:
     median_share: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Parting:
     """The place at which two answers to a prompt part, counted from 0.
 
@@ -105,7 +106,7 @@ class Parting:
     b: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class FirstDivergences:
     """The places of the first divergences of `parted` pairs of answers, in tokens or words.
 
@@ -126,7 +127,7 @@ class FirstDivergences:
     beginnings: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class TokenEquality:
     """The comparison of A's and B's answers token by token, for deployments that promise equality.
 
@@ -149,7 +150,7 @@ class TokenEquality:
     places: FirstDivergences | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Agreement:
     """Agreement of two answers to each of `prompts` prompts, or of `pairs` pairs of answers.
 
@@ -170,7 +171,7 @@ class Agreement:
         return self.prompts if self.pairs is None else self.pairs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class SelfFlips:
     """The test whether two endpoints differ more than one of them differs from itself.
 
@@ -224,7 +225,7 @@ class SelfFlips:
         return self.prompts * (1 if self.repeats is None else self.repeats[0] * self.repeats[1])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class ComparedTask:
     """One task, answered by A and by B.
 
@@ -261,7 +262,7 @@ class ComparedTask:
     exact: TokenEquality | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class ComparedSide:
     """A or B: a run folder, and the endpoint that answered.
 
@@ -281,7 +282,7 @@ class ComparedSide:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Comparison(ResultHeader):
     """The comparison of two runs, as stored in comparison.json. Its `model` is that of B."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec import Struct
 
+from serve_eval.frozen import freeze
 from serve_eval.schema.plan import REHEARSAL, Plan
 
 
@@ -227,7 +228,7 @@ else:
     _Info = Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Endpoint:
     """A running OpenAI-compatible endpoint.
 
@@ -254,7 +255,7 @@ AnswerFileWriter = Callable[[Path, Callable[[str, str], float]], None]
 probability of a right answer."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class LaunchContext:
     """The arguments of every launcher: the model's name, a log folder, and `write_answer_file`.
 

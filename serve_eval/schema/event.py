@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 
+from serve_eval.frozen import freeze
 from serve_eval.schema.exchange import FailureKind
 from serve_eval.schema.verdict import VerdictOutcome
 
@@ -78,7 +78,7 @@ class TaskFinished(msgspec.Struct, frozen=True, kw_only=True, tag_field="event",
     reasons: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class RunError:
     """The error that ended a run without a report.
 

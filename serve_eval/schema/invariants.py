@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from msgspec import Struct
 
+from serve_eval.frozen import freeze
 from serve_eval.schema.comparison import Agreement, SelfFlips
 from serve_eval.schema.exchange import Failure, Response
 from serve_eval.schema.result import ResultHeader
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class CacheUse:
     """The server's figures of its prefix cache, for an arm that must find nothing there.
 
@@ -31,7 +31,7 @@ class CacheUse:
     base_cached: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class PressureUse:
     """The fate of old prompts in the cache after `filled` tokens of other prompts.
 
@@ -55,7 +55,7 @@ class PressureUse:
     foreign: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Invariant:
     """A change that should not change any answer, for one task.
 
@@ -87,7 +87,7 @@ class Invariant:
     not_tested: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Invariants(ResultHeader):
     """The properties that hold for one endpoint under any load, order and form of its requests.
 
@@ -116,7 +116,7 @@ class CanaryRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     failures: tuple[Failure, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class CanaryLeak:
     """The code of the request `source` in a reply to the request `into`.
 
@@ -137,7 +137,7 @@ class CanaryLeak:
     servers: tuple[str | None, str | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class CanarySuspicion:
     """Parts of codes, at least `length` characters long, in replies to other requests.
 
@@ -153,7 +153,7 @@ class CanarySuspicion:
     into: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class CanaryResult(ResultHeader):
     """The result of a canary pass, as it is in canaries.json.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+from serve_eval.frozen import freeze
 from serve_eval.schema.comparison import FirstDivergences
 from serve_eval.schema.plan import Spec
 from serve_eval.schema.result import ResultHeader
@@ -18,7 +18,7 @@ LoadOutcome = Literal[
 is proved; more requests without an answer; or a pass that could not be finished."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class LoadPoint:
     """One task at one load, paired prompt by prompt with the lowest load.
 
@@ -56,7 +56,7 @@ class LoadPoint:
     places: FirstDivergences | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class LoadTime:
     """The first asking of a load against its repeat at the end.
 
@@ -73,7 +73,7 @@ class LoadTime:
     doubtful: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class LoadTask:
     """One task over all loads.
 
@@ -93,7 +93,7 @@ class LoadTask:
     words: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class LoadStep:
     """A load that a bisection asked, and what it found there.
 
@@ -108,7 +108,7 @@ class LoadStep:
     against_bad: tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class LoadBracket:
     """The place at which a bisection found the answers of a task to break.
 
@@ -125,7 +125,7 @@ class LoadBracket:
     undecided: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class LoadSurface(ResultHeader):
     """The accuracy of an endpoint over the number of requests in flight, as stored in load.json.
 
@@ -143,7 +143,7 @@ class LoadSurface(ResultHeader):
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class TaskAtLoad:
     """One task, answered by A and by B at one load.
 
@@ -164,7 +164,7 @@ class TaskAtLoad:
     p_holm: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class LoadComparison(ResultHeader):
     """The comparison at all loads, as stored in load_comparison.json.
 

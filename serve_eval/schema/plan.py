@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from serve_eval.frozen import freeze
 from serve_eval.schema.sample import ServerDefaults
 
 REHEARSAL = "rehearsal"
 """Launcher that starts the stand-in for trtllm-serve in the place of another launcher's servers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Spec:
     """A file of a folder of alternatives with its keyword arguments.
 
@@ -23,7 +24,7 @@ class Spec:
     options: Mapping[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class AccuracySpec:
     """The specification that a reference is matched on.
 
@@ -44,7 +45,7 @@ SendMedia = Literal["inline", "path"]
 servers that may read it (vLLM: --allowed-local-media-path)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Connection:
     """The way to reach an endpoint.
 
@@ -73,7 +74,7 @@ that share a prefix together, for the server's prefix cache; longest, with the l
 answers first, so that the end of a run does not wait for one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Limits:
     """Limits on speed, time and retries.
 
@@ -134,7 +135,7 @@ AUTO = "auto"
 """Name of the preset that the id of the served model decides."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class ModelPreset:
     """The row of the table of presets that the options of a plan's tasks were completed from.
 
@@ -158,7 +159,7 @@ class ModelPreset:
         return bool(self.table)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Plan:
     """Everything that decides what a run asks and how it is judged. Pure data; saved with the run.
 
@@ -231,7 +232,7 @@ class Plan:
         return self.repeats_of.get(task, self.repeats)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class JobSize:
     """The size of a plan's job: nodes, and GPUs and tasks on each of them.
 

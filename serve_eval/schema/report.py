@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from serve_eval.frozen import freeze
 from serve_eval.schema.endpoint import Endpoint, PathFinding
 from serve_eval.schema.plan import AccuracySpec, Plan, Spec
 from serve_eval.schema.result import ResultHeader, TaskResult
@@ -14,7 +15,7 @@ from serve_eval.schema.traffic import Degradation, EngineReport, Load, Traffic
 from serve_eval.schema.verdict import Verdict
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class WrongExample:
     """A wrong answer to show: the sample, what was extracted from its answer, and the target."""
 
@@ -23,7 +24,7 @@ class WrongExample:
     target: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class TaskReport:
     """One task of a report: what was asked, what was answered, and the verdict.
 
@@ -49,7 +50,7 @@ class TaskReport:
     example: WrongExample | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class EffortSeen:
     """The answers of a task that was asked with an effort.
 
@@ -67,7 +68,7 @@ class EffortSeen:
     refusal: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Report(ResultHeader):
     """The report of a run, as stored in report.json; every other output is made from it.
 
@@ -92,7 +93,7 @@ class Report(ResultHeader):
     sampling_defaults: SamplingDefaults | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class WorkerShare:
     """The answers that one worker took part in, compared with those of all others of its role.
 
@@ -115,7 +116,7 @@ class WorkerShare:
     accused: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class WorkerFigures:
     """Measurements of the requests that one worker took part in.
 
@@ -133,7 +134,7 @@ class WorkerFigures:
     cached_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class WorkerTimes:
     """Times of the answers that one worker took part in, compared with those of the others.
 
@@ -158,7 +159,7 @@ class WorkerTimes:
     loaded: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Attribution:
     """The workers behind an endpoint that took part in the answers, and those at fault.
 
@@ -182,7 +183,7 @@ class Attribution:
     dealt_by: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Attributed(ResultHeader):
     """The content of attribution.json: the result of asking each worker separately.
 
@@ -202,7 +203,7 @@ class Attributed(ResultHeader):
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class ReferenceRuns:
     """The runs whose mean a reference is.
 
@@ -230,7 +231,7 @@ class ReferenceRuns:
     server_adds: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Reference:
     """A registered value (points) for a task, a model and an accuracy specification.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from serve_eval.frozen import freeze
 from serve_eval.schema.score import MEAN, Metric, Outcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class ResultHeader:
     """The keys with which the result of every command begins.
 
@@ -25,7 +26,7 @@ class ResultHeader:
     rehearsal: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Stability:
     """The agreement of `repeats` answers to the same prompts.
 
@@ -66,7 +67,7 @@ class Stability:
     tied: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class UnscoredSample:
     """A sample without a score, and what was expected (None for a hold-out sample)."""
 
@@ -74,7 +75,7 @@ class UnscoredSample:
     expected: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class ScorerError:
     """An error or a time-out of a scorer on `count` samples, of which `sample` is one.
 
@@ -93,7 +94,7 @@ class ScorerError:
         return f"{answers} no score, for example sample {self.sample}: {self.told}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class TaskResult:
     """The result of a task. Counts: planned = scored + failed + spared (by an early stop).
 

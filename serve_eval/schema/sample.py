@@ -7,11 +7,13 @@ file: it is read when its request is built, so that samples do not hold videos i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
+
+from serve_eval.frozen import freeze
 
 
 class TextPart(Struct, frozen=True, tag="text", tag_field="type"):
@@ -93,7 +95,7 @@ MediaPart = SentPart | MediaFile
 Content = str | tuple[TextPart | MediaPart, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Message:
     """One turn of a chat prompt: a text, or parts in their order."""
 
@@ -134,7 +136,7 @@ class ToolCall(Struct, frozen=True, gc=False):
     arguments: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class CallMessage(Message):
     """A turn of the model with tool calls, each with its id."""
 
@@ -142,7 +144,7 @@ class CallMessage(Message):
     call_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class ResultMessage(Message):
     """A turn with the result of the tool call that has the id `call_id`."""
 
@@ -153,7 +155,7 @@ Prompt = str | tuple[Message, ...]
 """A text goes to /v1/completions, messages go to /v1/chat/completions; there is no other switch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class SamplingParams:
     """Sampling parameters, always sent in full.
 
@@ -168,7 +170,7 @@ class SamplingParams:
     stop: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Override:
     """The fields of a request in which a sample differs from its task.
 
@@ -187,7 +189,7 @@ class Override:
         return replace(sampling, max_tokens=max_tokens, stop=stop)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Sample:
     """One question.
 
@@ -224,7 +226,7 @@ HOLDOUT = "holdout"
 """Key of the metadata of samples whose texts must not be shown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class DataRoots:
     """The places where a task may look for its data.
 
@@ -237,7 +239,7 @@ class DataRoots:
     allow_fewer: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class SourceFile:
     """A file that a data set was read from, with its checksum as `sha256sum` prints it."""
 
@@ -245,7 +247,7 @@ class SourceFile:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Dataset:
     """The samples of one run of a task, in the order of the protocol, and their source files.
 

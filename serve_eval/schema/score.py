@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from msgspec import UNSET, Struct, UnsetType
 
+from serve_eval.frozen import freeze
 from serve_eval.schema.plan import Connection
 from serve_eval.schema.sample import Message, Sample, SamplingParams
 from serve_eval.schema.traffic import Traffic
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Metric:
     """The metric of a task.
 
@@ -29,7 +30,7 @@ class Metric:
     scale: float = 100.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Hypothesis:
     """Parameters of the classic test, in the units of the value (points).
 
@@ -79,7 +80,7 @@ Scored = Iterable[tuple[Sample, Score]]
 """Samples with their scores. Value, outcome and parts of a score are kept; the answer is not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Sums:
     """A value that depends on sums over the samples, such as edits divided by words.
 
@@ -94,7 +95,7 @@ class Sums:
     limits: tuple[float, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Aggregation:
     """The function that turns the scores of a task into its value.
 
@@ -200,7 +201,7 @@ class Program(Struct, frozen=True, kw_only=True, gc=False):
     memory_bytes: int | UnsetType = UNSET
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Isolation:
     """The isolation of generated code from this machine, as a probe found it from within.
 
@@ -226,7 +227,7 @@ class Judgement(Struct, frozen=True, kw_only=True, gc=False):
     value: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Judge:
     """A model that grades the answers of another.
 
@@ -260,7 +261,7 @@ class Question(Struct, frozen=True, kw_only=True, gc=False):
     read: Callable[[str], float | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class JudgeReport:
     """The judgements that a judge gave on a task's answers.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import date
 from enum import StrEnum
 from typing import Literal
 
+from serve_eval.frozen import freeze
 from serve_eval.schema.event import RunError
 from serve_eval.schema.plan import Plan
 from serve_eval.schema.result import ResultHeader
@@ -16,7 +17,7 @@ from serve_eval.schema.verdict import OtherRule, VerdictOutcome
 Scalar = str | int | float | bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class SuiteRun:
     """One plan of a suite.
 
@@ -32,7 +33,7 @@ class SuiteRun:
     task_label: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Waiver:
     """A known FAIL that does not fail its suite until the end of the day `until` (UTC).
 
@@ -44,7 +45,7 @@ class Waiver:
     until: date
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Suite:
     """Runs that give one verdict together, in the order in which they are shown."""
 
@@ -53,7 +54,7 @@ class Suite:
     waivers: tuple[Waiver, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class SuiteRow:
     """One task of one run, judged within the whole suite.
 
@@ -121,7 +122,7 @@ class WaiverState(StrEnum):
     NO_MATCH = "no match"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class WaiverUse:
     """A waiver with its state and the failing rows that it names, as `run/task`."""
 
@@ -130,7 +131,7 @@ class WaiverUse:
     failing: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class SuiteRunReport:
     """The end of one run of a suite.
 
@@ -145,7 +146,7 @@ class SuiteRunReport:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class SuiteChanges:
     """The rows, as `run/task`, that are not as in an earlier report of the suite.
 
@@ -158,7 +159,7 @@ class SuiteChanges:
     gone: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class SuiteReport(ResultHeader):
     """The report of a suite, as stored in suite_report.json.
 

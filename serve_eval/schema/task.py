@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Literal
 
+from serve_eval.frozen import freeze
 from serve_eval.schema.exchange import Response
 from serve_eval.schema.sample import DataRoots, Dataset, Prompt, Sample, SamplingParams
 from serve_eval.schema.score import (
@@ -37,7 +38,7 @@ and the answer alone. "loaded": the same, after the task's `load`, for a task th
 `score` reads."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Scorer:
     """The scoring of answers to the cases of a file: a value that holds functions, like a task.
 
@@ -91,7 +92,7 @@ def is_mutable(task: str) -> bool:
     return task.startswith("cases:")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Task:
     """A benchmark: a value that holds functions.
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import msgspec
 from msgspec import Struct
 
+from serve_eval.frozen import freeze
 from serve_eval.schema.plan import Limits
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Acceptance:
     """Tokens per step of speculative decoding, over the `answers` that report it.
 
@@ -26,7 +27,7 @@ class Acceptance:
     per_answer: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class AnswerSpan:
     """The answers with one system_fingerprint: how many, and when they came.
 
@@ -39,7 +40,7 @@ class AnswerSpan:
     last_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Traffic:
     """The traffic of a task, over all sessions.
 
@@ -65,7 +66,7 @@ class Traffic:
     system_fingerprints: Mapping[str, AnswerSpan] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class ConcurrencyStep:
     """A change of the number of requests in flight.
 
@@ -80,7 +81,7 @@ class ConcurrencyStep:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Load:
     """The load of one session.
 
@@ -178,7 +179,7 @@ class EngineReport(msgspec.Struct, frozen=True, kw_only=True):
     companions: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class RunningShare:
     """The share of bad answers among the latest `window` considered requests, at several requests.
 
@@ -192,7 +193,7 @@ class RunningShare:
     by_end: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Degradation:
     """A run whose answers became worse, in the order in which its requests started.
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
 from serve_eval.errors import PlanError
+from serve_eval.frozen import freeze
 
 OTHER_THRESHOLD = ("paired", "noninferiority", "anchors", "acceptance_length")
 """Verdicts of these rules compare something else than the value. Their `threshold` is classic's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class AnchorComparison:
     """The test of a drop among the anchors.
 
@@ -29,7 +29,7 @@ class AnchorComparison:
     p_range: tuple[float, float] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class PairedComparison:
     """The comparison of this run with the runs of a reference on the same prompts.
 
@@ -93,7 +93,7 @@ class VerdictOutcome(StrEnum):
     ERROR = "ERROR"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Ability:
     """A probe's finding on whether an endpoint has a needed capability.
 
@@ -107,7 +107,7 @@ class Ability:
     help: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class EarlyStop:
     """The state of a task that may stop early.
 
@@ -146,7 +146,7 @@ class EarlyStop:
     groups: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class AcceptanceCheck:
     """The check of the acceptance length of speculative decoding (tokens per step).
 
@@ -161,7 +161,7 @@ class AcceptanceCheck:
     passed: bool | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class RepairedPolicy:
     """The part of a plan's verdict about samples whose first answers are unknown.
 
@@ -180,7 +180,7 @@ class RepairedPolicy:
             raise PlanError(f".max_repaired: must be a share from 0 to 1, not {share:g}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class OtherRule:
     """The outcome of the rule that did not judge: paired next to classic, classic next to others.
 
@@ -191,7 +191,7 @@ class OtherRule:
     outcome: VerdictOutcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class CutEffect:
     """The change that answers could make which were cut off.
 
@@ -211,7 +211,7 @@ class CutEffect:
     reference_outcome: VerdictOutcome | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Verdict:
     """The verdict of one task.
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
 from msgspec import Struct
 
+from serve_eval.frozen import freeze
 from serve_eval.schema.result import ResultHeader
 from serve_eval.schema.sample import SamplingDefaults
 from serve_eval.schema.traffic import ServerCounts
@@ -214,7 +214,7 @@ class LostServer(Struct, frozen=True, kw_only=True):
     part_of: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Verification(ResultHeader):
     """The result of `serve-eval verify`.
 
@@ -248,7 +248,7 @@ ToolAgainst = Literal["threshold", "lowest load", "whole answer", "reference", "
 """The other side of a comparison: a threshold, another pass, or an earlier check."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class ToolCell:
     """The requests asked in one form at one load.
 
@@ -281,7 +281,7 @@ class ToolCell:
         return f"{self.form} at {self.load}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class ToolFinding:
     """One kind of error that accuses the server.
 
@@ -301,7 +301,7 @@ class ToolFinding:
     examples: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class ToolProbe:
     """A kind of request, or a field, with what the endpoint did with it.
 
@@ -313,7 +313,7 @@ class ToolProbe:
     said: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class ToolCheck(ResultHeader):
     """Tool calls and guided decoding of an endpoint, as stored in tools.json.
 

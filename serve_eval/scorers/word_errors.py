@@ -14,11 +14,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from serve_eval.errors import PlanError, install_hint
+from serve_eval.frozen import freeze
 from serve_eval.schema import Outcome, Score
 
 EDITS, WORDS = "edits", "words"
@@ -38,7 +38,7 @@ _NO_WORD = "MSP"
 """Unicode's categories of marks, symbols and punctuation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class WordErrors:
     """The word errors of one transcript. `words` is the number of words of the reference."""
 

@@ -12,7 +12,7 @@ from datetime import UTC
 from pathlib import Path
 
 from serve_eval.errors import ReferenceFileError, RunFolderError, ServeEvalError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.report.pictures import Picture, TrendBand, TrendPoint, draw_trend
 from serve_eval.report.summary.figures import in_points
 from serve_eval.series.history import Night, Series
@@ -38,7 +38,7 @@ ALIKE = 3
 PAIRED, TO_REFERENCE, VALUE = "paired difference to the reference", "value minus reference", "value"
 
 
-@frozen
+@freeze
 class Chart:
     """The chart of one series.
 
@@ -236,7 +236,7 @@ UNEQUAL = 0.01
 """p of Cochran's Q below which runs differ as a whole, and not only in single prompts."""
 
 
-@frozen
+@freeze
 class Noise:
     """The run variance v of a chart, in squared units of a sample's score, and its source.
 

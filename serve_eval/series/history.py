@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.protocol.fingerprint import without_scorer_options
 from serve_eval.schema import MEAN, Metric, Plan, Reference, Report, TaskReport
 from serve_eval.series.read_runs import FinishedRun, read_runs
@@ -25,7 +25,7 @@ from serve_eval.verdicts.references import spec_text
 from serve_eval.verdicts.validity import MAX_MISSING
 
 
-@frozen
+@freeze
 class Night:
     """One run of a series.
 
@@ -47,7 +47,7 @@ class Night:
     judged_by: tuple[float, float | None] | None = None
 
 
-@frozen
+@freeze
 class Series:
     """Comparable runs, oldest first. `n` is the number of samples of each run.
 
@@ -69,7 +69,7 @@ class Series:
         return f"{self.task} of {self.model}, {self.spec}{' (simulated)' if self.simulated else ''}"
 
 
-@frozen
+@freeze
 class History:
     """The series that were found. `notes` explain which runs were left out or separated."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.frozen import frozen, placed
+from serve_eval.frozen import freeze, freeze_places
 from serve_eval.report.results_table.content import BEGAN, RUN, SAMPLING_SEED
 from serve_eval.schema import Report, Suite, SuiteReport, SuiteRow
 from serve_eval.series.deployments import (
@@ -51,7 +51,7 @@ UNNAMED = "-"
 """The model of a run that named none and reached no endpoint."""
 
 
-@frozen
+@freeze
 class MeasuredRun:
     """A run with the attributes of its deployment.
 
@@ -75,7 +75,7 @@ class MeasuredRun:
     task_label: str = ""
 
 
-@placed
+@freeze_places
 class _Suite:
     suite: Suite
     report: SuiteReport | None

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from serve_eval.errors import RunFolderError, ServeEvalError
-from serve_eval.frozen import frozen, placed
+from serve_eval.frozen import freeze, freeze_places
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Metric, Plan, Report, Spec, SuiteRow, Task, TaskReport, VerdictOutcome
 from serve_eval.series.deployments import SEED, read_seed
@@ -37,7 +37,7 @@ MOST_DEEP, MOST_FOLDERS = 8, 100_000
 """Largest depth below the folder, and largest number of folders, that are searched."""
 
 
-@frozen
+@freeze
 class FinishedRun:
     """A run folder with its report, and when its first session began.
 
@@ -64,7 +64,7 @@ class FinishedRun:
         return outcome.value if outcome is own else f"{outcome.value} (alone: {own.value})"
 
 
-@placed
+@freeze_places
 class FoundRuns:
     """The runs below a folder: the finished ones, the folders of the others, and notes."""
 
@@ -206,7 +206,7 @@ def say_answers(run: Path) -> str:
     return f"{answered} of {planned} answers" if answered else ""
 
 
-@frozen
+@freeze
 class PlannedTask:
     """A task that a run was to ask.
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.evidence.answer_pairs import TaskAnswers, read_task
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.report.results_table import DeploymentRow, ResultCell, TaskColumn
 from serve_eval.report.results_table.cell import name_seeds
 from serve_eval.schema import Metric, VerdictOutcome
@@ -201,7 +201,7 @@ def _join(words: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(filter(None, words)))
 
 
-@frozen
+@freeze
 class MatchedDraws:
     """The runs of the baseline and of a row that are paired, a cell each.
 

@@ -13,10 +13,10 @@ and of losses in a slice are numbers of groups where prompts share some.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from serve_eval.errors import ServeEvalError
+from serve_eval.frozen import freeze
 
 if TYPE_CHECKING:
     import numpy
@@ -44,7 +44,7 @@ CELLS, BLOCK = 8_000_000, 1_000_000
 """Numbers of draws, of a byte each, and of single-precision losses held in memory at once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class FoundSlice:
     """The slice with the strongest concentration of losses.
 

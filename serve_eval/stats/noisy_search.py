@@ -22,9 +22,9 @@ import math
 import random
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from serve_eval.frozen import freeze
 from serve_eval.stats.inputs import check_level
 from serve_eval.stats.suspects import SearchSpace, Suspect
 
@@ -39,7 +39,7 @@ AS_GOOD = 0.9
 start."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class ErrorRates:
     """The largest error rates of a test.
 
@@ -155,7 +155,7 @@ Results = tuple[tuple[int, bool], ...]
 """The tests of a search so far: the configuration, and True for "worse"."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class SearchCost:
     """The tests of simulated searches, the first of which is that of the bad side.
 

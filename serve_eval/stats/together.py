@@ -12,10 +12,10 @@ Carlo p-values"): it stops as soon as it cannot become significant any more.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from serve_eval.errors import ServeEvalError
+from serve_eval.frozen import freeze
 
 if TYPE_CHECKING:
     from numpy import bool_, float64, int64
@@ -27,7 +27,7 @@ LENGTHS = 5
 """Classes of similar length, of equal size, in each stratum."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Together:
     """The result of the test.
 

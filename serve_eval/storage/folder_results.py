@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from serve_eval.errors import RunFolderError
+from serve_eval.frozen import freeze
 from serve_eval.schema import VerdictOutcome
 from serve_eval.shell_words import quote_path
 from serve_eval.storage.command_folder import OUTPUTS, check_unused
@@ -42,7 +42,7 @@ _ADDRESS: Final = re.compile(r"://|:\d+(/|$)|^[\d.]+$")
 _MAJORITY: Final = "the majority"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class FolderResult:
     """The result of a comparison, a check or a suite.
 
@@ -218,7 +218,7 @@ _LINE = re.compile(r"(ERROR|INTERRUPTED|INCONCLUSIVE) (.*?): no result(?:; )?(.*
 _ESCAPED = re.compile(r"\\(.)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class EndedEarly:
     """A command that ended without a result: its outcome, the cause that it left, and when.
 

@@ -7,10 +7,11 @@ import hashlib
 import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from serve_eval.errors import PlanError, ServeEvalError
+from serve_eval.frozen import freeze
 from serve_eval.harness import library, seeds
 from serve_eval.harness.instances import (
     Prefix,
@@ -125,7 +126,7 @@ _DECIDING = {
 """The options that decide what is loaded, with their defaults."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class TaskSource:
     """A task of lm-eval with the options that decide what is loaded.
 

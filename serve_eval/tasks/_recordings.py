@@ -7,7 +7,6 @@ once for the rows that are asked, because a file holds up to a gigabyte of sound
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,6 +15,7 @@ from serve_eval.datasets.known import KNOWN
 from serve_eval.datasets.media import FrameFormat, audio_part, image_part, take_frames, video_part
 from serve_eval.datasets.source import Source
 from serve_eval.errors import DatasetError
+from serve_eval.frozen import freeze
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import DataRoots, MediaPart, Need, SourceFile
 
@@ -25,7 +25,7 @@ SPEAKER = "speaker"
 """Key of the metadata of a sample. Empty if the data does not name the speaker."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Recording:
     """A row with its sound. `number` counts the rows of the split from 0."""
 
@@ -35,7 +35,7 @@ class Recording:
     where: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Speech:
     """The recordings that are asked, their files, and the number of rows of the split."""
 
@@ -115,7 +115,7 @@ SendVideo = Annotated[
 Pictures = Annotated[FrameFormat, Setting("Format of the frames: png keeps every pixel.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class VideoSettings:
     """The form in which videos are sent."""
 
@@ -149,7 +149,7 @@ class VideoSettings:
         return tuple(map(image_part, take_frames(video, self.num_frames, self.frame_format)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class VideoQuestion:
     """One line of the annotations. `row` has its other columns."""
 

@@ -20,6 +20,7 @@ import msgspec
 from serve_eval.datasets import local
 from serve_eval.datasets.source import Source
 from serve_eval.errors import DatasetError, PlanError, install_hint
+from serve_eval.frozen import freeze
 from serve_eval.schema import DataRoots
 
 ESSAYS, SQUAD, HOTPOTQA = "PaulGrahamEssays.json", "squad.json", "hotpotqa.json"
@@ -165,7 +166,7 @@ class Filled(NamedTuple):
     shared: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Drawn:
     """The draws of a sample: its generator, its number in its kind and its length in tokens."""
 
@@ -177,7 +178,7 @@ class Drawn:
 Fill = Callable[[Drawn, int, Ingredients], Filled]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Kind:
     """One kind of prompts.
 

@@ -8,12 +8,12 @@ ROUGE-1. For pass@1, answers run on this machine; see docs/code.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import PlanError
+from serve_eval.frozen import freeze
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
     DataRoots,
@@ -112,7 +112,7 @@ def task(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class _Manner:
     """Ask for a body or, by chat, for the whole function.
 

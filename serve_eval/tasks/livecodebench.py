@@ -16,13 +16,14 @@ import inspect
 import json
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import date, datetime, time
 from typing import Annotated, Literal
 
 from serve_eval.datasets import local
 from serve_eval.datasets.source import HubSource, Source
 from serve_eval.errors import DatasetError, PlanError
+from serve_eval.frozen import freeze
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import (
     DataRoots,
@@ -173,7 +174,7 @@ def _read_date(name: str, text: str | None) -> datetime | None:
         ) from None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class _Manner:
     """Load the problems of some files, and make the programs that judge answers to them.
 

@@ -10,11 +10,11 @@ docs/lm-eval.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.results.scoring import recipe_for, why_not_rebuilt
+from serve_eval.frozen import freeze
 from serve_eval.harness import library
 from serve_eval.harness.measures import (
     DOCUMENT,
@@ -192,7 +192,7 @@ def _why_not_elsewhere(spec: Spec, roots: DataRoots, wanted: int) -> Unfinished 
     return why_not_rebuilt(recipe, limit_s=Limits().scorer_timeout_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Figure:
     """A metric after a filter, identified by `key`.
 

@@ -10,8 +10,9 @@ the independent prompts a paired rule needs. Both are of healthy runs, before an
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from serve_eval.frozen import freeze
 from serve_eval.schema import MEAN, Dataset, Hypothesis, Reference, Stability, TaskResult
 from serve_eval.stats.classic import classic_test
 from serve_eval.stats.clusters import (
@@ -149,7 +150,7 @@ def describe_equal_runs(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class ReferenceNoise:
     """The noise of a reference over the prompts of a data set.
 

@@ -13,13 +13,14 @@ import struct
 from array import array
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 
 import msgspec
 
 from serve_eval.errors import ReferenceFileError
+from serve_eval.frozen import freeze
 from serve_eval.protocol.fingerprint import KEY_BYTES
 from serve_eval.whole_file import write_named_file
 
@@ -48,7 +49,7 @@ class _File(msgspec.Struct, omit_defaults=True):
     parts: dict[str, list[str]] = {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class SampleScores:
     """Scores of `runs` over the same prompts, in the order of the protocol.
 
@@ -220,7 +221,7 @@ class PackedAnswers(msgspec.Struct, frozen=True):
     cut_by_run: list[str] = []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class StoredAnswers:
     """The answers of a reference's first run without their texts, in the order of its prompts.
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from serve_eval.frozen import freeze
 from serve_eval.plugins.values import OF_EVERY_RULE, VerdictRule
 from serve_eval.schema import MEAN, RepairedPolicy, TaskResult, Verdict, VerdictOutcome
 
@@ -28,7 +29,7 @@ TRUST_HINT = "--set verdict.repaired=trust judges the answers that came"
 _DECIDED = VerdictOutcome.PASS, VerdictOutcome.FAIL
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class Doubt:
     """The samples of a task whose first answers are unknown.
 

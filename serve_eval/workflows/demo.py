@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from serve_eval.frozen import placed
+from serve_eval.frozen import freeze_places
 from serve_eval.schema import Plan, Spec
 from serve_eval.verdicts.exit_code import FAIL, PASS
 
 MODEL, TASK = "embedded", "word_problems"
 
 
-@placed
+@freeze_places
 class Act:
     """A run of the demo: the name of its folder, a title, its plan and the expected exit code."""
 

@@ -15,7 +15,7 @@ from typing import Literal
 
 from serve_eval import __version__
 from serve_eval.errors import SandboxError, install_command
-from serve_eval.frozen import placed
+from serve_eval.frozen import freeze_places
 from serve_eval.launchers._machine import local_gpus
 from serve_eval.report.ci_result import CiCase, CiState, CiSuite
 from serve_eval.report.document import (
@@ -66,7 +66,7 @@ _REQUIRED = re.compile(r"\s*([\w.-]+).*;\s*extra\s*==\s*['\"]([\w-]+)['\"]")
 DoctorState = Literal["ok", "absent", "problem"]
 
 
-@placed
+@freeze_places
 class DoctorFinding:
     """One thing that was looked at.
 

@@ -18,7 +18,7 @@ from typing import Literal
 
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.shared import build_task
 from serve_eval.report.document.listing import ListEntry
@@ -36,7 +36,7 @@ SERVER = {"strict_fields": True, "prompt_logprobs": "echo", "accuracy": 1.0}
 """Options of the simulated endpoint, which refuses fields that no server knows."""
 
 
-@frozen
+@freeze
 class GoldRow:
     """A sample whose gold answer has less than full marks, or whose wrong answer scores.
 
@@ -55,7 +55,7 @@ MADE_UP = 0.9
 """Share of the made-up answers that must have full marks, where the data has no gold answers."""
 
 
-@frozen
+@freeze
 class GoldCheck:
     """The check of one task.
 

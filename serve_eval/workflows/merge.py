@@ -17,7 +17,7 @@ from serve_eval.evaluation.engine.lane import arrange, task_seed
 from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results.sample_table import Repeated
-from serve_eval.frozen import placed
+from serve_eval.frozen import freeze_places
 from serve_eval.plan.chosen_samples import list_places, whole_fingerprint
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.scope import with_scope
@@ -157,7 +157,7 @@ FREE_FIELDS = (*(f for f in run_folder.FREE_FIELDS if not f.startswith("repeats"
 """Fields of the plan that may differ between shards. The number of repeats may not."""
 
 
-@placed
+@freeze_places
 class ShardFolder:
     """The folder of a shard.
 

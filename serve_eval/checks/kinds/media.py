@@ -18,7 +18,7 @@ from serve_eval.checks.answer import Answer, short
 from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import Check, CheckSession
 from serve_eval.datasets import small_media
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.schema import SentPart, TextPart
 from serve_eval.schema.media import make_part, media_bytes, media_form
 
@@ -29,7 +29,7 @@ PADDING_BYTES = 12 << 20
 _NOT_TAKEN = re.compile(r"not (?:\w+ )?(?:support|multimodal)|mmproj|unknown part", re.IGNORECASE)
 
 
-@frozen
+@freeze
 class Medium:
     """A medium with a question, and what a right answer says of it.
 

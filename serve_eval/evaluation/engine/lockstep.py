@@ -7,7 +7,7 @@ import heapq
 import math
 from collections.abc import Iterable, Mapping
 
-from serve_eval.frozen import placed
+from serve_eval.frozen import freeze_places
 from serve_eval.schema import FailureKind, Progress
 
 Place = tuple[str, int]
@@ -92,7 +92,7 @@ class Participant:
             heapq.heappop(waiting)[-1].set()
 
 
-@placed
+@freeze_places
 class Labelled:
     """Progress of one side, with its label before the task name."""
 

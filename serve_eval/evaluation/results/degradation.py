@@ -14,7 +14,7 @@ from collections.abc import Iterator, Set
 from dataclasses import field
 from typing import TYPE_CHECKING
 
-from serve_eval.frozen import frozen, placed
+from serve_eval.frozen import freeze, freeze_places
 from serve_eval.schema import Degradation, Metric, RunningShare
 from serve_eval.stats.onset import FIRST, LEAST, Usual, limit, onset, passes, usual
 
@@ -38,7 +38,7 @@ POINTS, SHARE_OF = 200, 20
 latest 1/SHARE_OF of the requests."""
 
 
-@frozen
+@freeze
 class Course:
     """The scored samples of a task in the random order in which a run starts them.
 
@@ -56,7 +56,7 @@ class Course:
     places: array[int] = field(default_factory=lambda: array("q"))
 
 
-@placed
+@freeze_places
 class _Look:
     """Samples of a course that are examined together.
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from serve_eval.errors import ExternalCodeError, ServeEvalError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins import extensions, registry
 from serve_eval.plugins._wanted import SLACK, check_score
 from serve_eval.processes.bounded_call import Apart, Unfinished
@@ -142,7 +142,7 @@ def _is_within(value: float, metric: Metric) -> bool:
 # --- scoring in other processes
 
 
-@frozen
+@freeze
 class Recipe:
     """The instructions to build a task again in another process.
 

@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, replace
 from enum import IntEnum
 from pathlib import Path
 
-from serve_eval.frozen import placed
+from serve_eval.frozen import freeze_places
 from serve_eval.report.ci_result import CiCase, CiSuite, OneLine, lead
 from serve_eval.report.page.content import DataCell, DataColumn, DataTable, Section, State
 from serve_eval.report.pictures.picture import Ruler
@@ -42,7 +42,7 @@ class Depth(IntEnum):
     PAGE = 3
 
 
-@placed
+@freeze_places
 class Statement:
     """A fact in words below its label. `href` leads to a place or file next to the page.
 
@@ -62,7 +62,7 @@ class Statement:
     mark: tuple[int, int] | None = None
 
 
-@placed
+@freeze_places
 class Block:
     """A section of a page, and how deep a reader must look for it.
 
@@ -75,7 +75,7 @@ class Block:
     depth: Depth = Depth.MORE
 
 
-@placed
+@freeze_places
 class Conclusion:
     """The outcome of a task, of a server, or of a whole check, with its figures and its cause.
 
@@ -97,7 +97,7 @@ class Conclusion:
     statements: Sequence[Statement] = ()
 
 
-@placed
+@freeze_places
 class Document:
     """Everything that a command shows of its result, whatever the face.
 

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 import msgspec
 
 from serve_eval import __version__
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.json_schema import Schema, describe_type, name_schema
 from serve_eval.report.ci_result import CiCase, CiResult, CiState, CiSuite, CiTable, withhold_cases
 from serve_eval.report.document.document import (
@@ -123,7 +123,7 @@ DOCUMENT_SCHEMA = 1
 """Version of the JSON of a document."""
 
 
-@frozen
+@freeze
 class JsonStatement:
     """A fact in words below its label."""
 
@@ -131,7 +131,7 @@ class JsonStatement:
     text: str
 
 
-@frozen
+@freeze
 class JsonConclusion:
     """The outcome of one task, server or check, with its figures in words."""
 
@@ -144,7 +144,7 @@ class JsonConclusion:
     statements: tuple[JsonStatement, ...]
 
 
-@frozen
+@freeze
 class JsonTable:
     """A table of texts."""
 
@@ -153,7 +153,7 @@ class JsonTable:
     rows: tuple[tuple[str, ...], ...]
 
 
-@frozen
+@freeze
 class JsonCase:
     """A test case, as in the JUnit file: `state` is passed, failure, error or skipped."""
 
@@ -165,7 +165,7 @@ class JsonCase:
     properties: Mapping[str, str]
 
 
-@frozen
+@freeze
 class JsonDocument:
     """The result of a command.
 

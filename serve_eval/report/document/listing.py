@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from serve_eval.frozen import frozen, placed
+from serve_eval.frozen import freeze, freeze_places
 from serve_eval.json_schema import Schema, describe_type, name_schema
 from serve_eval.report.layout import wrap
 from serve_eval.report.text import clean
@@ -22,7 +22,7 @@ LISTING_SCHEMA = 1
 """Version of the JSON of a listing."""
 
 
-@placed
+@freeze_places
 class ListEntry:
     """A name with its meaning in one sentence. `more` are lines that only -v shows.
 
@@ -38,7 +38,7 @@ class ListEntry:
     keep: bool = False
 
 
-@placed
+@freeze_places
 class Listing:
     """The names of one kind. `title` says how many of what there are.
 
@@ -54,7 +54,7 @@ class Listing:
     result: bytes = b""
 
 
-@frozen
+@freeze
 class JsonListing:
     """The names of one kind, as `--json` prints them.
 

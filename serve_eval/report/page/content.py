@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, field
 from typing import Literal
 
-from serve_eval.frozen import frozen, placed
+from serve_eval.frozen import freeze, freeze_places
 from serve_eval.report.pictures.picture import Picture, Ruler
 
 State = Literal["pass", "fail", "warn", "none"]
 """The colour of a verdict or a cell. It is never the only sign: a word stands next to it."""
 
 
-@placed
+@freeze_places
 class Fact:
     """A label with its text. `href` makes the text a link, to a place or file next to the page."""
 
@@ -27,7 +27,7 @@ class Fact:
     href: str = ""
 
 
-@placed
+@freeze_places
 class Facts:
     """A list of labels with texts. `closed`: it is folded until the reader opens it."""
 
@@ -37,7 +37,7 @@ class Facts:
     closed: bool = False
 
 
-@placed
+@freeze_places
 class DataColumn:
     """A column of a table. Numbers are right-aligned; `note` explains its name.
 
@@ -52,7 +52,7 @@ class DataColumn:
     spare: int = 0
 
 
-@placed
+@freeze_places
 class DataCell:
     """A cell of a table.
 
@@ -72,7 +72,7 @@ class DataCell:
     mark: float | None = None
 
 
-@placed
+@freeze_places
 class DataTable:
     """A table that a click on a heading sorts. Rows have a cell per column.
 
@@ -88,7 +88,7 @@ class DataTable:
     marks: bool = False
 
 
-@placed
+@freeze_places
 class PictureSection:
     """Pictures side by side below one title, and a `note` under them.
 
@@ -102,7 +102,7 @@ class PictureSection:
     closed: bool = False
 
 
-@placed
+@freeze_places
 class TextLines:
     """Lines of text, as a list, or as they stand with `preformatted`."""
 
@@ -113,7 +113,7 @@ class TextLines:
     closed: bool = False
 
 
-@frozen
+@freeze
 class ScriptData:
     """Data that a script of the page shows, in an element of the id `name`.
 
@@ -133,7 +133,7 @@ class ScriptData:
 Section = Facts | DataTable | PictureSection | TextLines | ScriptData
 
 
-@frozen
+@freeze
 class PageContent:
     """Everything that a page shows.
 

@@ -15,7 +15,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from serve_eval.evaluation.results.examples import order_ids
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.report.page.chosen_rows import FELL, ROSE, SAME, TaskRows, choose_rows, join_arms
 from serve_eval.report.page.columns import (
     AnswerColumns,
@@ -41,7 +41,7 @@ MOST_VALUES = 500
 """Different values of a field from which it does not filter samples."""
 
 
-@frozen
+@freeze
 class PageTask:
     """A task of a page: its arms by label, and what its data set adds.
 

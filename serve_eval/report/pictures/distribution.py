@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import NormalDist
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.report.pictures.outcomes import COLOURS, group_outcome
 from serve_eval.report.pictures.picture import (
     BAD,
@@ -245,7 +245,7 @@ REACH = 3.5
 """Standard errors around both means that are shown."""
 
 
-@frozen
+@freeze
 class KnownTest:
     """The figures of a test, all of them known."""
 

@@ -22,7 +22,7 @@ from importlib.metadata import PackageNotFoundError, requires
 from itertools import zip_longest
 from typing import Any
 
-from serve_eval.frozen import frozen, placed
+from serve_eval.frozen import freeze, freeze_places
 from serve_eval.processes.child_process import LimitedEnd
 from serve_eval.report.drawing_process import can_draw, draw_lines
 from serve_eval.report.drawing_process import lacks_library as lacks_library
@@ -32,7 +32,7 @@ STEPS = 10
 """A ruler has at most this number of steps between its ends."""
 
 
-@placed
+@freeze_places
 class RulerRow:
     """One line of a ruler: a dot at its value, a line for its interval, and marks.
 
@@ -54,7 +54,7 @@ class RulerRow:
         return [x for x in marks if x is not None]
 
 
-@frozen
+@freeze
 class Ruler:
     """Rows over one axis from `low` to `high`, with a tick at the end of each of its `steps`.
 
@@ -77,7 +77,7 @@ class Ruler:
         return round(100.0 * min(1.0, max(0.0, share)), 2)
 
 
-@placed
+@freeze_places
 class Picture:
     """A picture with its title and its description for screen readers.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.report.pictures.picture import (
     BAD,
     FAINT,
@@ -32,7 +32,7 @@ MOST_ROWS = 60
 """Rows of a picture. Of more, the first ones are drawn."""
 
 
-@frozen
+@freeze
 class IntervalRow:
     """A name with a value and its interval, and with those of the second side if it has one."""
 
@@ -215,7 +215,7 @@ MOST_POINTS = 400
 """Points of a picture. Of more, evenly chosen ones are drawn."""
 
 
-@frozen
+@freeze
 class ScatterPoint:
     """A name with two values, and the number of samples behind them."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.report.pictures.picture import (
     BAD,
     BAND,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 MOST_RULED = 30
 
 
-@frozen
+@freeze
 class TrendPoint:
     """A run of a trend: when it began, its value and interval, its verdict, and if it alarmed."""
 
@@ -46,7 +46,7 @@ class TrendPoint:
     alarm: bool = False
 
 
-@frozen
+@freeze
 class TrendBand:
     """The reference of a trend: its value, and the worst value that passes (None: not known).
 

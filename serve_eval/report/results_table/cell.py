@@ -8,7 +8,7 @@ from itertools import takewhile
 from statistics import fmean, stdev
 from typing import Literal
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.report.summary.figures import add_sign, count, figure
 from serve_eval.schema import Metric, VerdictOutcome
 
@@ -40,7 +40,7 @@ STAR = "*"
 """The mark of a proven difference."""
 
 
-@frozen
+@freeze
 class ResultCell:
     """One task of a deployment: of one run, or of runs that differ only in their sampling seed.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Literal
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.report.results_table.cell import LEFT_OUT, MARKS, MISSING, PROVEN, STAR, ResultCell
 from serve_eval.report.summary.figures import in_points
 from serve_eval.schema import Metric
@@ -17,7 +17,7 @@ SAMPLING_SEED, BEGAN = "sampling seed", "began"
 """The attributes with the sampling seed of a run and its time, of a table with a row for each."""
 
 
-@frozen
+@freeze
 class TaskColumn:
     """A task as it was asked: runs that asked it in another way have a column of their own.
 
@@ -49,7 +49,7 @@ class TaskColumn:
         return f"n {self.planned}" + (f" x {times[0]}" if len(times) == 1 and times[0] > 1 else "")
 
 
-@frozen
+@freeze
 class DeploymentRow:
     """One deployment: its model, what is known about it, and a cell for each column, or None."""
 
@@ -58,7 +58,7 @@ class DeploymentRow:
     cells: Sequence[ResultCell | None]
 
 
-@frozen
+@freeze
 class ResultsTable:
     """Deployments by tasks. `shown` are the attributes that tell the rows apart.
 

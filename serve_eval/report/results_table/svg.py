@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape
 
-from serve_eval.frozen import placed
+from serve_eval.frozen import freeze_places
 from serve_eval.report.results_table.cell import MISSING, ResultCell
 from serve_eval.report.results_table.content import ResultsTable, TaskColumn
 from serve_eval.report.text import clean
@@ -42,7 +42,7 @@ _PROVEN = {"drop": "#8a1f9c", "rise": "#1b7f3b"}
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-@placed
+@freeze_places
 class ValueAxis:
     """An axis of numbers: its ends, and its ticks, which are round numbers."""
 

@@ -15,13 +15,13 @@ from serve_eval.client.wire_format.wire import encode
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.trust import adopt_code
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask, request_of
 from serve_eval.schema import HOLDOUT, Dataset, Plan, Reference, Sample, Spec, Task
 from serve_eval.verdicts.pairing import read_stored_runs
 
 
-@frozen
+@freeze
 class ReferenceScores:
     """The scores of each prompt in the runs of a reference, by id, and the ends of their range."""
 
@@ -30,7 +30,7 @@ class ReferenceScores:
     hi: float
 
 
-@frozen
+@freeze
 class KnownTask:
     """Metadata, requests and reference scores of a task's samples, from its data set.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 
 LONGEST = 80
 """Characters of an extracted answer that is searched for in other forms."""
@@ -22,7 +22,7 @@ _NUMBER = re.compile(
 )
 
 
-@frozen
+@freeze
 class AnswerPlace:
     """The last place of an extracted answer in a text: characters `start` to `end`, from 0.
 

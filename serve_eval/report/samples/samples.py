@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from serve_eval.evaluation.results.examples import order_ids
 from serve_eval.evidence.whole_answer import join_text
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.report.samples.place import AnswerPlace, find_place
 from serve_eval.schema import (
     AnsweringServers,
@@ -57,7 +57,7 @@ def rank_outcome(outcome: str, *, cut_off: bool) -> tuple[int, bool, str]:
     return place, outcome == RIGHT and not cut_off, outcome
 
 
-@frozen
+@freeze
 class SampleRow:
     """One sample of a run in short.
 
@@ -121,7 +121,7 @@ class ShownSample(msgspec.Struct, frozen=True, kw_only=True):
         return self.prompt_note == HIDDEN
 
 
-@frozen
+@freeze
 class SampleSource:
     """One task of a run folder. `repeated`: each prompt is asked several times."""
 

@@ -7,7 +7,7 @@ from dataclasses import field
 from functools import partial
 from pathlib import Path
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.command_line import write_resume_command
 from serve_eval.schema import (
     Acceptance,
@@ -100,7 +100,7 @@ def change(task: SummaryTask) -> float | None:
     return value - reference
 
 
-@frozen
+@freeze
 class SummaryTask:
     """A result with its verdict.
 

@@ -9,7 +9,7 @@ from typing import Final
 from rich.console import Console
 from rich.text import Text
 
-from serve_eval.frozen import frozen, placed
+from serve_eval.frozen import freeze, freeze_places
 from serve_eval.report.layout import fit_tables
 from serve_eval.report.summary import figures
 from serve_eval.report.summary.figures import SummaryTask, summarise_task
@@ -91,7 +91,7 @@ ROOM = 1.4
 TICKS = 10
 
 
-@placed
+@freeze_places
 class Marks:
     """The characters of the line, and the one between two commands."""
 
@@ -113,7 +113,7 @@ def choose_marks(console: Console) -> Marks:
     return UNICODE if console.encoding.lower().startswith("utf") else ASCII
 
 
-@frozen
+@freeze
 class AxisPoints:
     """The marks on the line, in points: a value with its interval, a threshold and a reference."""
 

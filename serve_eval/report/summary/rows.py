@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from serve_eval.evaluation.results.examples import name_target
-from serve_eval.frozen import placed
+from serve_eval.frozen import freeze_places
 from serve_eval.plan.applicable_reference import write_taking
 from serve_eval.plan.command_line import HOW_TO_TAKE, write_resume_command
 from serve_eval.plugins.registry import name_folders
@@ -262,7 +262,7 @@ SHOWN = 3
 """Number of slices that are shown of a larger table."""
 
 
-@placed
+@freeze_places
 class BreakdownSlice:
     """A slice of a breakdown with its value, and that of the reference (None: not known)."""
 

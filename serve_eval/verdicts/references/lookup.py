@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from serve_eval import yaml_source
 from serve_eval.errors import ReferenceFileError
+from serve_eval.frozen import freeze
 from serve_eval.plugins.registry import nearest
 from serve_eval.schema import AccuracySpec, Plan, Reference
 from serve_eval.schema.task import file_stem
@@ -28,7 +28,7 @@ from serve_eval.verdicts.references.reference_file import (
 ACCEPTANCE_LENGTH = "acceptance_length"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@freeze
 class AcceptanceLength:
     """Tokens per step of speculative decoding.
 

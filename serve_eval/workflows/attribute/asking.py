@@ -17,7 +17,7 @@ from serve_eval.client.connection import connect
 from serve_eval.errors import NotComparableError, PlanError
 from serve_eval.evaluation.launch import last_endpoint
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask, request_of
 from serve_eval.plugins import extensions
 from serve_eval.schema import Endpoint, Failure, Plan, Sample, SamplingDefaults, Task
@@ -140,7 +140,7 @@ SAMPLES = 50
 """Default number of prompts."""
 
 
-@frozen
+@freeze
 class Asking:
     """The prompts to ask, and the workers and pairs to ask.
 

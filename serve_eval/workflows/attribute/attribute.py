@@ -25,7 +25,7 @@ from serve_eval.evaluation.results.scoring import ScoringProcesses
 from serve_eval.evaluation.run_session import Stopwatch
 from serve_eval.evaluation.task_run import open_scoring
 from serve_eval.evidence.attribution.bad_workers import ALPHA
-from serve_eval.frozen import placed
+from serve_eval.frozen import freeze_places
 from serve_eval.plan.prepared_task import request_of
 from serve_eval.processes.resources import CoreLoad
 from serve_eval.schema import Attributed, Attribution, Failure, Progress, Sample, Task
@@ -233,7 +233,7 @@ async def _ask(
     return session
 
 
-@placed
+@freeze_places
 class _PromptGate:
     """A limit on the prompts in flight, with the progress of each phase."""
 

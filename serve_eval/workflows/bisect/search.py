@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.schema import Bisection, BisectionResult, BisectionStep, BisectionSuspect
 from serve_eval.stats.noisy_search import ErrorRates, Posterior, SearchCost, SimulatedSearch
 from serve_eval.stats.suspects import start_chances
@@ -38,7 +38,7 @@ _CULPRITS = ("together", "either", "from")
 _ANSWERS = {BisectionResult.WORSE: True, BisectionResult.SAME: False}
 
 
-@frozen
+@freeze
 class BisectRules:
     """The margin in points (None: half of the drop of the bad configuration), and the budgets."""
 
@@ -184,7 +184,7 @@ def end_search(state: Bisection, ending: str) -> Bisection:
     return replace(state, ending=ending, exit_code=code)
 
 
-@frozen
+@freeze
 class BisectionPreview:
     """The first three tests, and the cost of a search in which the bad configuration fails.
 

@@ -20,7 +20,7 @@ from serve_eval.errors import EndpointError, LaunchError, PlanError, RunFolderEr
 from serve_eval.evaluation.launch import Launching, job_size
 from serve_eval.evaluation.shared_server import SharedServer, server_key
 from serve_eval.evidence.answer_pairs import read_task
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import (
@@ -47,7 +47,7 @@ NO_SERVER = (LaunchError, EndpointError, PlanError)
 used by the good configuration."""
 
 
-@frozen
+@freeze
 class StepOutcome:
     """The result of a test: see BisectionStep. `task` is the one that fell most, if any is worse.
 

@@ -17,7 +17,7 @@ from serve_eval.client.wire_format import logprobs, wire
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation.capabilities.sampling import to_fields
 from serve_eval.evaluation.results.sample_table import Repeated
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask, request_of
 from serve_eval.plugins.registry import nearest
 from serve_eval.schema import HOLDOUT, Attempt, LogprobsForm, Need, Plan, Sample
@@ -29,7 +29,7 @@ from serve_eval.storage.json_files import differences
 from serve_eval.storage.sessions import SessionRecord
 
 
-@frozen
+@freeze
 class Packed:
     """The parts of a capsule: a sample, its records, and the last session that asked it."""
 

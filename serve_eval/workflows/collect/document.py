@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.report.ci_result import CiCase, CiState, CiSuite
 from serve_eval.report.document import Conclusion, Document, Statement, make_header, rank_outcome
 from serve_eval.report.results_table.formats import DECIMALS
@@ -25,7 +25,7 @@ from serve_eval.verdicts.exit_code import PASS as FOUND
 Cell = str | int | float | None
 
 
-@frozen
+@freeze
 class CollectedRow:
     """One task of one run or test. The fields are the columns, in this order; None is empty.
 

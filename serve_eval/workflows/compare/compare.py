@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from serve_eval.evaluation.run_session import Stopwatch, find_last_answer, ignore, write_warning
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Comparison, Progress
 from serve_eval.storage import run_folder
@@ -121,7 +121,7 @@ async def compare(
     return comparison
 
 
-@frozen
+@freeze
 class _Pair:
     """Two sides whose answers can be compared at any time.
 

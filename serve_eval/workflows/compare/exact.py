@@ -23,7 +23,7 @@ from serve_eval.evidence.answer_pairs import TaskAnswers, another_answer
 from serve_eval.evidence.answer_texts import find_first_divergences, part
 from serve_eval.evidence.self_flips import Drawn, find_drawn, repeats_show_noise, second_show_noise
 from serve_eval.evidence.whole_answer import join_text
-from serve_eval.frozen import frozen, placed
+from serve_eval.frozen import freeze, freeze_places
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Parting, Report, TokenEquality, Verdict, VerdictOutcome
 from serve_eval.shell_words import quote_path
@@ -203,7 +203,7 @@ UNSTEADY_ALPHA = 0.01
 it would name and however many tasks there are."""
 
 
-@placed
+@freeze_places
 class Second:
     """Further answers of a side to a task: those of a second run, or None: its repeats.
 
@@ -216,7 +216,7 @@ class Second:
     drawn: Drawn = "same"
 
 
-@frozen
+@freeze
 class AskedFolder:
     """The run folder of one side, and the facts that explain unsteady answers.
 

@@ -24,7 +24,7 @@ from serve_eval.evaluation.prompt_lengths import keep_lengths
 from serve_eval.evaluation.settle import settle
 from serve_eval.evidence.answer_pairs import read_task
 from serve_eval.evidence.score_pairs import CHOICE
-from serve_eval.frozen import frozen, placed
+from serve_eval.frozen import freeze, freeze_places
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.protocol.fingerprint import SCORER_OPTIONS, SERVER_ADDS
@@ -41,7 +41,7 @@ SELF = 200
 """Default number of prompts that each endpoint is asked twice."""
 
 
-@placed
+@freeze_places
 class CompareSide:
     """A side of the comparison: the run in `folder`, or if None, the run that `plan` gives."""
 
@@ -50,7 +50,7 @@ class CompareSide:
     folder: Path | None = None
 
 
-@placed
+@freeze_places
 class CompareRules:
     """The rules of a comparison, fixed before the first request.
 
@@ -87,7 +87,7 @@ class SideRun:
         return not any(task.result.failed for task in read_report(self.folder).tasks)
 
 
-@frozen
+@freeze
 class ComparisonSession:
     """The values that all runs of a comparison share. `policies` knows how each side samples."""
 

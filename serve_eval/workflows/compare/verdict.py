@@ -37,7 +37,7 @@ from serve_eval.evidence.self_flips import (
     evidence,
     self_flips,
 )
-from serve_eval.frozen import placed
+from serve_eval.frozen import freeze_places
 from serve_eval.plugins.values import load_verdict_rule, rules_with_pairs
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
@@ -75,7 +75,7 @@ Prompt = tuple[str, str]
 """A prompt, by task and id."""
 
 
-@placed
+@freeze_places
 class Looked:
     """The results of asking again: the divergences of flips, and the tokens of partings."""
 

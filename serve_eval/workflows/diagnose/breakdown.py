@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.report.attribution import accusations
 from serve_eval.schema import Cut, Outcome, VerdictOutcome
 from serve_eval.storage import journal
@@ -39,7 +39,7 @@ WORDS = {
 }
 
 
-@frozen
+@freeze
 class LostExample:
     """A lost sample that may be shown: what was read from its answer, and what was expected."""
 
@@ -48,7 +48,7 @@ class LostExample:
     target: str
 
 
-@frozen
+@freeze
 class Breakdown:
     """The lost samples of a task by kind.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.schema import Response
 from serve_eval.stats.no_worse import no_worse
 
@@ -61,7 +61,7 @@ class Slice:
         return numpy.unpackbits(self.bits, count=self.size).view(numpy.bool_)
 
 
-@frozen
+@freeze
 class KnownSamples:
     """The properties of the samples of a task, in the same order; None if unknown.
 

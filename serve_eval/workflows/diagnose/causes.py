@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.workflows.diagnose import setting, unanswered
 from serve_eval.workflows.diagnose.course import RULE as UNFINISHED
 from serve_eval.workflows.diagnose.finding import Finding, list_leading, order_findings
@@ -84,7 +84,7 @@ _CAPSULE = " --capsule "
 """Part of the commands of findings that the one of an example stands for."""
 
 
-@frozen
+@freeze
 class ExplainedTask:
     """An outcome and what the diagnosis found about it.
 

@@ -19,7 +19,7 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.trust import adopt_code
 from serve_eval.evidence.attribution.matching import list_answering_roles
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.command_line import write_resume_command, write_serve_command
 from serve_eval.plugins.registry import name_folders
 from serve_eval.schema import (
@@ -134,7 +134,7 @@ class TaskEvidence:
         )
 
 
-@frozen
+@freeze
 class Evidence:
     """The contents of one run folder. `report` is None if the run did not finish.
 

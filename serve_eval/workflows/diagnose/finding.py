@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import force_setattr
 
-from serve_eval.frozen import frozen, placed
+from serve_eval.frozen import freeze, freeze_places
 from serve_eval.schema import Attempt, Failure, Metric, Outcome, Response
 from serve_eval.shell_words import quote_argument, quote_word
 from serve_eval.stats.contingency import find_cut
@@ -41,7 +41,7 @@ _FEW, _MANY = 10, 20
 _RED, _UNJUDGED = 0.5, 0.8
 
 
-@placed
+@freeze_places
 class Finding:
     """A probable cause, and what to change.
 
@@ -227,7 +227,7 @@ def larger_share(
     return no_worse([(len(a), sum(one.lost for one in a), len(b), sum(one.lost for one in b))])
 
 
-@frozen
+@freeze
 class AskedSample:
     """A sample that was sent, with the attempts of all sessions.
 

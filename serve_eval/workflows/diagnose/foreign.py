@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from serve_eval.frozen import placed
+from serve_eval.frozen import freeze_places
 from serve_eval.scorers import numeric
 from serve_eval.stats.together import DRAWS, Together, compare_together
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, base_of
@@ -39,7 +39,7 @@ _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _SENTENCE = re.compile(r"\n+|(?<=[.!?])\s+")
 
 
-@placed
+@freeze_places
 class _Asked:
     """A scored sample of any task, with its place in time."""
 

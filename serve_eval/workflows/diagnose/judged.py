@@ -9,7 +9,7 @@ from pathlib import Path
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evidence.probe_judging import UNSOUND
-from serve_eval.frozen import frozen, placed
+from serve_eval.frozen import freeze, freeze_places
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.ci_result import OneLine
 from serve_eval.report.summary.figures import SummaryTask, summarise_task
@@ -39,7 +39,7 @@ ENDED_EARLY, STOPPED = "ERROR", "INTERRUPTED"
 """The outcomes of a command without a result: an error, or a signal, ended it."""
 
 
-@placed
+@freeze_places
 class FolderOutcome:
     """A task of a run or of a comparison, a run that never started, or a server, with its outcome.
 
@@ -60,7 +60,7 @@ class FolderOutcome:
     left_open: bool = False
 
 
-@frozen
+@freeze
 class FolderOutcomes:
     """The outcomes in a folder, with what is known of all of them.
 
@@ -81,7 +81,7 @@ class FolderOutcomes:
     page: str = ""
 
 
-@frozen
+@freeze
 class ReadFolder:
     """The runs of a folder by label. `compared`: they are the sides of a comparison."""
 

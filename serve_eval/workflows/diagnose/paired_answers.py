@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.schema import ComparedTask, Comparison, Response
 from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.workflows.diagnose.breakdown import describe_verify, name_good
@@ -13,7 +13,7 @@ from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, base_
 from serve_eval.workflows.diagnose.finding import BETWEEN_SHARE, AskedSample, Finding, ids
 
 
-@frozen
+@freeze
 class ComparedAnswers:
     """The answers of both sides to the same prompts of a task, which are texts.
 

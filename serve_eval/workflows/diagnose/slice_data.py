@@ -10,7 +10,7 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.trust import adopt_code
 from serve_eval.evidence.attribution.bad_workers import SUBJECT, kinds_of
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.schema import HOLDOUT, Dataset, Metric, Reference, Task
 from serve_eval.stats.clusters import cluster_keys, number_keys
 from serve_eval.storage.answer_origins import Served, read_traces
@@ -27,7 +27,7 @@ Scores = Mapping[str, tuple[float, ...]]
 """The scores of each prompt, by id and run; higher is better."""
 
 
-@frozen
+@freeze
 class PairedScores:
     """Prompts with scores on both sides: a tuple of scores per prompt and side.
 

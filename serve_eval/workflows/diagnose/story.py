@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from serve_eval.evidence.prompt_tokens import LocalTokenizer
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.attribution import accusations
 from serve_eval.report.ci_result import write_line
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 
 
-@frozen
+@freeze
 class DiagnosedTask:
     """The result of a task.
 
@@ -59,7 +59,7 @@ class DiagnosedTask:
     in_suite: str = ""
 
 
-@frozen
+@freeze
 class DiagnosedRun:
     """A run with its findings.
 
@@ -73,7 +73,7 @@ class DiagnosedRun:
     findings: tuple[Finding, ...]
 
 
-@frozen
+@freeze
 class Diagnosis:
     """The findings about a folder. `between` are findings from comparing two sides.
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 
 from serve_eval.evidence.answer_texts import find_scripts, is_loop, mark_shared
-from serve_eval.frozen import frozen, placed
+from serve_eval.frozen import freeze, freeze_places
 from serve_eval.schema import Outcome, Response
 from serve_eval.stats.sign_tests import mcnemar
 from serve_eval.verdicts.below_reference import count_wrong_at_most
@@ -101,7 +101,7 @@ def _count_explained(task: TaskEvidence, shown: Sequence[AskedSample], lost: fro
     return count_turned(task, turned, sum(not one.lost and one.id in lost for one in shown))
 
 
-@placed
+@freeze_places
 class _Sign:
     """The answers of the reference and of the run that show a sign, the worst of `tries`."""
 
@@ -225,7 +225,7 @@ COUNTED: Mapping[str, Callable[[TaskEvidence, AskedSample], bool]] = {
 """The property of an answer that each rule counts."""
 
 
-@frozen
+@freeze
 class Before:
     """The answers to compare with, by the ids of their prompts.
 

@@ -28,7 +28,7 @@ from msgspec import UNSET
 from serve_eval import __version__
 from serve_eval.cases.biochatter import read
 from serve_eval.errors import RunFolderError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.samples.known import prepare_again
 from serve_eval.report.summary import name_expected
@@ -183,7 +183,7 @@ CONFIDENCE = "confidence"
 HIDDEN = "(of a hold-out set)"
 
 
-@frozen
+@freeze
 class CaseRow:
     """The scores of one case of a task by one model, one for each iteration that has a score.
 
@@ -297,7 +297,7 @@ TASK_COLUMNS = (
 SUMMARY = ("Mean Accuracy", "Median Accuracy", "SD")
 
 
-@frozen
+@freeze
 class CaseScores:
     """The scores of a case by a model, as shares of its points.
 
@@ -320,7 +320,7 @@ class CaseScores:
         return statistics.stdev(self.scores) if len(self.scores) > 1 else 0.0
 
 
-@frozen
+@freeze
 class ModelRow:
     """One model in the table of a task or of a subtask."""
 
@@ -368,7 +368,7 @@ def split_subtasks(cases: Iterable[CaseScores]) -> dict[str, list[CaseScores]]:
     return dict(found) if len(found) > 1 else {}
 
 
-@frozen
+@freeze
 class OverviewRow:
     """One model over all tasks: its accuracies (None: not measured), and their mean, median, SD."""
 

@@ -19,7 +19,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results.scoring import Recipe, rebuilt
 from serve_eval.evaluation.task_run import recipe_of
 from serve_eval.evaluation.trust import to_read
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.harness.layout import (
     NO_FILTER,
     Judged,
@@ -63,7 +63,7 @@ from serve_eval.storage.scores import ScoreRecord, read_scores
 LM_EVAL = "lm_eval:"
 
 
-@frozen
+@freeze
 class Exported:
     """The files that were written, the rows of each, and what was left out and why."""
 

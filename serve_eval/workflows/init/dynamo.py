@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from serve_eval.errors import PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.workflows.init.recipe import (
     DeploymentRecipe,
     Servers,
@@ -45,7 +45,7 @@ USED = ("model-path", "model", "served-model-name", "disaggregation-mode")
 CONFIGS = ("extra-engine-args", "override-engine-args")
 
 
-@frozen
+@freeze
 class EngineComponent:
     """A component that runs an engine: its words after dynamo.ENGINE, and its pod."""
 

@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from serve_eval.errors import PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 
 Content = Mapping[str, Any]
 MOST = 100_000
@@ -26,7 +26,7 @@ BY_URL = (
 )
 
 
-@frozen
+@freeze
 class Servers:
     """Equal servers of one role: their LlmArgs, variables and flags, and their number.
 
@@ -52,7 +52,7 @@ class Servers:
         return ranks
 
 
-@frozen
+@freeze
 class DeploymentRecipe:
     """A deployment to convert.
 

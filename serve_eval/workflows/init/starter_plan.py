@@ -14,7 +14,7 @@ from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.capabilities import features
 from serve_eval.evaluation.capabilities.features import prompt_logprobs
 from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.report.document import Conclusion, Document, Statement, make_header
 from serve_eval.schema import REHEARSED, Ability, Endpoint, Failure, Need, Plan, is_stand_in
 from serve_eval.shell_words import quote_path, quote_word
@@ -24,7 +24,7 @@ TIMEOUT_S = 60.0
 """Longest wait for one answer: a starter plan is written without an endpoint that hangs."""
 
 
-@frozen
+@freeze
 class EndpointFacts:
     """Hold the answers of an endpoint about itself, and its abilities.
 
@@ -235,7 +235,7 @@ _LABELS = {"Fill in or check:": "fill in", "The plan leaves out:": "left out"}
 """Labels of the lists at the top of a plan that was made from a recipe."""
 
 
-@frozen
+@freeze
 class RecipePlan:
     """A plan that was written from a recipe.
 

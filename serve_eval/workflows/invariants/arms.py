@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from serve_eval.client.client import Client
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask, request_of
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Failure, Plan, Spec
@@ -28,7 +28,7 @@ class _NotPlacedError(Exception):
     """No texts could be made, for the reason in the message."""
 
 
-@frozen
+@freeze
 class Lengths:
     """Line counts of three texts, a step apart: two below the boundary and one above it.
 
@@ -100,7 +100,7 @@ Placed = Mapping[str, Lengths | str]
 """Per boundary in prompt tokens: the texts around it, or the reason why there are none."""
 
 
-@frozen
+@freeze
 class Arm:
     """A pass over the prompts under one change.
 

@@ -27,7 +27,7 @@ from serve_eval.client.engine_metrics import VLLM_ROUTE
 from serve_eval.client.questions import VLLM
 from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
 from serve_eval.evidence import answer_pairs
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask, request_of
 from serve_eval.schema import (
     Failure,
@@ -235,7 +235,7 @@ ROOM = 1.25
 """A filling of this many times the size of the cache leaves no old prompt in it."""
 
 
-@frozen
+@freeze
 class Pressing:
     """A pass under pressure: its folder, its plan and tasks, and the most tokens of fillings."""
 

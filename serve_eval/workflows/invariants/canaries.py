@@ -28,7 +28,7 @@ from serve_eval.errors import EndpointError, PlanError, RunFolderError
 from serve_eval.evaluation.capabilities.probe_request import ping, send_probe
 from serve_eval.evaluation.launch import check_launcher, launch, with_model
 from serve_eval.evaluation.run_session import Stopwatch, ignore
-from serve_eval.frozen import placed
+from serve_eval.frozen import freeze_places
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import (
@@ -209,7 +209,7 @@ TASK = "canaries"
 """Name of the pass in the progress."""
 
 
-@placed
+@freeze_places
 class CanaryClients:
     """Two clients of one endpoint: one asks for whole answers and the other one for streams.
 

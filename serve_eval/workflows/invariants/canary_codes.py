@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from serve_eval.frozen import frozen, placed
+from serve_eval.frozen import freeze, freeze_places
 from serve_eval.schema import (
     Attempt,
     CanaryLeak,
@@ -102,7 +102,7 @@ _QUESTIONS = (
 )
 
 
-@frozen
+@freeze
 class Canary:
     """One request: its code, the form of its prompt, and how it is sent."""
 
@@ -211,7 +211,7 @@ _ESCAPE = re.compile(r"\\(?:[nrt/\"\\]|u[0-9a-fA-F]{4})")
 _OTHERS = re.compile(r"[\W_]+")
 
 
-@placed
+@freeze_places
 class ReplyPart:
     """A text within a reply, and the name of its place."""
 
@@ -219,7 +219,7 @@ class ReplyPart:
     text: str
 
 
-@frozen
+@freeze
 class FoundCodes:
     """The codes found in replies. `own` holds the requests whose reply repeats their own code."""
 

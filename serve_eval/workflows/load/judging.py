@@ -22,7 +22,7 @@ from dataclasses import replace
 from serve_eval.evidence.answer_pairs import TaskAnswers, find_changes
 from serve_eval.evidence.score_pairs import list_groups
 from serve_eval.evidence.self_flips import NOTHING, name_loads
-from serve_eval.frozen import frozen, placed
+from serve_eval.frozen import freeze, freeze_places
 from serve_eval.schema import LoadOutcome, LoadPoint, LoadTask, LoadTime
 from serve_eval.stats.clusters import two_sided_p
 from serve_eval.stats.multiplicity import holm
@@ -46,7 +46,7 @@ TaskPasses = Mapping[int, TaskAnswers]
 """The answers to one task by load; a load that was given up is missing."""
 
 
-@frozen
+@freeze
 class LoadData:
     """The answers to one task: by load, and those of the repeat of the load asked first."""
 
@@ -56,7 +56,7 @@ class LoadData:
     again: TaskAnswers | None
 
 
-@placed
+@freeze_places
 class Changes:
     """The numbers of prompts that changed in each direction, and their exact two-sided p.
 

@@ -16,7 +16,7 @@ from serve_eval.evaluation.passes import PassSettings, ask_pass
 from serve_eval.evidence.answer_pairs import TaskAnswers, another_answer, read_task, texts
 from serve_eval.evidence.answer_texts import find_first_divergences, part
 from serve_eval.evidence.score_pairs import list_groups
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.schema import MEAN, Endpoint, Failure, FirstDivergences, LoadPoint, Plan, Report
 from serve_eval.stats.bounds import bounds as find_bounds
@@ -32,7 +32,7 @@ INTERVAL_ALPHA = 0.05
 """One minus the confidence of the interval of a value, and of the loss that is excluded."""
 
 
-@frozen
+@freeze
 class LoadPass:
     """A finished pass: its folder and report."""
 

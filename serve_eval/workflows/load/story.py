@@ -35,7 +35,7 @@ from serve_eval.evaluation.passes import (
 )
 from serve_eval.evaluation.run_session import Stopwatch, ignore
 from serve_eval.evidence.answer_pairs import TaskAnswers
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import LoadBracket, LoadStep, LoadSurface, LoadTask, Plan, Progress
 from serve_eval.stats.sign_tests import mcnemar
@@ -273,7 +273,7 @@ async def bisect_loads(session: SurfaceSession, task: str, *, rises: bool) -> Lo
     )
 
 
-@frozen
+@freeze
 class _Search:
     """A search with the two ends that every load is compared with. `alpha` is that of one test."""
 

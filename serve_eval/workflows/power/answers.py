@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.stats.classic import classic_test, num_samples_for, power_table
 from serve_eval.stats.finding import MIN_UNITS
 from serve_eval.stats.planning import (
@@ -33,7 +33,7 @@ CLASSIC, PAIRED, PAIRED_FAIL, EXCLUDED = "classic", "paired", "paired FAIL", "no
 """Names of the rules and their outcomes."""
 
 
-@frozen
+@freeze
 class SizeRow:
     """The power of n samples: all but n are in points.
 
@@ -49,7 +49,7 @@ class SizeRow:
     failed: float | None
 
 
-@frozen
+@freeze
 class ThetaSize:
     """The smallest n for a theta of the classic rule, and the row of the table that has it."""
 
@@ -58,7 +58,7 @@ class ThetaSize:
     row: int
 
 
-@frozen
+@freeze
 class Needed:
     """The samples that a rule needs, and what they do.
 
@@ -71,7 +71,7 @@ class Needed:
     seconds: float | None
 
 
-@frozen
+@freeze
 class DropRow:
     """The chances that a drop in points is FAIL, proven and FAIL by pairs."""
 
@@ -81,7 +81,7 @@ class DropRow:
     failed: float
 
 
-@frozen
+@freeze
 class Detection:
     """The samples for a drop in points, and the power by drop with `n`, those of the proof.
 
@@ -95,7 +95,7 @@ class Detection:
     rows: Sequence[DropRow]
 
 
-@frozen
+@freeze
 class TaskPower:
     """The answers for a task of a run, or for any task: then `task` is "" and `measured` None.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from serve_eval.errors import ReferenceFileError, RunFolderError, ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.trust import adopt_code
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.schema import MEAN, Plan, Reference, TaskReport
 from serve_eval.stats.clusters import cluster_keys, design_effect, number_keys
 from serve_eval.stats.planning import compute_fail_power, compute_margin
@@ -32,7 +32,7 @@ DEFAULT = "the default"
 """The source of a number that nothing else gives."""
 
 
-@frozen
+@freeze
 class Assumed:
     """The numbers that a plan assumes, and the sources of two of them.
 
@@ -151,7 +151,7 @@ _REPEAT = re.compile(r".*#[0-9]+", re.DOTALL)
 """The id of a further answer to a prompt."""
 
 
-@frozen
+@freeze
 class Measured:
     """The measurements of one task.
 

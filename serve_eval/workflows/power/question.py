@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from serve_eval.errors import PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins.setting import Setting
 
 
-@frozen
+@freeze
 class PowerQuestion:
     """Choose the question, and what is assumed for its answer.
 

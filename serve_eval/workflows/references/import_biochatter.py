@@ -17,7 +17,7 @@ from typing import Any
 from serve_eval.cases.biochatter import AS_BIOCHATTER, RESULTS, SCORED_ELSEWHERE, ResultRow, read
 from serve_eval.cases.questions import Skipped
 from serve_eval.errors import DatasetError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import AccuracySpec, DataRoots, Sample, Spec, Task
 from serve_eval.verdicts import references
@@ -29,7 +29,7 @@ from serve_eval.workflows.references.entries import (
 )
 
 
-@frozen
+@freeze
 class Written:
     """A reference that was written: its value in points, over `cases` of the task's cases.
 

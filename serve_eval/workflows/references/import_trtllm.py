@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from serve_eval.errors import ReferenceFileError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.whole_file import write_named_file
 from serve_eval.workflows.references.entries import make_folder
 from serve_eval.workflows.references.trtllm_rows import (
@@ -55,7 +55,7 @@ TRTLLM_READ_LATER: Mapping[str, str] = {"acceptance_length": "2026-11-28"}
 _MARK = "# Figures of "
 
 
-@frozen
+@freeze
 class ImportReport:
     """The result of an import.
 

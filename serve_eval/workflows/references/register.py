@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.trust import to_read
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.scope import with_scope
 from serve_eval.protocol.fingerprint import sample_key
@@ -52,7 +52,7 @@ WANTED_RUNS = 3
 it."""
 
 
-@frozen
+@freeze
 class Registered:
     """A reference that was written for a task, and warnings for its reader.
 

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from serve_eval.errors import PlanError, ServeEvalError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import usual_task
 from serve_eval.schema import Reference, Spec
@@ -29,7 +29,7 @@ _DETAILS = (
 """Fields of an entry that are shown if they are set."""
 
 
-@frozen
+@freeze
 class ShownEntry:
     """An entry of a reference file.
 
@@ -46,7 +46,7 @@ class ShownEntry:
     warnings: tuple[str, ...] = ()
 
 
-@frozen
+@freeze
 class ShownFile:
     """A reference file with its numbers of models and entries."""
 
@@ -56,7 +56,7 @@ class ShownFile:
     entries: int
 
 
-@frozen
+@freeze
 class CheckedFile:
     """A file that was checked: its problems, or what it says of its runs."""
 

@@ -25,7 +25,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.settle import settle
 from serve_eval.evidence.engine_counters import Companions
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
@@ -46,7 +46,7 @@ from serve_eval.workflows.references.register import (
 from serve_eval.workflows.references.scored_runs import check_supported
 
 
-@frozen
+@freeze
 class TakenReference:
     """The plan that was asked, with its model, and what was registered."""
 

@@ -14,7 +14,7 @@ import yaml
 
 from serve_eval import yaml_source
 from serve_eval.errors import ReferenceFileError
-from serve_eval.frozen import frozen, placed
+from serve_eval.frozen import freeze, freeze_places
 from serve_eval.verdicts import references
 from serve_eval.yaml_parsing import Dumper
 
@@ -45,7 +45,7 @@ _PULL_REQUESTS = {"acceptance_length_disaggregated": 19176}
 _OLDER_NAME = re.compile(r"(?P<task>.+)_(?P<commit>[0-9a-f]{7,40})")
 
 
-@frozen
+@freeze
 class FileCount:
     """The size of a source file, and how many of its entries were written."""
 
@@ -54,7 +54,7 @@ class FileCount:
     written: int
 
 
-@placed
+@freeze_places
 class Row:
     """An entry of a source file. `entry` holds only what is imported, in the order of writing."""
 

@@ -11,7 +11,7 @@ import serve_eval
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
 from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.chosen_samples import shard_fields
 from serve_eval.plan.plan_file import to_file
 from serve_eval.plan.prepared_task import PreparedTask, find_roots
@@ -38,7 +38,7 @@ _CASES_HINT = (
 )
 
 
-@frozen
+@freeze
 class TaskToRescore:
     """A task with the samples that were asked, as it is to be scored now."""
 

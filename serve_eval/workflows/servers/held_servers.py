@@ -27,7 +27,7 @@ import msgspec
 
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.evaluation.launch import check_launcher
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins import extensions
 from serve_eval.plugins.values import load_launcher
 from serve_eval.protocol.fingerprint import canonical
@@ -38,7 +38,7 @@ from serve_eval.storage.ownership import state_folder
 LOCK = "lock"
 
 
-@frozen
+@freeze
 class Held:
     """A deployment that a process holds.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from serve_eval.errors import PlanError, RunFolderError
-from serve_eval.frozen import placed
+from serve_eval.frozen import freeze_places
 from serve_eval.plugins.registry import nearest
 from serve_eval.report.samples.samples import SampleSource
 from serve_eval.schema import Plan
@@ -20,7 +20,7 @@ MOST_DEEP, MOST_LISTED = 3, 12
 """Folders between a folder and a run in it, and runs that an error names."""
 
 
-@placed
+@freeze_places
 class ChosenRun:
     """A run folder with its plan. `label` is A or B for an arm of a comparison, else empty."""
 

@@ -12,7 +12,7 @@ import msgspec
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evidence.answer_texts import part
 from serve_eval.evidence.whole_answer import join_text
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins import extensions
 from serve_eval.plugins.registry import find_closest
 from serve_eval.plugins.scope import with_scope
@@ -37,7 +37,7 @@ MOST_SAMPLES = 3
 """Samples that are read in full by default."""
 
 
-@frozen
+@freeze
 class Selection:
     """The samples to show.
 
@@ -85,7 +85,7 @@ class Selection:
         return True
 
 
-@frozen
+@freeze
 class ShownRun:
     """The chosen samples of a run folder, the most important ones first.
 
@@ -248,7 +248,7 @@ def _read(sources: Sequence[SampleSource], rows: Sequence[SampleRow]) -> list[Sh
 AGAINST = "Compare it with another run: serve-eval show RUN --against OTHER."
 
 
-@frozen
+@freeze
 class FlippedPair:
     """A prompt with the samples of A and B, and the place at which their answers part.
 

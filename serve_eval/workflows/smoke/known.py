@@ -17,7 +17,7 @@ from serve_eval.checks.run import choose_checks
 from serve_eval.checks.session import CheckSession
 from serve_eval.client import questions
 from serve_eval.errors import PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins.registry import nearest
 from serve_eval.stats.no_worse import no_worse
 from serve_eval.whole_file import write_named_file
@@ -36,7 +36,7 @@ _UNTESTED = re.compile(
 """Beginnings of rows that are UNSUPPORTED because the check could not decide."""
 
 
-@frozen
+@freeze
 class KnownFailures:
     """The content of a file of known failures, and its name for messages."""
 
@@ -44,7 +44,7 @@ class KnownFailures:
     checks: KnownChecks
 
 
-@frozen
+@freeze
 class Deployment:
     """The model and the kind of server that were checked.
 
@@ -56,7 +56,7 @@ class Deployment:
     listed: bool
 
 
-@frozen
+@freeze
 class KnownComparison:
     """A comparison of a smoke test with a file of known failures.
 

@@ -15,7 +15,7 @@ from serve_eval.checks.run import choose_checks, run_checks
 from serve_eval.checks.session import Check, CheckSession
 from serve_eval.client.connection import connect, openai_client
 from serve_eval.errors import PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins.registry import nearest
 from serve_eval.report.ci_result import CiCase, CiState, CiSuite
 from serve_eval.report.document import Block, Conclusion, Depth, Document, Statement
@@ -69,7 +69,7 @@ def cost(checks: Sequence[Check]) -> str:
     )
 
 
-@frozen
+@freeze
 class Smoke:
     """A finished smoke test.
 

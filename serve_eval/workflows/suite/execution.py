@@ -27,7 +27,7 @@ from serve_eval.evaluation.launch import Launching, launch, with_model
 from serve_eval.evaluation.prepare import join_errors, prepare
 from serve_eval.evaluation.run_session import Stopwatch, ignore
 from serve_eval.evaluation.shared_server import SharedServer
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plugins import extensions
 from serve_eval.plugins.extensions import defect
 from serve_eval.plugins.scope import with_scope
@@ -139,7 +139,7 @@ def report_on(
     )
 
 
-@frozen
+@freeze
 class _SuiteSession:
     """The objects that the runs of a suite share."""
 

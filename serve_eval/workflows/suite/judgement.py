@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, replace
 from datetime import date
 
-from serve_eval.frozen import frozen, placed
+from serve_eval.frozen import freeze, freeze_places
 from serve_eval.report.summary.figures import in_points
 from serve_eval.report.task_line import describe_undecided
 from serve_eval.schema import (
@@ -55,7 +55,7 @@ _WORDS = {
 }
 
 
-@placed
+@freeze_places
 class EndedRun:
     """A run with its report or error. `kept` means that the report existed already.
 
@@ -70,7 +70,7 @@ class EndedRun:
     earlier: Report | None = None
 
 
-@frozen
+@freeze
 class SuiteJudgement:
     """The judgement of a whole suite: its rows, waivers, exit code and verdict."""
 

@@ -27,7 +27,7 @@ from dataclasses import field, replace
 from itertools import product
 from typing import Any
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.options import SAMPLING_SEED, list_protocol_fields
 from serve_eval.plan.plan_file import KEYS, SECTIONS
 from serve_eval.plugins.registry import nearest
@@ -50,7 +50,7 @@ NAME_LENGTH = 150
 and numbered."""
 
 
-@frozen
+@freeze
 class AxisValue:
     """A value of an axis: its part of a run's name, and its plan fragment."""
 
@@ -242,7 +242,7 @@ ADDRESSES = ("base_url", "launcher")
 """Two ways to name the endpoint. One in an upper layer replaces both in lower layers."""
 
 
-@frozen
+@freeze
 class Layer:
     """Keys of a plan. `place(*path)` returns a prefix for messages, such as "suite.yaml:3: ".
 

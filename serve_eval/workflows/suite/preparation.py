@@ -25,7 +25,7 @@ from serve_eval.evaluation.preflight import check_margins
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.shared_server import server_key
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import with_scope
@@ -62,7 +62,7 @@ class RefusedRun(NamedTuple):
     problems: Sequence[str]
 
 
-@frozen
+@freeze
 class CheckedRun:
     """The tasks of a run before it starts, and the errors that would refuse it."""
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from serve_eval.evidence.answer_pairs import read_failures, read_responses, read_task
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.schema import (
     Failure,
     Report,
@@ -41,7 +41,7 @@ from serve_eval.tasks._tool_requests import KIND
 TASK = "tool_calls"
 
 
-@frozen
+@freeze
 class CheckedAnswer:
     """One answer: its request's kind, its errors, its parts, and its token counts.
 
@@ -70,7 +70,7 @@ Answers = Mapping[str, CheckedAnswer]
 """The answers of a pass that have a score, by sample."""
 
 
-@frozen
+@freeze
 class ToolPass:
     """A finished pass with its answers."""
 

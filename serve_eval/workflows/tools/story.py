@@ -17,7 +17,7 @@ from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.launch import launch
 from serve_eval.evaluation.passes import PassSettings, check_same_passes, settle_order
 from serve_eval.evaluation.run_session import Stopwatch, ignore
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.ci_result import CiCase, CiState, CiSuite
@@ -50,7 +50,7 @@ LOADS = (1, 8, 32, 128)
 HIGHEST = 100_000
 
 
-@frozen
+@freeze
 class ToolRules:
     """Thresholds, an earlier check and required kinds, by which answers are judged.
 

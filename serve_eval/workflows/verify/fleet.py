@@ -28,7 +28,7 @@ from serve_eval.evidence.probe_floor import (
     measure_distance,
 )
 from serve_eval.evidence.probe_judging import ALIKE
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.schema import (
     Probe,
     ProbeDistance,
@@ -51,7 +51,7 @@ MAJORITY = "the majority, as "
 Readings = Sequence[ProbeReading | None]
 
 
-@frozen
+@freeze
 class JudgedFleet:
     """A fleet: the server that stands for its majority, the reference, sides and groups."""
 

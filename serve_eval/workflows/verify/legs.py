@@ -21,7 +21,7 @@ from serve_eval.evidence.engine_counters import Companions, SessionMeter
 from serve_eval.evidence.path_facts import ROLES, SERVER, list_servers
 from serve_eval.evidence.path_proof import count_moved
 from serve_eval.evidence.probe_judging import UNSOUND
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.schema import (
     Endpoint,
     Limits,
@@ -43,7 +43,7 @@ ALIKE = 0.5
 """Share of the deployment's probes beyond the floor that a server with the same fault has."""
 
 
-@frozen
+@freeze
 class GivenWorker:
     """A server of a deployment that the user named: its role, and the plan that reaches it."""
 

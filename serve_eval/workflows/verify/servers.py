@@ -38,7 +38,7 @@ from serve_eval.evaluation.probe_server import FIRST, AskedServer, Unreadable
 from serve_eval.evidence.probe_judging import UNSOUND
 from serve_eval.evidence.prompt_audit import audit, find_gap
 from serve_eval.evidence.prompt_tokens import PromptSide
-from serve_eval.frozen import frozen, placed
+from serve_eval.frozen import freeze, freeze_places
 from serve_eval.schema import (
     FailureKind,
     LostServer,
@@ -61,7 +61,7 @@ IN_FLIGHT = 16
 """Most requests in flight at a server."""
 
 
-@placed
+@freeze_places
 class NamedPlan:
     """A server to ask: its name in the result, and the plan that reaches or launches it."""
 
@@ -70,7 +70,7 @@ class NamedPlan:
     _: KW_ONLY
 
 
-@frozen
+@freeze
 class VerifyRules:
     """The rules of a verification, fixed before the first request.
 
@@ -87,7 +87,7 @@ class VerifyRules:
     route: ProbeRoute | None = None
 
 
-@frozen
+@freeze
 class VerifySession:
     """The rules of a verification, its folder, and where secrets and remarks go.
 

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 from serve_eval import __version__
 from serve_eval.errors import RunFolderError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.report.document import rank_outcome
 from serve_eval.report.page.content import (
     DataCell,
@@ -40,7 +40,7 @@ COMPARE = "compare"
 """The path of the page that shows two runs."""
 
 
-@frozen
+@freeze
 class Links:
     """The links of an index: the folder that paths are relative to, and if a server answers.
 

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.report.document import name_state, rank_outcome
 from serve_eval.report.page.content import State
 from serve_eval.report.summary import SummaryTask, summarise_task
@@ -38,7 +38,7 @@ MOST_PAGES = 200
 """Pages of other stories that are listed."""
 
 
-@frozen
+@freeze
 class Trend:
     """A series with its drift chart (None: it has none), and with warnings about both."""
 
@@ -47,7 +47,7 @@ class Trend:
     warnings: Sequence[str]
 
 
-@frozen
+@freeze
 class FoundFolder:
     """The content of a folder.
 
@@ -142,7 +142,7 @@ def state_of(outcome: str) -> State:
     return "none" if outcome in UNJUDGED else name_state(outcome)
 
 
-@frozen
+@freeze
 class Ending:
     """The outcome of one task of a run, of a comparison or check, or of a command without a result.
 
@@ -192,7 +192,7 @@ class Ending:
         return ", ".join(filter(None, (self.figures, self.distance)))
 
 
-@frozen
+@freeze
 class SeriesEnd:
     """The endings of a series, oldest first. `last_night` is when the last night begins."""
 

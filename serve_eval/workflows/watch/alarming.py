@@ -18,7 +18,7 @@ import msgspec
 
 from serve_eval.client.connection import expand
 from serve_eval.errors import PlanError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.processes.child_process import inherit
 from serve_eval.report.ci_result import OneLine
 from serve_eval.schema import Connection
@@ -32,7 +32,7 @@ ATTEMPTS, PAUSE_S = 3, 1.0
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
-@frozen
+@freeze
 class Delivery:
     """The destinations of alarms.
 

@@ -19,7 +19,7 @@ from serve_eval.evaluation.probe_server import FIRST, AskedServer, Unreadable
 from serve_eval.evaluation.results.scoring import ScoredApart
 from serve_eval.evaluation.run_session import Stopwatch
 from serve_eval.evidence.probe_floor import measure_distance
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import HOLDOUT, Endpoint, Failure, LostAnswer, Probe, ProbeReading, Response
 from serve_eval.workflows.watch import job as pool
@@ -255,7 +255,7 @@ _LEFT_OUT = frozenset({"questions", "concurrency"})
 has its own load."""
 
 
-@frozen
+@freeze
 class Budget:
     """The tokens of a round, of which `probes` are kept for the probes of a reference.
 

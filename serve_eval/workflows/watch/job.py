@@ -28,7 +28,7 @@ from serve_eval.evaluation.engine import send
 from serve_eval.evaluation.launch import with_model
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results.scoring import ScoredApart, ScoringProcesses, grade_answer
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.processes.bounded_call import Unfinished
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from serve_eval.workflows.watch.metrics import Metrics
 
 
-@frozen
+@freeze
 class WatchJob:
     """The endpoint to watch, and how to watch it.
 
@@ -116,7 +116,7 @@ class WatchJob:
         return replace(plan, limits=limits)
 
 
-@frozen
+@freeze
 class WatchSession:
     """The objects that the rounds of a watch share.
 
@@ -215,7 +215,7 @@ _BYTES_PER_TOKEN, _TEMPLATE_TOKENS = 2, 32
 token."""
 
 
-@frozen
+@freeze
 class QuestionPool:
     """The questions of a watch.
 

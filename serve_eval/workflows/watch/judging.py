@@ -7,7 +7,7 @@ import random
 from collections.abc import Collection, Sequence
 
 from serve_eval.checks.row import CheckOutcome
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.stats import betting
 from serve_eval.workflows.watch import bets
 from serve_eval.workflows.watch.bets import (
@@ -41,7 +41,7 @@ RECENT = 10
 """Number of the last rounds that an alarm and the metrics report."""
 
 
-@frozen
+@freeze
 class WatchRules:
     """The rules by which a watch judges rounds.
 

@@ -17,7 +17,7 @@ from serve_eval.evidence.probe_floor import (
     check_floor,
     limits_of,
 )
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.schema import Probe, VerificationReference
 from serve_eval.storage.story_results import read_reference
 from serve_eval.workflows.watch.bets import NUMERICS, build_alarm, limit, weigh_spans
@@ -139,7 +139,7 @@ _SETTLING_TOKENS = 100
 """Tokens of the requests that find out how the endpoint can be asked."""
 
 
-@frozen
+@freeze
 class WatchReference:
     """A reference, the digest of its file, and how many of its probes a round asks at most."""
 

@@ -27,7 +27,7 @@ from serve_eval.evaluation.capabilities.sampling.reading import (
     list_neutral,
 )
 from serve_eval.evaluation.capabilities.sampling.sending import list_kept, list_replaced, read_kept
-from serve_eval.frozen import placed
+from serve_eval.frozen import freeze_places
 from serve_eval.protocol.fingerprint import SERVER_ADDS
 from serve_eval.protocol.sampling_fields import ROWS, TABLE, server_kind
 from serve_eval.schema import (
@@ -200,7 +200,7 @@ def put_logged(found: SamplingDefaults, logged: dict[str, float]) -> SamplingDef
     return msgspec.structs.replace(found, fields=fields, log=f"generation_config.json sets {told}")
 
 
-@placed
+@freeze_places
 class SideSampling:
     """The sampling of a run beyond the options of its tasks.
 
@@ -222,7 +222,7 @@ class SideSampling:
         return cls(report.sampling_defaults, kept)
 
 
-@placed
+@freeze_places
 class UnlikePolicies:
     """A difference that two policies make, not two servers.
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.protocol.sampling_fields import OF_OPTIONS, ROWS, TABLE, SamplingFieldRow
 from serve_eval.schema import Obedience, SamplingDefault, SamplingDefaults
 
@@ -25,7 +25,7 @@ REPEATED_PENALTIES = ("frequency_penalty", "presence_penalty")
 """Penalties for tokens of the answer alone, which need one long enough to repeat some."""
 
 
-@frozen
+@freeze
 class ProbeQuestion:
     """One request of the probe.
 

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import ReferenceFileError, install_hint
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.schema import Sample, TextPart
 
 Turns = Sequence[tuple[str, str]]
 """A chat: role and text of each turn."""
 
 
-@frozen
+@freeze
 class FoundSample:
     """The scores of one answer by metric, and a digest of its prompt (None: it is not recorded).
 
@@ -34,7 +34,7 @@ class FoundSample:
     scores: Mapping[str, float]
 
 
-@frozen
+@freeze
 class FoundResult:
     """The result of one task in the files of another tool.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import ReferenceFileError, ServeEvalError
-from serve_eval.frozen import frozen
+from serve_eval.frozen import freeze
 from serve_eval.plan.command_line import write_run_command
 from serve_eval.plugins.scope import with_scope
 from serve_eval.report.document import Conclusion, Depth, Document, Statement, make_header
@@ -37,7 +37,7 @@ HOST = "http://HOST:8000/v1"
 """Stands in a command for the address of the endpoint under test."""
 
 
-@frozen
+@freeze
 class ImportedReference:
     """A reference that was imported.
 
@@ -63,7 +63,7 @@ class ImportedReference:
     remarks: tuple[str, ...]
 
 
-@frozen
+@freeze
 class ImportedResults:
     """The references that were written, and why others were not."""
 

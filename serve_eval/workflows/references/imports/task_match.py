@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, field, replace
 from typing import Any
 
 from serve_eval.errors import DatasetError, PlanError, ReferenceFileError
-from serve_eval.frozen import frozen, placed
+from serve_eval.frozen import freeze, freeze_places
 from serve_eval.plan.applicable_reference import list_unrecorded
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import OPTIONS, TASKS, build_task
@@ -24,7 +24,7 @@ LM_EVAL = "lm_eval:"
 STRICT, FLEXIBLE = "exact_match,strict-match", "exact_match,flexible-extract"
 
 
-@placed
+@freeze_places
 class NamedTask:
     """A task here for a task of another tool, with options that the name implies.
 
@@ -123,7 +123,7 @@ _UNSEEN = ("prefix", "truncate_prompt_tokens", "thinking")
 """Further fields that prompts do not show."""
 
 
-@frozen
+@freeze
 class ImportedTask:
     """Our task under the protocol of an imported result.
 
@@ -210,7 +210,7 @@ def _drop_idle(told: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in told.items() if not (idle and name == "seed")}
 
 
-@frozen
+@freeze
 class ComparedPrompts:
     """A comparison of the prompts of a result with ours.
 
