@@ -58,6 +58,7 @@ class FrontDoor:
     port: Annotated[int | None, Setting("Port of the endpoint. Not set: a free one.")] = None
 
 
+Model = Annotated[str | None, Setting("Folder, or name on the hub. Not set: the plan's model.")]
 ReadyTimeout = Annotated[float, Setting("Seconds that the servers may take to load.")]
 StopTimeout = Annotated[float, Setting("Seconds between SIGTERM and SIGKILL when servers stop.")]
 

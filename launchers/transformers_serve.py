@@ -6,12 +6,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 from serve_eval.errors import PlanError
 from serve_eval.launchers._fleet import session
-from serve_eval.launchers._options import EngineOptions, ReadyTimeout
+from serve_eval.launchers._options import EngineOptions, Model, ReadyTimeout
 from serve_eval.launchers._trtllm.command_line import Server, words
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Endpoint, JobSize, LaunchContext
@@ -27,9 +26,7 @@ class TransformersOptions(EngineOptions):
     requests use it.
     """
 
-    model: Annotated[
-        str | None, Setting("Folder, or name on the hub. Not set: the plan's model.")
-    ] = None
+    model: Model = None
     command: Annotated[str | list[str], Setting("Executable, or all words before serve.")] = (
         "transformers"
     )
@@ -71,7 +68,7 @@ async def launch(context: LaunchContext, options: TransformersOptions) -> AsyncI
     ends.
     """
     build = partial(_server, context)
-    name = _model(context, options.model)
+    name = session.find_model(context, options.model)
     async with session.launch_engine(
         build, context, options, launcher=NAME, model=name
     ) as endpoint:
@@ -84,7 +81,7 @@ def _server(
     where, threads = session.place(options, ports), options.threads
     if threads is not None and threads < 1:
         raise PlanError(f"launcher.threads: {threads} is less than 1")
-    command = [*words(options.command), "serve", _model(context, options.model)]
+    command = [*words(options.command), "serve", session.find_model(context, options.model)]
     flags: dict[str, object] = {
         "--host": where.host,
         "--port": where.port,
@@ -94,10 +91,3 @@ def _server(
     }
     env = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
     return session.server(NAME, command, flags, options, where, env=env)
-
-
-def _model(context: LaunchContext, model: str | None) -> str:
-    """Return a folder as an absolute path, any other name unchanged."""
-    found = session.choose_model(context, model, "a folder, or a model of the hub")
-    folder = Path(found).expanduser()
-    return str(folder.absolute()) if folder.is_dir() else found

@@ -81,7 +81,7 @@ async def launch(
     )
     # Files of another launch may belong to another model, which their names do not show.
     tag = f"{SHOWN_TAG}-{uuid.uuid4().hex[:12]}"
-    model = command_line.find_model(context, options.model)
+    model = session.find_model(context, options.model)
     async with free_gpus.reserve(options.gpus, planned, context.notify) as reserved:
         context.notify(kv_transfer.describe_transfer(told))
         try:

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TypeVar
 
 from serve_eval.errors import LaunchError, NoRoomError, PlanError
@@ -174,6 +175,16 @@ def choose_model(context: LaunchContext, model: str | None, what: str) -> str:
     if (found := model or context.model) is None:
         raise PlanError(f"launcher.model: name {what}", hint=MODEL_HINT)
     return found
+
+
+def find_model(context: LaunchContext, model: str | None) -> str:
+    """Return a folder as an absolute path, any other name unchanged. Raise PlanError without one.
+
+    Servers that hand a KV cache over must be given the same name.
+    """
+    found = choose_model(context, model, "a folder, or a model of the hub")
+    folder = Path(found).expanduser()
+    return str(folder.absolute()) if folder.is_dir() else found
 
 
 def place(options: EngineOptions, ports: Sequence[int] | None = None, *, width: int = 1) -> Place:

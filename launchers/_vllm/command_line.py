@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from serve_eval.errors import PlanError
-from serve_eval.launchers._fleet import session
 from serve_eval.launchers._trtllm.command_line import words
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import LaunchContext
 
-Model = Annotated[str | None, Setting("Folder, or name on the hub. Not set: the plan's model.")]
 Command = Annotated[
     str | list[str],
     Setting(
@@ -104,16 +102,6 @@ def begin(
         "--port": port,
     }
     return argv, ours
-
-
-def find_model(context: LaunchContext, model: str | None) -> str:
-    """Return a folder as an absolute path, any other name unchanged. Raise PlanError without one.
-
-    Servers that hand a KV cache over must be given the same name.
-    """
-    found = session.choose_model(context, model, "a folder, or a model of the hub")
-    folder = Path(found).expanduser()
-    return str(folder.absolute()) if folder.is_dir() else found
 
 
 def choose_name(context: LaunchContext, model: str) -> str:

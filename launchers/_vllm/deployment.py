@@ -21,6 +21,7 @@ from serve_eval.launchers._options import (
     Env,
     FrontDoor,
     GpuChoice,
+    Model,
     SharedOption,
     TimeLimits,
     Variables,
@@ -32,7 +33,7 @@ from serve_eval.launchers._process import environment
 from serve_eval.launchers._trtllm.command_line import Place, Server, value_of, words
 from serve_eval.launchers._trtllm.servers import ORCHESTRATOR, Part
 from serve_eval.launchers._vllm import command_line
-from serve_eval.launchers._vllm.command_line import COMMAND, Command, Model, VllmServerOptions
+from serve_eval.launchers._vllm.command_line import COMMAND, Command, VllmServerOptions
 from serve_eval.plugins.setting import Setting
 from serve_eval.processes.child_process import build_command
 from serve_eval.schema import KvTransfer, LaunchContext
@@ -209,7 +210,7 @@ def _worker(
     folder: Path,
 ) -> Server:
     side, where = options.sides[part.kind], f"launcher.{part.kind}"
-    model = command_line.find_model(context, options.model)
+    model = session.find_model(context, options.model)
     argv, ours = command_line.begin(options.command, model, context, place.host, place.port)
     config = build_config(options.connector, part.kind, folder, options.connector_config)
     flags = {
