@@ -81,17 +81,21 @@ def self_starting(history: ArrayLike) -> list[float]:
     return result
 
 
+def _check_chart(slack: float, limit: float) -> None:
+    if not (math.isfinite(slack) and slack >= 0.0 and math.isfinite(limit) and limit > 0.0):
+        raise ServeEvalError(
+            f"slack {slack} and limit {limit} do not make a chart",
+            hint="use a slack of 0 or more and a limit above 0",
+        )
+
+
 def cusum(scores: Sequence[float], slack: float = SLACK, limit: float = LIMIT) -> list[DriftPoint]:
     """Return a one-sided cumulative sum for a decline.
 
     S = max(0, S - score - slack), alarm while S > limit (Page 1954). Unit: standard deviations.
     Raises ServeEvalError for a negative slack or a limit that is not above 0.
     """
-    if not (math.isfinite(slack) and slack >= 0.0 and math.isfinite(limit) and limit > 0.0):
-        raise ServeEvalError(
-            f"slack {slack} and limit {limit} do not make a chart",
-            hint="use a slack of 0 or more and a limit above 0",
-        )
+    _check_chart(slack, limit)
     total, points = 0.0, []
     for value in scores:
         total = max(0.0, total - value - slack)
@@ -193,11 +197,7 @@ def false_alarm_chance(
     import numpy
 
     check_count("the number of runs", runs, 1)
-    if not (math.isfinite(slack) and slack >= 0.0 and math.isfinite(limit) and limit > 0.0):
-        raise ServeEvalError(
-            f"slack {slack} and limit {limit} do not make a chart",
-            hint="use a slack of 0 or more and a limit above 0",
-        )
+    _check_chart(slack, limit)
     ratios = numpy.clip(_ratios(scale), CLOSE, FAR)
     low, high = math.log(ratios.min()), math.log(ratios.max())
     grid = numpy.linspace(low, high, 1 + math.ceil((high - low) / STEP))
