@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from serve_eval.stats.inputs import IntArray
 
 
-def check_margin(margin: object) -> None:
+def check(**options: object) -> None:
     """Raise PlanError unless `margin` is a drop in points; None stands for the rule's own."""
+    margin = options.get("margin")
     if margin is not None and not (isinstance(margin, int | float) and 0.0 < margin < math.inf):
         raise PlanError(".margin: must be above 0 and finite, in points")
 

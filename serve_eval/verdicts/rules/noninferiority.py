@@ -19,7 +19,7 @@ from serve_eval.stats.finding import MIN_UNITS
 from serve_eval.stats.pairs import Pairs
 from serve_eval.verdicts import validity
 from serve_eval.verdicts.rules import _classic
-from serve_eval.verdicts.rules._paired import check_margin, compare
+from serve_eval.verdicts.rules._paired import check, compare
 from serve_eval.verdicts.rules._paired import warnings as paired_warnings
 
 NEEDS_PAIRS = True
@@ -27,11 +27,6 @@ EARLY_STOP = "pairs"
 
 MARGIN = 1.0
 """Default of the drop that must be excluded, in points."""
-
-
-def check(**options: object) -> None:
-    """Raise PlanError for invalid options, before any request is sent."""
-    check_margin(options.get("margin"))
 
 
 def judge(

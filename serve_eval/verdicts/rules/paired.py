@@ -9,7 +9,7 @@ from serve_eval.schema import Hypothesis, Reference, TaskResult, Verdict, Verdic
 from serve_eval.stats.pairs import Pairs
 from serve_eval.verdicts import validity
 from serve_eval.verdicts.rules import _classic
-from serve_eval.verdicts.rules._paired import check_margin, compare, small_drop
+from serve_eval.verdicts.rules._paired import check, compare, small_drop
 from serve_eval.verdicts.rules._paired import warnings as paired_warnings
 
 NEEDS_PAIRS = True
@@ -22,11 +22,6 @@ _OUTCOMES = {
     "FAIL": VerdictOutcome.FAIL,
     "INCONCLUSIVE": VerdictOutcome.INCONCLUSIVE,
 }
-
-
-def check(**options: object) -> None:
-    """Raise PlanError for invalid options, before any request is sent."""
-    check_margin(options.get("margin"))
 
 
 def judge(
