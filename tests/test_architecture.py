@@ -478,7 +478,7 @@ def test_the_road_is_ten_files_that_are_read_in_an_hour() -> None:
 
 
 MOST_LINES = 440
-"""A tenth more than the 400 that docs/architecture.md names, so that a mended fault splits no file."""
+"""A tenth more than docs/architecture.md names, so that a mended fault splits no file."""
 
 
 def test_a_file_is_one_idea() -> None:
