@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -31,13 +32,20 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def serve_eval(
-    *arguments: str | os.PathLike[str], terminal: bool = False, **environ: str
+    *arguments: str | os.PathLike[str],
+    terminal: bool = False,
+    exits: int | None = None,
+    prints: str = "",
+    tells: str = "",
+    **environ: str,
 ) -> subprocess.CompletedProcess[str]:
     """Run `serve-eval ARGUMENTS` with these variables and return what `subprocess.run` would.
 
-    With `terminal`, standard error is one, of COLUMNS columns.
+    The first argument is a line of words, which a shell would split; the others are a word each.
+    With `terminal`, standard error is one, of COLUMNS columns. The command must exit with the code
+    `exits`, its output hold `prints`, and standard error hold `tells`.
     """
-    command = ["serve-eval", *map(str, arguments)]
+    command = ["serve-eval", *_split(arguments)]
     code: object = 0
     with (
         mock.patch.dict(os.environ, environment(**environ), clear=True),
@@ -53,17 +61,27 @@ def serve_eval(
             code = ending.code or 0
         said = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
     assert isinstance(code, int), code
-    return subprocess.CompletedProcess(command, code, *said)
+    done = subprocess.CompletedProcess(command, code, *said)
+    _check(done, exits, prints, tells)
+    return done
 
 
 def in_a_process(
-    *arguments: str | os.PathLike[str], shell: str = "", **environ: str
+    *arguments: str | os.PathLike[str],
+    shell: str = "",
+    exits: int | None = None,
+    prints: str = "",
+    tells: str = "",
+    **environ: str,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own; `shell` follows it, for redirections."""
-    command = [sys.executable, "-m", "serve_eval", *map(str, arguments)]
+    """Run the command in a process of its own; `shell` follows it, for redirections.
+
+    The other arguments are those of `serve_eval`.
+    """
+    command = [sys.executable, "-m", "serve_eval", *_split(arguments)]
     if shell:
         command = ["bash", "-c", f'set -o pipefail; "$@" {shell}', "bash", *command]
-    return subprocess.run(
+    done = subprocess.run(
         command,
         env=environment(**environ),
         capture_output=True,
@@ -72,6 +90,21 @@ def in_a_process(
         check=False,
         errors="replace",
     )
+    _check(done, exits, prints, tells)
+    return done
+
+
+def _split(arguments: tuple[str | os.PathLike[str], ...]) -> list[str]:
+    words = [*map(str, arguments)]
+    return shlex.split(words[0]) + words[1:] if words and " " in words[0] else words
+
+
+def _check(
+    done: subprocess.CompletedProcess[str], exits: int | None, prints: str, tells: str
+) -> None:
+    found = (exits in (None, done.returncode), prints in done.stdout, tells in done.stderr)
+    expected = f"exit code {exits}, {prints!r}, and on standard error {tells!r}"
+    assert all(found), f"{done.returncode}, not {expected}:\n{done.stdout}\n{done.stderr}"
 
 
 @contextmanager

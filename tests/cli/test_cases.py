@@ -19,8 +19,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_example_is_written_listed_and_runs_as_it_says() -> None:
-    assert serve_eval("data", "cases", "new", "mine.yaml").returncode == 0
-    listed = serve_eval("data", "cases", "expand", "mine.yaml")
+    assert serve_eval("data cases new mine.yaml").returncode == 0
+    listed = serve_eval("data cases expand mine.yaml")
     assert (
         "10 cases of 2 tasks, 0 skipped; nothing was sent\n"
         "  cases:capitals: 7 cases, scored by exact, words\n      europe:france\n" in listed.stdout
@@ -40,15 +40,13 @@ def test_the_example_is_written_listed_and_runs_as_it_says() -> None:
 
 def test_a_file_that_is_there_is_not_written_over() -> None:
     Path("mine.yaml").write_text("mine")
-    done = serve_eval("data", "cases", "new", "mine.yaml")
+    done = serve_eval("data cases new mine.yaml")
     assert (done.returncode, Path("mine.yaml").read_text()) == (2, "mine")
     assert "mine.yaml already exists" in done.stderr
 
 
 def test_the_schema_that_is_printed_is_one() -> None:
-    jsonschema.Draft202012Validator.check_schema(
-        json.loads(serve_eval("data", "cases", "schema").stdout)
-    )
+    jsonschema.Draft202012Validator.check_schema(json.loads(serve_eval("data cases schema").stdout))
 
 
 def test_what_is_expanded_says_what_would_be_sent_and_what_is_skipped() -> None:
@@ -59,7 +57,7 @@ def test_what_is_expanded_says_what_would_be_sent_and_what_is_skipped() -> None:
         "--set",
         "cases:text_extraction.scorer=exact",
     ]
-    text = serve_eval("data", "cases", "expand", "data", "-v", *options).stdout
+    text = serve_eval("data cases expand data -v", *options).stdout
     assert (
         "cases:text_extraction: 8 cases, scored by exact\n      extraction:gene:one:short\n" in text
     )
@@ -69,7 +67,7 @@ def test_what_is_expanded_says_what_would_be_sent_and_what_is_skipped() -> None:
         " --set 'cases:rag_interpretation.scorer={judge: {judges: [{model: MODEL, base_url:"
         " URL}]}}'\n" in text
     )
-    lines = json.loads(serve_eval("data", "cases", "expand", "data", "--json").stdout)["result"]
+    lines = json.loads(serve_eval("data cases expand data --json").stdout)["result"]
     first = next(line for line in lines if line["case"] == "relevant:short")
     assert first["messages"][-1] == {"role": "user", "content": "Is it?"}
     assert (first["expected"], len(first["compat_md5"])) == ({"answer": "yes"}, 32)
@@ -80,28 +78,28 @@ def test_what_is_expanded_says_what_would_be_sent_and_what_is_skipped() -> None:
 
 def test_a_bad_file_is_told_with_exit_code_2() -> None:
     Path("bad.yaml").write_text("c:\n  - {case: a, input: {prompt: x}, expect: y}\n")
-    for command in (
-        ["data", "cases", "expand", "bad.yaml"],
-        ["run", "--cases", "bad.yaml", "--launcher", "simulated"],
-    ):
-        done = serve_eval(*command)
-        assert done.returncode == 2
-        assert "bad.yaml:2: c: case a: expect: unknown key. Did you mean 'expected'?" in done.stderr
+    for command in ("data cases expand bad.yaml", "run --cases bad.yaml --launcher simulated"):
+        serve_eval(
+            command,
+            exits=2,
+            tells="bad.yaml:2: c: case a: expect: unknown key. Did you mean 'expected'?",
+        )
 
 
 def test_a_file_that_takes_too_long_is_told_with_what_to_do() -> None:
     case = "  - {case: c%d, input: {prompt: 'Say %d'}, expected: '%d'}\n"
     Path("many.yaml").write_text("c:\n" + "".join(case % (i, i, i) for i in range(100)))
     done = serve_eval(
-        "data", "cases", "expand", "many.yaml", SERVE_EVAL_READING_TIMEOUT="0.0000001"
+        "data cases expand many.yaml",
+        SERVE_EVAL_READING_TIMEOUT="0.0000001",
+        exits=2,
+        tells="error: many.yaml: took longer than 1e-07 s; it had done ",
     )
-    assert done.returncode == 2
-    assert "error: many.yaml: took longer than 1e-07 s; it had done " in done.stderr
     assert (
         "Split it into smaller files, or allow more time: SERVE_EVAL_READING_TIMEOUT=2e-07"
         in done.stderr
     )
-    assert "100 cases of 1 tasks" in serve_eval("data", "cases", "expand", "many.yaml").stdout
+    assert "100 cases of 1 tasks" in serve_eval("data cases expand many.yaml").stdout
 
 
 def _results(file: str, *hashes: str) -> None:
@@ -113,7 +111,7 @@ def _results(file: str, *hashes: str) -> None:
 
 def test_old_results_become_references_that_judge_a_run() -> None:
     write_biochatter(Path("data"))
-    listed = json.loads(serve_eval("data", "cases", "expand", "data", "--json").stdout)["result"]
+    listed = json.loads(serve_eval("data cases expand data --json").stdout)["result"]
     hashes = [
         line["compat_md5"]
         for line in listed
@@ -121,9 +119,8 @@ def test_old_results_become_references_that_judge_a_run() -> None:
     ]
     _results("rag.csv", *hashes, "f" * 32)
     done = serve_eval(
-        "data", "cases", "import-results", "rag.csv", "--cases", "data", "--references-dir", "refs"
+        "data cases import-results rag.csv --cases data --references-dir refs", exits=0
     )
-    assert done.returncode == 0, done.stderr
     assert (
         done.stdout == "3 of 4 rows matched a case; 1 belong to no case that is asked\n"
         "  cases:rag_interpretation: simulated: 100.000 over 3 of 3 cases, 2 runs\n"
@@ -138,8 +135,7 @@ def test_old_results_become_references_that_judge_a_run() -> None:
         "cases:rag_interpretation",
     ]
     run += ["--references-dir", "refs", "--set", "launcher.accuracy=1.0", "-o", "out"]
-    judged = serve_eval(*run)
-    assert judged.returncode == 0, judged.stderr
+    serve_eval(*run, exits=0)
     verdict = json.loads(Path("out/report.json").read_text())["tasks"][0]["verdict"]
     assert (verdict["outcome"], verdict["reference"], verdict["paired"]["pairs"]) == (
         "PASS",
@@ -150,62 +146,36 @@ def test_old_results_become_references_that_judge_a_run() -> None:
 
 def test_no_run_that_is_scored_otherwise_is_judged_by_an_imported_reference() -> None:
     write_biochatter(Path("data"))
-    listed = json.loads(serve_eval("data", "cases", "expand", "data", "--json").stdout)["result"]
+    listed = json.loads(serve_eval("data cases expand data --json").stdout)["result"]
     _results(
         "exam.csv", *(line["compat_md5"] for line in listed if line["task"] == "cases:medical_exam")
     )
-    done = serve_eval(
-        "data", "cases", "import-results", "exam.csv", "--cases", "data", "--references-dir", "refs"
+    serve_eval("data cases import-results exam.csv --cases data --references-dir refs", exits=0)
+    run = "run --launcher simulated --cases data --tasks cases:medical_exam -o out"
+    serve_eval(
+        f"{run} --references-dir refs --set cases:medical_exam.as_biochatter=false",
+        exits=3,
+        tells="as_biochatter is None here and True with the reference",
     )
-    assert done.returncode == 0, done.stderr
-    run = [
-        "run",
-        "--launcher",
-        "simulated",
-        "--cases",
-        "data",
-        "--tasks",
-        "cases:medical_exam",
-        "-o",
-        "out",
-    ]
-    refused = serve_eval(
-        *run, "--references-dir", "refs", "--set", "cases:medical_exam.as_biochatter=false"
-    )
-    assert refused.returncode == 3
-    assert "as_biochatter is None here and True with the reference" in refused.stderr
     entry = Path("refs/cases-medical_exam.yaml")
     # Files imported by an early version have no protocol.
     entry.write_text(re.sub(r"    protocol:\n(     .*\n)+", "", entry.read_text()))
-    again = serve_eval(
-        *run, "--references-dir", "refs", "--set", "cases:medical_exam.as_biochatter=false"
-    )
-    assert again.returncode == 3
-    assert (
-        "which is assumed (as BioChatter scores): as_biochatter is None here and True"
-        in again.stderr
+    serve_eval(
+        f"{run} --references-dir refs --set cases:medical_exam.as_biochatter=false",
+        exits=3,
+        tells="which is assumed (as BioChatter scores): as_biochatter is None here and True",
     )
 
 
 def test_results_of_cases_that_lack_an_option_say_which_and_what_fits() -> None:
     write_biochatter(Path("data"))
-    listed = json.loads(serve_eval("data", "cases", "expand", "data", "--json").stdout)["result"]
+    listed = json.loads(serve_eval("data cases expand data --json").stdout)["result"]
     _results(
         "some.csv", *(line["compat_md5"] for line in listed if line["task"] == "cases:mcp_edam_qa")
     )
     setting = 'cases:mcp_edam_qa.system_messages=["Answer with ..."]'
-    command = [
-        "data",
-        "cases",
-        "import-results",
-        "some.csv",
-        "--references-dir",
-        "refs",
-        "--cases",
-        "data",
-    ]
-    lacking = serve_eval(*command)
-    assert lacking.returncode == 2
+    command = "data cases import-results some.csv --references-dir refs --cases data"
+    lacking = serve_eval(command, exits=2)
     assert (
         lacking.stderr.splitlines()[0] == "error: some.csv: no row belongs to a case that is asked"
     )
@@ -213,42 +183,30 @@ def test_results_of_cases_that_lack_an_option_say_which_and_what_fits() -> None:
         "1 rows belong to cases that are not asked: BioChatter asks it with"
     )
     assert f"to ask without them, set your own system messages: --set '{setting}'" in lacking.stderr
-    given = serve_eval(*command, "--set", setting)
-    assert given.returncode == 0, given.stderr
-    assert "1 of 1 rows matched a case" in given.stdout
-    assert "cases:mcp_edam_qa: BioChatter used the prompts of its Python code" in given.stderr
+    serve_eval(
+        f"{command} --set",
+        setting,
+        exits=0,
+        prints="1 of 1 rows matched a case",
+        tells="cases:mcp_edam_qa: BioChatter used the prompts of its Python code",
+    )
     _results("some.csv", "f" * 32)
-    unknown = serve_eval(*command)
-    assert unknown.returncode == 2
-    assert "none of the 1 rows belongs to a case of these files" in unknown.stderr
+    serve_eval(command, exits=2, tells="none of the 1 rows belongs to a case of these files")
 
 
 def test_iterations_is_another_name_of_repeats() -> None:
     Path("c.yaml").write_text("c:\n  - {case: a, input: {prompt: x}, expected: y}\n")
-    run = [
-        "run",
-        "--launcher",
-        "simulated",
-        "--cases",
-        "c.yaml",
-        "--no-reference",
-        "-o",
-        "out",
-        "--iterations",
-        "4",
-    ]
-    assert serve_eval(*run).returncode == 3
+    run = "run --launcher simulated --cases c.yaml --no-reference -o out --iterations 4"
+    assert serve_eval(run).returncode == 3
     assert len(Path("out/samples/cases-c.jsonl").read_text().splitlines()) == 4
-    done = serve_eval(*run, "--rerun", "all")
+    done = serve_eval(f"{run} --rerun all")
     assert "4 records are in archive/" in done.stderr + done.stdout
-    assert serve_eval(*run, "--rerun", "sometimes").returncode == 2
+    assert serve_eval(f"{run} --rerun sometimes").returncode == 2
 
 
 def test_what_is_skipped_as_a_whole_is_said_before_the_run() -> None:
     write_biochatter(Path("data"))
-    done = serve_eval(
-        "run", "--launcher", "simulated", "--cases", "data", "--no-reference", "--dry-run"
-    )
+    done = serve_eval("run --launcher simulated --cases data --no-reference --dry-run")
     assert (
         "cases:api_calling: all 1 cases are skipped: BioChatter asks it through an agent"
         in done.stderr

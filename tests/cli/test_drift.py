@@ -30,21 +30,8 @@ FIRST = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
 @pytest.fixture(scope="module")
 def base(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("base") / "out"
-    flags = [
-        "run",
-        "--launcher",
-        "simulated",
-        "--model",
-        "org/m",
-        "--tasks",
-        "gsm8k",
-        "--dataset-root",
-        data_root,
-    ]
-    done = serve_eval(
-        *flags, "--no-reference", "--limit", str(N), "--set", "launcher.accuracy=0.8", "-o", out
-    )
-    assert done.returncode == 3, done.stderr
+    flags = f"run --launcher simulated --model org/m --tasks gsm8k --dataset-root {data_root}"
+    serve_eval(f"{flags} --no-reference --limit {N} --set launcher.accuracy=0.8 -o {out}", exits=3)
     return out
 
 
@@ -116,9 +103,8 @@ def _noise(night: int, flips: int = 6) -> tuple[int, ...]:
     return tuple((37 * night + 11 * i) % 300 for i in range(flips))
 
 
-def _charts(folder: Path, *flags: str) -> dict[str, Any]:
-    done = serve_eval("runs", "trend", folder, "--json", *flags)
-    assert done.returncode == 0, done.stderr
+def _charts(folder: Path, flags: str = "") -> dict[str, Any]:
+    done = serve_eval(f"runs trend {folder} --json {flags}", exits=0)
     content: dict[str, Any] = json.loads(done.stdout)["result"]
     return content
 
@@ -131,8 +117,7 @@ def test_a_slow_decline_alarms_and_fails_nothing(
     for night in range(8, 20):
         nights.add(tuple({*_noise(night), *range(300, 306)}))  # a drop of 1.5 points
     page = nights.folder.parent / "drift.html"
-    done = serve_eval("runs", "trend", nights.folder, "-v", "-o", page)
-    assert done.returncode == 0, done.stderr
+    done = serve_eval(f"runs trend {nights.folder} -v -o {page}", exits=0)
     assert done.stdout.startswith(" ALARM ")
     assert "after 20 runs of 400 samples; S " in page.read_text()
     assert "gsm8k of org/m, default (simulated): 20 runs of 400 samples" in done.stdout
@@ -142,7 +127,7 @@ def test_a_slow_decline_alarms_and_fails_nothing(
     assert "1.500 points worse" in done.stdout
     assert "8 nights before the decline are too few to know" in " ".join(done.stdout.split())
     monkeypatch.chdir(nights.folder.parent)  # what the commands write
-    first = serve_eval("runs", "trend", nights.folder)
+    first = serve_eval(f"runs trend {nights.folder}")
     assert "began on 2026-03-09" in first.stdout
     assert len(first.stdout.splitlines()) <= 22
     follow(first.stdout)
@@ -154,7 +139,7 @@ def test_a_slow_decline_alarms_and_fails_nothing(
     assert [run["started_at"][:10] for run in chart["runs"]] == [
         f"{FIRST + timedelta(days=i):%Y-%m-%d}" for i in range(20)
     ]
-    [higher] = _charts(nights.folder, "--h", "1000")["series"]
+    [higher] = _charts(nights.folder, "--h 1000")["series"]
     assert (higher["alarm"], higher["h"]) == (False, 1000)
     assert [run["s"] for run in higher["runs"]] == [run["s"] for run in chart["runs"]]
 
@@ -165,7 +150,7 @@ def test_the_limit_is_raised_as_far_as_the_noise_is_an_estimate_and_the_chance_o
     for night in range(3):
         nights.add(_noise(night))
     [few] = _charts(nights.folder)["series"]
-    done = serve_eval("runs", "trend", nights.folder, "-v")
+    done = serve_eval(f"runs trend {nights.folder} -v")
     chance = few["false_alarm"]["chance"]
     assert (
         f"beyond h = {few['h']:g} an unchanged endpoint alarms within 365 runs with a chance of"
@@ -174,7 +159,7 @@ def test_the_limit_is_raised_as_far_as_the_noise_is_an_estimate_and_the_chance_o
     )
     assert 8 < few["h"] < 13
     assert 0.01 < chance <= false_alarm_chance(8.0)
-    [kept] = _charts(nights.folder, "--h", "8")["series"]
+    [kept] = _charts(nights.folder, "--h 8")["series"]
     assert kept["h"] == 8
     assert kept["false_alarm"]["chance"] > 2 * chance
     for night in range(3, 12):
@@ -278,8 +263,7 @@ def test_a_series_that_cannot_be_charted_hides_no_other(nights: Nights) -> None:
     content = _json(bare / "report.json")
     content["tasks"][0]["result"] |= {"metric": {**metric, "hi": None}, "task": "perplexity"}
     (bare / "report.json").write_text(json.dumps(content))
-    alone = serve_eval("runs", "trend", nights.folder)
-    assert (alone.returncode, "the metric has no bounds" in alone.stderr) == (2, True), alone.stderr
+    serve_eval(f"runs trend {nights.folder}", exits=2, tells="the metric has no bounds")
     nights.add()
     found = _charts(nights.folder)
     assert [one["task"] for one in found["series"]] == ["gsm8k"]
@@ -369,13 +353,10 @@ def test_pairs_and_the_noise_of_a_registered_reference_are_used(
             == 3
         )
     assert (
-        serve_eval(
-            "references", "register", *runs, "--references-dir", tmp_path / "refs"
-        ).returncode
-        == 0
+        serve_eval(f"references register --references-dir {tmp_path}/refs", *runs).returncode == 0
     )
     for i in (2, 3):
-        done = serve_eval(
+        serve_eval(
             *common,
             "--set",
             f"launcher.run={i}",
@@ -383,8 +364,8 @@ def test_pairs_and_the_noise_of_a_registered_reference_are_used(
             tmp_path / "refs",
             "-o",
             tmp_path / f"new/{i}",
+            exits=0,
         )
-        assert done.returncode == 0, done.stderr
     [chart] = _charts(tmp_path / "new")["series"]
     assert chart["measure"] == "paired difference to the reference"
     assert chart["variance_from"].startswith("measured on the 2 runs of the reference; two of")
@@ -402,11 +383,9 @@ def test_pairs_and_the_noise_of_a_registered_reference_are_used(
 def test_series_are_chosen(nights: Nights) -> None:
     for night in range(5):
         nights.add(_noise(night))
-    chosen = ("--task", "gsm8k", "--model", "org/m")
-    done = serve_eval("runs", "trend", nights.folder, *chosen)
-    assert done.returncode == 0, done.stderr
-    missing = serve_eval("runs", "trend", nights.folder, "--model", "org/n")
-    assert (missing.returncode, "Did you mean 'org/m'?" in missing.stderr) == (2, True)
+    chosen = "--task gsm8k --model org/m"
+    serve_eval(f"runs trend {nights.folder} {chosen}", exits=0)
+    serve_eval(f"runs trend {nights.folder} --model org/n", exits=2, tells="Did you mean 'org/m'?")
 
 
 def test_folders_without_a_finished_run_are_an_error(nights: Nights, tmp_path: Path) -> None:
@@ -414,16 +393,14 @@ def test_folders_without_a_finished_run_are_an_error(nights: Nights, tmp_path: P
         (nights.folder, "contains no finished run"),
         (tmp_path / "nowhere", "no such folder"),
     ):
-        done = serve_eval("runs", "trend", place)
+        done = serve_eval(f"runs trend {place}")
         assert (done.returncode, said in done.stderr, done.stdout) == (2, True, ""), done.stderr
     (nights.add() / "report.json").unlink()
-    done = serve_eval("runs", "trend", nights.folder)
-    assert (done.returncode, ", only 1 unfinished" in done.stderr) == (2, True), done.stderr
+    done = serve_eval(f"runs trend {nights.folder}", exits=2, tells=", only 1 unfinished")
     nights.add(failed=N, scored=0, value=None)
-    nothing = serve_eval("runs", "trend", nights.folder)
-    assert (nothing.returncode, "no value" in nothing.stderr) == (2, True), nothing.stderr
+    serve_eval(f"runs trend {nights.folder}", exits=2, tells="no value")
     nights.add()
-    assert serve_eval("runs", "trend", nights.folder, "--h", "0").returncode == 2
+    assert serve_eval(f"runs trend {nights.folder} --h 0").returncode == 2
 
 
 def test_no_link_is_followed_and_the_depth_is_bounded(nights: Nights) -> None:
@@ -443,12 +420,14 @@ def test_an_alarm_is_skipped_in_a_junit_file_and_what_is_left_out_is_said(
         nights.add(range(2 * max(0, night - 8)))
     broken = nights.add()
     (broken / "report.json").write_text("{")
-    done = serve_eval("runs", "trend", nights.folder, "--junit", tmp_path / "j.xml")
-    assert done.returncode == 0, done.stderr
-    assert f"note     left out: {broken / 'report.json'} cannot be read" in done.stdout
+    serve_eval(
+        f"runs trend {nights.folder} --junit {tmp_path}/j.xml",
+        exits=0,
+        prints=f"note     left out: {broken / 'report.json'} cannot be read",
+    )
     [case] = ElementTree.parse(tmp_path / "j.xml").getroot().iter("testcase")
     skipped = case.find("skipped")
     assert skipped is not None
     assert "decline probably began" in (skipped.get("message") or "")
-    quiet = serve_eval("runs", "trend", nights.folder, "-q")
+    quiet = serve_eval(f"runs trend {nights.folder} -q")
     assert (len(quiet.stdout.splitlines()), quiet.stderr) == (1, "")

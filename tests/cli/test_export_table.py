@@ -32,20 +32,20 @@ DEPLOYMENTS = {
 def _run(folder: Path, *more: object, tasks: str = ",".join(TASKS), limit: int = 12) -> None:
     model = [] if "-m" in more else ["-m", MODEL]
     done = serve_eval(
-        "run", "--launcher", "simulated", *model, "-t", tasks, "--limit", str(limit),
-        "--no-reference", "-o", folder, *map(str, more),
-    )  # fmt: skip
+        f"run --launcher simulated -t {tasks} --limit {limit} --no-reference -o {folder}",
+        *model,
+        *map(str, more),
+    )
     assert (folder / "report.json").exists(), done.stderr
 
 
-def _export(*arguments: str | Path, columns: int = 200) -> str:
-    done = serve_eval("runs", "export", *arguments, COLUMNS=str(columns))
-    assert done.returncode == 0, done.stderr
+def _export(arguments: str = "", *, columns: int = 200) -> str:
+    done = serve_eval(f"runs export {arguments}", COLUMNS=str(columns), exits=0)
     return done.stdout
 
 
-def _rows(*folders: Path | str) -> list[dict[str, str]]:
-    text = _export(*folders, "--format", "csv")
+def _rows(folders: str = "") -> list[dict[str, str]]:
+    text = _export(f"{folders} --format csv")
     return list(csv.DictReader(io.StringIO(text, newline="")))
 
 
@@ -59,7 +59,7 @@ def deployments(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_five_deployments_of_one_model_are_five_rows(name: str, deployments: Path) -> None:
-    text = _export(deployments, "--format", name)
+    text = _export(f"{deployments} --format {name}")
     assert MODEL in text
     for task in TASKS:
         assert task in text.replace("\\", "")
@@ -78,7 +78,7 @@ def test_five_deployments_of_one_model_are_five_rows(name: str, deployments: Pat
 
 
 def test_the_table_fits_eighty_columns_and_says_what_it_leaves_out(deployments: Path) -> None:
-    lines = _export(deployments, "--format", "table", columns=80).splitlines()
+    lines = _export(f"{deployments} --format table", columns=80).splitlines()
     assert all(len(line) <= 80 for line in lines)
     heads = [line for line in lines if line.startswith("quant_algo")]
     assert len(heads) > 1  # four attributes are needed to tell the rows apart: several blocks
@@ -113,9 +113,9 @@ def test_of_two_runs_of_a_deployment_the_latest_counts_and_the_other_is_told(
     [row] = _rows(tmp_path)
     assert row["word_problems run"] == str(last)
     assert row["word_problems other runs"] == "1"
-    table = _export(tmp_path, "--format", "table")
+    table = _export(f"{tmp_path} --format table")
     assert f"the latest of 2 runs, {last}; --all shows each" in table
-    every = _export(tmp_path, "--format", "csv", "--all")
+    every = _export(f"{tmp_path} --format csv --all")
     assert every.count("\r\n") == 3
     assert str(first) in every
 
@@ -133,15 +133,15 @@ def test_a_copy_of_a_run_counts_once(tmp_path: Path) -> None:
     _run(tmp_path / "a", tasks="word_problems")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     assert len(_rows(tmp_path)) == 1
-    assert len(_rows(tmp_path, tmp_path / "a")) == 1
-    assert "the same run as" in _export(tmp_path, "--format", "table")
+    assert len(_rows(f"{tmp_path} {tmp_path}/a")) == 1
+    assert "the same run as" in _export(f"{tmp_path} --format table")
 
 
 def test_a_task_that_was_asked_in_two_ways_has_two_columns(tmp_path: Path) -> None:
     _run(tmp_path / "a", tasks="word_problems", limit=10)
     _run(tmp_path / "b", tasks="word_problems", limit=20)
     _run(tmp_path / "c", "--set", "word_problems.max_tokens=99", tasks="word_problems", limit=20)
-    text = _export(tmp_path, "--format", "table")
+    text = _export(f"{tmp_path} --format table")
     assert "word_problems: 3 columns, whose values cannot be compared: max_tokens, number" in text
     rows = {row["run"]: row for row in _rows(tmp_path)}
     columns = [name for name in rows["a"] if name.endswith(" value")]
@@ -165,7 +165,7 @@ def test_failed_samples_and_undecided_verdicts_are_marked(tmp_path: Path) -> Non
     assert [row["run"] for row in rows] == ["lossy", "sound"]
     failed = int(lossy["word_problems failed"])
     assert failed > 0
-    text = _export(tmp_path, "--format", "markdown")
+    text = _export(f"{tmp_path} --format markdown")
     assert f"f{failed} |" in text
     assert "* f: number of failed samples" in text
 
@@ -173,33 +173,43 @@ def test_failed_samples_and_undecided_verdicts_are_marked(tmp_path: Path) -> Non
 @pytest.mark.parametrize("model", ["=1+1|`x`%$_{}#&~^\\<b>", "@org/m", "+m\u202e模"])
 def test_a_hostile_name_of_a_model_stays_text(model: str, tmp_path: Path) -> None:
     done = serve_eval(
-        "run", "--launcher", "simulated", f"--model={model}", "-t", "word_problems", "--limit", "5",
-        "--no-reference", "-o", tmp_path / "a",
-    )  # fmt: skip
+        f"run --launcher simulated -t word_problems --limit 5 --no-reference -o {tmp_path}/a",
+        f"--model={model}",
+    )
     assert (tmp_path / "a/report.json").exists(), done.stderr
     [row] = _rows(tmp_path)
     assert row["model"].startswith("'")
     assert row["model"].removeprefix("'") == model.replace("\u202e", "")
-    ElementTree.fromstring(_export(tmp_path, "--format", "svg"))
-    rows = [line for line in _export(tmp_path, "--format", "markdown").splitlines() if "[" in line]
+    ElementTree.fromstring(_export(f"{tmp_path} --format svg"))
+    rows = [line for line in _export(f"{tmp_path} --format markdown").splitlines() if "[" in line]
     assert len(rows) == 1
 
 
 def test_a_table_is_written_to_a_file(deployments: Path, tmp_path: Path) -> None:
-    printed = _export(deployments, "--format", "latex")
-    told = _export(deployments, "--format", "latex", "-o", tmp_path / "t.tex")
+    printed = _export(f"{deployments} --format latex")
+    told = _export(f"{deployments} --format latex -o {tmp_path}/t.tex")
     assert told.startswith(f" WRITTEN   latex  5 rows in {tmp_path / 't.tex'}\n")
     assert (tmp_path / "t.tex").read_text() == printed
-    lost = serve_eval("runs", "export", deployments, "--format", "svg", "-o", tmp_path / "no/t.svg")
-    assert (lost.returncode, "cannot be written" in lost.stderr) == (2, True)
+    serve_eval(
+        f"runs export {deployments} --format svg -o {tmp_path}/no/t.svg",
+        exits=2,
+        tells="cannot be written",
+    )
 
 
 def test_options_of_other_formats_are_refused(deployments: Path) -> None:
-    several = serve_eval("runs", "export", *deployments.iterdir(), "--format", "lm-eval")
-    assert (several.returncode, "writes one run, and 5" in several.stderr) == (2, True)
-    every = serve_eval("runs", "export", deployments, "--all", "--format", "biochatter")
-    assert (every.returncode, "--all is for the formats table" in every.stderr) == (2, True)
-    unknown = serve_eval("runs", "export", deployments, "--format", "latx")
+    serve_eval(
+        "runs export --format lm-eval",
+        *deployments.iterdir(),
+        exits=2,
+        tells="writes one run, and 5",
+    )
+    serve_eval(
+        f"runs export {deployments} --all --format biochatter",
+        exits=2,
+        tells="--all is for the formats table",
+    )
+    unknown = serve_eval(f"runs export {deployments} --format latx")
     assert "Did you mean 'latex'?" in unknown.stderr
 
 
@@ -207,15 +217,14 @@ def test_options_of_other_formats_are_refused(deployments: Path) -> None:
 def suite(tmp_path: Path) -> Path:
     """Return a suite of long names with references, a damaged run and one that cannot start."""
     sizes = {"word_problems": 30, "passkey_short": 20}
-    made = serve_eval(
-        "run", "--launcher", "simulated", "-m", MODEL, "-t", ",".join(sizes), "--no-reference",
-        *(f"--set={name}.num_samples={n}" for name, n in sizes.items()), "-o", tmp_path / "first",
-    )  # fmt: skip
-    assert made.returncode == 3, made.stderr
-    registered = serve_eval(
-        "references", "register", tmp_path / "first", "--references-dir", tmp_path / "refs"
+    serve_eval(
+        f"run --launcher simulated -m {MODEL} -o {tmp_path}/first -t",
+        ",".join(sizes),
+        "--no-reference",
+        *(f"--set={name}.num_samples={n}" for name, n in sizes.items()),
+        exits=3,
     )
-    assert registered.returncode == 0, registered.stderr
+    serve_eval(f"references register {tmp_path}/first --references-dir {tmp_path}/refs", exits=0)
     tasks = ", ".join(f"{name}: {{num_samples: {n}}}" for name, n in sizes.items())
     tasks = ", ".join(f"{{{one}}}" for one in tasks.split(", "))
     names = ("bf16", "fp8-attention-only", "fp8-attention-kv", "nvfp4-mlp-only")
@@ -234,7 +243,7 @@ def suite(tmp_path: Path) -> Path:
 
 
 def test_a_suite_is_readable_at_eighty_columns(suite: Path, tmp_path: Path) -> None:
-    done = serve_eval("run", suite, "-o", tmp_path / "out", COLUMNS="80")
+    done = serve_eval(f"run {suite} -o {tmp_path}/out", COLUMNS="80")
     title, header, *lines = done.stdout.splitlines()
     assert "FAIL" in title, done.stderr
     # One table, not blocks of columns, and no column without a figure.
@@ -253,14 +262,14 @@ def test_a_suite_is_readable_at_eighty_columns(suite: Path, tmp_path: Path) -> N
 def test_a_run_of_a_suite_without_a_report_is_a_row_that_says_why(
     suite: Path, tmp_path: Path
 ) -> None:
-    serve_eval("run", suite, "-o", tmp_path / "out")
-    rows = {row["run"]: row for row in _rows(tmp_path / "out")}
+    serve_eval(f"run {suite} -o {tmp_path}/out")
+    rows = {row["run"]: row for row in _rows(f"{tmp_path}/out")}
     assert len(rows) == 5
     assert rows["lost"]["passkey_short verdict"] in ("ERROR", "UNSUPPORTED", "INCONCLUSIVE")
     assert rows["lost"]["passkey_short value"] == ""
     assert rows["lost"]["passkey_short no value because"]
     assert rows["nvfp4-mlp-only"]["bits"] == "4"
-    one = _rows(tmp_path / "out/runs/bf16")
+    one = _rows(f"{tmp_path}/out/runs/bf16")
     assert [row["model"] for row in one] == [MODEL]
 
 
@@ -271,27 +280,26 @@ def test_an_unfinished_folder_hides_no_finished_run(deployments: Path, tmp_path:
     journal = dead / "samples/word_problems.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:5]))
     empty.mkdir()
-    text = " ".join(_export(deployments, dead, empty, "--format", "table").split())
+    text = " ".join(_export(f"{deployments} {dead} {empty} --format table").split())
     assert f"{dead} is unfinished: answers: word_problems 5 of 12" in text
     assert f"serve-eval run --resume {dead}" in text
     assert f"{empty} contains no finished run" in text
-    assert len(_rows(dead, deployments)) == 5
+    assert len(_rows(f"{dead} {deployments}")) == 5
     for name in ("latex", "svg"):
-        picture = _export(deployments, dead, "--format", name)
+        picture = _export(f"{deployments} {dead} --format {name}")
         assert "runs left out: 1" in picture
         assert "serve-eval" not in picture
         assert str(tmp_path) not in picture.replace("\\", "")
-    nothing = serve_eval("runs", "export", dead, "--format", "table")
-    assert (nothing.returncode, "only 1 unfinished" in nothing.stderr) == (2, True)
+    serve_eval(f"runs export {dead} --format table", exits=2, tells="only 1 unfinished")
 
 
 def test_a_run_that_a_row_shows_is_not_said_to_be_left_out(suite: Path, tmp_path: Path) -> None:
-    serve_eval("run", suite, "-o", tmp_path / "out")
-    text = " ".join(_export(tmp_path / "out", "--format", "table").split())
+    serve_eval(f"run {suite} -o {tmp_path}/out")
+    text = " ".join(_export(f"{tmp_path}/out --format table").split())
     assert "left out" not in text
     assert text.count("lost: word_problems, passkey_short: no value: ERROR: http://") == 1
     for name in ("latex", "svg"):
-        picture = _export(tmp_path / "out", "--format", name).replace("\\", "")
+        picture = _export(f"{tmp_path}/out --format {name}").replace("\\", "")
         assert "lost: word_problems, passkey_short: no value: " in picture
         assert "http://127" not in picture
 
@@ -299,9 +307,9 @@ def test_a_run_that_a_row_shows_is_not_said_to_be_left_out(suite: Path, tmp_path
 def test_repeats_are_no_samples_and_split_no_column(tmp_path: Path) -> None:
     _run(tmp_path / "once", tasks="word_problems")
     _run(tmp_path / "twice", "--repeats", "2", tasks="word_problems")
-    alone = _export(tmp_path / "twice", "--format", "markdown")
+    alone = _export(f"{tmp_path}/twice --format markdown")
     assert "word\\_problems (n 12 x 2)" in alone
-    both = _export(tmp_path, "--format", "table")
+    both = _export(f"{tmp_path} --format table")
     assert "word_problems: each sample was asked 1 time by once; 2 times by twice" in both
     assert "cannot be compared" not in both
     assert len(both.split("n 12")) == 2
@@ -311,7 +319,7 @@ def test_repeats_are_no_samples_and_split_no_column(tmp_path: Path) -> None:
 def test_the_size_of_a_column_is_written_once(tmp_path: Path) -> None:
     _run(tmp_path / "a", tasks="word_problems", limit=10)
     _run(tmp_path / "b", tasks="word_problems", limit=20)
-    text = _export(tmp_path, "--format", "markdown")
+    text = _export(f"{tmp_path} --format markdown")
     assert "| word\\_problems (n 10) | word\\_problems (n 20) |" in text
 
 
@@ -319,9 +327,8 @@ def test_the_size_of_a_column_is_written_once(tmp_path: Path) -> None:
 def run(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
     """Return a run of which 5 of 20 answers are lost."""
     out = tmp_path_factory.mktemp("runs") / "out"
-    asked = ("--launcher", "simulated", "-m", "org/m", "-t", "word_problems", "--limit", "20")
-    done = serve_eval("run", *asked, "--no-reference", "-o", out)
-    assert done.returncode == 3, done.stderr
+    asked = "--launcher simulated -m org/m -t word_problems --limit 20"
+    serve_eval(f"run --no-reference -o {out} {asked}", exits=3)
     for folder in ("samples", "scores"):
         file = out / folder / "word_problems.jsonl"
         file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:15]))
@@ -332,16 +339,15 @@ def test_the_files_are_listed_with_their_rows_and_what_was_left_out(
     run: Path, tmp_path: Path
 ) -> None:
     done = serve_eval(
-        "runs", "export", run, "-o", tmp_path, "--junit", tmp_path / "junit.xml", COLUMNS="80"
+        f"runs export {run} -o {tmp_path} --junit {tmp_path}/junit.xml", COLUMNS="80", exits=0
     )
-    assert done.returncode == 0, done.stderr
     first, *rows = done.stdout.splitlines()
     assert first == f" WRITTEN   lm-eval  15 rows in 2 files below {tmp_path / 'org__m'}"
     left = "word_problems: 15 of 20 samples have a score; the others are not exported"
     assert f" warning  {left}" in rows
     [suite] = JUnitXml.fromfile(str(tmp_path / "junit.xml"))
     assert [(case.name, case.result) for case in suite] == [("lm-eval", [])]
-    told = json.loads(serve_eval("runs", "export", run, "-o", tmp_path, "--json").stdout)
+    told = json.loads(serve_eval(f"runs export {run} -o {tmp_path} --json").stdout)
     files = {Path(one["file"]): one["rows"] for one in told["result"]["files"]}
     assert sorted(files) == sorted((tmp_path / "org__m").iterdir())
     for file, number in files.items():
@@ -351,20 +357,17 @@ def test_the_files_are_listed_with_their_rows_and_what_was_left_out(
 
 
 def test_a_table_on_standard_output_is_nothing_but_the_table(run: Path, tmp_path: Path) -> None:
-    printed = serve_eval(
-        "runs", "export", run, "--format", "csv", "--notify-text", tmp_path / "line"
-    ).stdout
+    printed = serve_eval(f"runs export {run} --format csv --notify-text {tmp_path}/line").stdout
     [row] = csv.DictReader(printed.splitlines())
     assert row["model"] == "org/m"
     assert (tmp_path / "line").read_text().startswith("WRITTEN csv: 1 row; ")
-    told = json.loads(serve_eval("runs", "export", run, "--format", "csv", "--json").stdout)
+    told = json.loads(serve_eval(f"runs export {run} --format csv --json").stdout)
     assert told["result"]["rows"] == [row]
     assert told["outcome"] == "WRITTEN"
 
 
 def test_biochatters_files_have_their_rows(run: Path, tmp_path: Path) -> None:
-    done = serve_eval("runs", "export", run, "--format", "biochatter", "-o", tmp_path, "--json")
-    assert done.returncode == 0, done.stderr
+    done = serve_eval(f"runs export {run} --format biochatter -o {tmp_path} --json", exits=0)
     for one in json.loads(done.stdout)["result"]["files"]:
         with Path(one["file"]).open(newline="") as file:
             assert len(list(csv.DictReader(file))) == one["rows"], one

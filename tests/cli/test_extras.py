@@ -22,28 +22,33 @@ def without_extras(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("launcher", ["embedded", "simulated"])
-@pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["run", "dry"])
+@pytest.mark.parametrize("more", ["", "--dry-run"], ids=["run", "dry"])
 def test_servers_of_ours_name_their_extra(
-    launcher: str, more: list[str], data_root: Path, tmp_path: Path
+    launcher: str, more: str, data_root: Path, tmp_path: Path
 ) -> None:
-    given = ["--model", "m", "--tasks", "gsm8k", f"--dataset-root={data_root}", "--no-reference"]
-    said = serve_eval("run", "--launcher", launcher, *given, "-o", tmp_path / "run", *more)
-    assert said.returncode == 2
-    assert f"the launcher {launcher} needs the package aiohttp" in said.stderr
+    given = f"--model m --tasks gsm8k --dataset-root={data_root} --no-reference"
+    said = serve_eval(
+        f"run --launcher {launcher} -o {tmp_path}/run {given} {more}",
+        exits=2,
+        tells=f"the launcher {launcher} needs the package aiohttp",
+    )
     assert SERVERS in said.stderr
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["run", "dry"])
+@pytest.mark.parametrize("more", ["", "--dry-run"], ids=["run", "dry"])
 def test_a_cluster_names_its_extra(
-    more: list[str], data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    more: str, data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "kr8s", None)
     given = ["--model", "m", "--tasks", "gsm8k", f"--dataset-root={data_root}", "--no-reference"]
     given += ["--set", "launcher.service=llama", "-o", str(tmp_path / "run")]
-    said = serve_eval("run", "--launcher", "kubernetes", *given, *more)
-    assert said.returncode == 2
-    assert "the launcher kubernetes needs the package kr8s" in said.stderr
+    said = serve_eval(
+        f"run --launcher kubernetes {more}",
+        *given,
+        exits=2,
+        tells="the launcher kubernetes needs the package kr8s",
+    )
     assert install_command("kubernetes") in said.stderr
     assert not (tmp_path / "run").exists()
 
@@ -60,31 +65,29 @@ def test_their_options_are_listed_all_the_same(name: str) -> None:
 
 
 def test_the_demo_names_its_extra(tmp_path: Path) -> None:
-    said = serve_eval("setup", "demo", "-o", tmp_path / "demo")
-    assert said.returncode == 2
-    assert SERVERS in said.stderr
+    serve_eval(f"setup demo -o {tmp_path}/demo", exits=2, tells=SERVERS)
     assert not (tmp_path / "demo").exists()
 
 
 def test_a_server_to_be_held_names_its_extra(tmp_path: Path) -> None:
-    said = serve_eval("serve", "embedded", "-o", tmp_path / "held")
-    assert said.returncode == 2, said.stderr
-    assert SERVERS in said.stderr
+    serve_eval(f"serve embedded -o {tmp_path}/held", exits=2, tells=SERVERS)
 
 
 def test_figures_of_a_watch_name_their_extra(tmp_path: Path) -> None:
     folder = tmp_path / "watch"
     said = serve_eval(
-        "watch", "http://127.0.0.1:9", "--every", "1h", "--metrics-port", "0", "-o", folder
+        f"watch http://127.0.0.1:9 --every 1h --metrics-port 0 -o {folder}",
+        exits=2,
+        tells="--metrics-port needs the package prometheus_client",
     )
-    assert said.returncode == 2, said.stderr
-    assert "--metrics-port needs the package prometheus_client" in said.stderr
     assert WATCH in said.stderr
     assert not folder.exists()
 
 
 def test_a_watch_without_figures_needs_no_extra() -> None:
     """The dry run goes as far as the endpoint, at a port where nothing listens."""
-    said = serve_eval("watch", "http://127.0.0.1:9", "--every", "1h", "--rounds", "1", "--dry-run")
-    assert said.returncode == 0, said.stderr
-    assert "nothing was sent" in said.stdout
+    serve_eval(
+        "watch http://127.0.0.1:9 --every 1h --rounds 1 --dry-run",
+        exits=0,
+        prints="nothing was sent",
+    )

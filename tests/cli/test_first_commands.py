@@ -54,25 +54,21 @@ def test_the_command_says_first_whether_runs_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = serve_eval("setup", "doctor", COLUMNS="80", OPENAI_API_KEY="sk-never-printed")
-    assert done.returncode == 0, done.stderr
+    done = serve_eval("setup doctor", COLUMNS="80", OPENAI_API_KEY="sk-never-printed", exits=0)
     assert re.match(r" READY   \d+ parts: \d+ ABSENT, \d+ OK\n", done.stdout)
     assert "\n works    runs against endpoints\n" in done.stdout
     assert len(done.stdout.splitlines()) <= 22
-    told = json.loads(
-        serve_eval("setup", "doctor", "--json", OPENAI_API_KEY="sk-never-printed").stdout
-    )
+    told = json.loads(serve_eval("setup doctor --json", OPENAI_API_KEY="sk-never-printed").stdout)
     found = told["result"]
     states = {one["name"]: one["state"] for one in found["findings"]}
     assert (states["serve-eval"], states["key"]) == ("ok", "ok")
     assert "sk-never-printed" not in json.dumps(told) + done.stdout
-    whole = " ".join(serve_eval("setup", "doctor", "-v", COLUMNS="80").stdout.split())
+    whole = " ".join(serve_eval("setup doctor -v", COLUMNS="80").stdout.split())
     for one in found["findings"]:
         assert one["name"] in done.stdout
         assert " ".join(one["fix"].split()) in whole
     [command] = told["commands"]
-    ran = serve_eval(*shlex.split(command)[1:], HOME=str(tmp_path))
-    assert ran.returncode == 0, ran.stderr
+    serve_eval(*shlex.split(command)[1:], HOME=str(tmp_path), exits=0)
 
 
 def test_too_few_open_files_come_first_with_their_fix_and_fail_in_ci(tmp_path: Path) -> None:
@@ -91,8 +87,7 @@ def test_too_few_open_files_come_first_with_their_fix_and_fail_in_ci(tmp_path: P
 
 @pytest.mark.slow
 def test_every_act_of_the_demo_ends_as_expected_and_leaves_a_page(tmp_path: Path) -> None:
-    done = serve_eval("setup", "demo", "-o", tmp_path / "demo")
-    assert done.returncode == 0, done.stdout + done.stderr
+    serve_eval(f"setup demo -o {tmp_path}/demo", exits=0)
     for act in acts():
         folder = tmp_path / "demo" / act.name
         (task,) = json.loads((folder / "report.json").read_text())["tasks"]

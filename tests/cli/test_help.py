@@ -106,7 +106,7 @@ def test_an_example_with_a_wrong_option_would_be_noticed() -> None:
 def test_what_is_hidden_is_shown_nowhere() -> None:
     for name in ("run", "compare", "smoke", "watch"):
         assert "--api-key " not in serve_eval(*name.split(), "--help-all").stdout
-    assert "--invariants" not in serve_eval("compare", "--help-all").stdout
+    assert "--invariants" not in serve_eval("compare --help-all").stdout
 
 
 def test_a_structure_gets_flags_variables_and_repeated_options() -> None:
@@ -114,37 +114,30 @@ def test_a_structure_gets_flags_variables_and_repeated_options() -> None:
 
     A list takes one value per line of its variable.
     """
-    refused = serve_eval("run", "--resume", "x", "-o", "y")
-    assert refused.returncode == 2
-    assert "do not give a plan file or -o" in refused.stderr
-    known = serve_eval("run", "--dry-run", SERVE_EVAL_TASKS="gsmk\nmlu", SERVE_EVAL_LIMIT="0")
+    serve_eval("run --resume x -o y", exits=2, tells="do not give a plan file or -o")
+    known = serve_eval("run --dry-run", SERVE_EVAL_TASKS="gsmk\nmlu", SERVE_EVAL_LIMIT="0")
     for text in ("unknown task 'gsmk'", "unknown task 'mlu'", "limit: must be 1 or more"):
         assert text in known.stderr
 
 
 def test_defaults_are_told_and_no_sentence_of_a_group_is_cut_off() -> None:
-    said = serve_eval("references", "power", "--help").stdout
+    said = serve_eval("references power --help").stdout
     assert "--repeats (default 1)." in said
     assert "(default None)" not in said
-    group = serve_eval("references", "--help", COLUMNS="80").stdout
+    group = serve_eval("references --help", COLUMNS="80").stdout
     assert "..." not in group.partition("Commands:")[2]
 
 
 KINDS = ("tasks", "scorers", "launchers", "verdicts", "presets")
 
 
-def _list(*arguments: str | Path, code: int = 0) -> str:
-    done = serve_eval("data", "list", *arguments, COLUMNS="80")
-    assert done.returncode == code, done.stderr
+def _list(arguments: str = "", *, code: int = 0) -> str:
+    done = serve_eval(f"data list {arguments}", COLUMNS="80", exits=code)
     return done.stdout
 
 
 @pytest.mark.parametrize(
-    "command",
-    [
-        *(("data", "list", kind) for kind in KINDS),
-        ("data", "list", "datasets"),
-    ],
+    "command", [*(("data", "list", kind) for kind in KINDS), ("data", "list", "datasets")]
 )
 def test_a_list_has_few_lines_and_all_of_it_in_other_forms(command: tuple[str, ...]) -> None:
     done = serve_eval(*command, COLUMNS="80")
@@ -168,12 +161,12 @@ def test_the_list_of_all_kinds_counts_them_and_has_all_of_them_with_v() -> None:
     whole = _list("-v")
     for kind in KINDS:
         assert f"{len(names[kind])} {kind}" in shown.splitlines()[0]
-        assert _list(kind, "-v") in whole
+        assert _list(f"{kind} -v") in whole
     assert _list("-q").split() == list(KINDS)
 
 
 def test_the_list_has_every_task() -> None:
-    told = _list("tasks", "-v")
+    told = _list("tasks -v")
     assert all(f"\n  {name}:" in told for name in registry.names("serve_eval.tasks"))
     assert "\n  cases:NAME: " in told
     assert "options that every task has: " in told
@@ -184,8 +177,8 @@ def test_the_list_has_every_scorer_and_says_where_options_are() -> None:
     assert all(f"\n  {name} " in told for name in registry.names(registry.SCORERS))
     assert "whole_words" not in told
     assert "\n  options of one: serve-eval data list scorers NAME\n" in told
-    assert "whole_words" in _list("scorers", "words")
-    [one] = json.loads(_list("scorers", "words", "--json"))["entries"]
+    assert "whole_words" in _list("scorers words")
+    [one] = json.loads(_list("scorers words --json"))["entries"]
     assert "whole_words" in "\n".join(one["more"])
 
 
@@ -193,7 +186,7 @@ def test_a_name_that_cannot_be_used_is_in_every_list(tmp_path: Path) -> None:
     (tmp_path / "scorers").mkdir()
     (tmp_path / "scorers/broken.py").write_text("raise OSError('no way')\n")
     for kind in ("all", "scorers"):
-        told = _list(kind, "--include-path", tmp_path, code=2)
+        told = _list(f"{kind} --include-path {tmp_path}", code=2)
         assert "  broken" in told
         assert "no way" in told
 
@@ -210,9 +203,8 @@ WITHOUT_LOAD = ("cases", "lm_eval", "longbench_v1")
 """Families, and a task that needs the extra lm-eval before its data."""
 
 
-def _list_described(*arguments: str) -> str:
-    done = serve_eval("data", "list", *arguments, COLUMNS="80")
-    assert done.returncode == 0, done.stderr
+def _list_described(arguments: str = "") -> str:
+    done = serve_eval(f"data list {arguments}", COLUMNS="80", exits=0)
     return done.stdout
 
 
@@ -231,7 +223,7 @@ def test_every_option_of_every_launcher_is_described(name: str) -> None:
 
 
 def test_nested_options_are_described_by_type_and_default() -> None:
-    told = _list_described("launchers", "trtllm_disaggregated")
+    told = _list_described("launchers trtllm_disaggregated")
     for text in (
         (
             "  context_servers (has its own options, listed below)\n      Servers that process"
@@ -298,7 +290,7 @@ def test_a_data_set_that_cannot_be_fetched_is_got_by_hand() -> None:
 
 
 def test_the_facts_of_a_task_are_its_own() -> None:
-    told = _list_described("tasks", "gsm8k")
+    told = _list_described("tasks gsm8k")
     for text in (
         "  data        GSM8K: 1319 test, 7473 train\n",
         "              serve-eval data fetch gsm8k\n",
@@ -312,7 +304,7 @@ def test_the_facts_of_a_task_are_its_own() -> None:
         "\nSet them with --set gsm8k.OPTION=VALUE, or in a plan.\n",
     ):
         assert text in told
-    told = _list_described("tasks", "word_problems_perplexity")
+    told = _list_described("tasks word_problems_perplexity")
     for text in (
         "  data        no data set to fetch\n",
         "; no answer, only log-probabilities\n",
@@ -323,19 +315,19 @@ def test_the_facts_of_a_task_are_its_own() -> None:
         assert text in told
     assert (
         "one for each NAME\n              serve-eval run --tasks lm_eval:NAME\n"
-        in _list_described("tasks", "lm_eval")
+        in _list_described("tasks lm_eval")
     )
 
 
 def test_the_documented_description_is_what_is_printed() -> None:
     assert (
-        _list_described("tasks", "passkey_short")
+        _list_described("tasks passkey_short")
         in (Path(__file__).parents[2] / "docs/tasks.md").read_text()
     )
 
 
 def test_scorers_are_described_too() -> None:
-    assert "  absolute (number; 0)\n" in _list_described("scorers", "numeric")
+    assert "  absolute (number; 0)\n" in _list_described("scorers numeric")
 
 
 @pytest.mark.parametrize(
@@ -347,8 +339,7 @@ def test_scorers_are_described_too() -> None:
     ],
 )
 def test_a_name_that_there_is_not_is_refused(kind: str, name: str, message: str) -> None:
-    refused = serve_eval("data", "list", kind, name)
-    assert (refused.returncode, message in refused.stderr) == (2, True)
+    serve_eval(f"data list {kind} {name}", exits=2, tells=message)
 
 
 @pytest.fixture
@@ -437,8 +428,8 @@ try serve-eval show ''
 
 def test_the_samples_of_a_run_are_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    asked = ("-t", "word_problems", "--limit", "4", "--no-reference")
-    assert serve_eval("run", "--launcher", "simulated", *asked, "-o", "out").returncode == 3
+    asked = "-t word_problems --limit 4 --no-reference"
+    assert serve_eval(f"run --launcher simulated -o out {asked}").returncode == 3
     offered = complete(["show", "out"], "test-")
     assert len(offered) == 4
     assert complete(["show", "--task", "word_problems", "out", offered[0]], "test-") == offered
@@ -483,8 +474,7 @@ def test_fish_and_zsh_complete(shell: str, script: str, told: list[str], tmp_pat
 
 def test_each_shell_has_a_script_and_another_is_refused() -> None:
     for shell, script in SCRIPTS.items():
-        assert serve_eval("setup", "completion", shell).stdout == script
+        assert serve_eval("setup completion", shell).stdout == script
         if program := shutil.which(shell):
             subprocess.run([program, "-n", "-c", script], check=True, timeout=20)
-    refused = serve_eval("setup", "completion", "zsch")
-    assert (refused.returncode, "Did you mean 'zsh'" in refused.stderr) == (2, True)
+    serve_eval("setup completion zsch", exits=2, tells="Did you mean 'zsh'")

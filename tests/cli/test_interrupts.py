@@ -188,7 +188,7 @@ def test_commands_in_this_process_leave_its_signals_alone() -> None:
     from tests.cli.command import serve_eval
 
     before = [signal.getsignal(number) for number in (2, 15)]
-    assert serve_eval("references", "power", "--total", "99").returncode == 0
+    assert serve_eval("references power --total 99").returncode == 0
     assert [signal.getsignal(number) for number in (2, 15)] == before
 
 
@@ -235,29 +235,17 @@ def test_a_folder_holds_answers_when_one_was_had(record: str, below: str, tmp_pa
 
 @pytest.mark.parametrize(
     ("launcher", "setting", "answers"),
-    [
-        ("trtllm", "launcher.command='false'", False),
-        ("simulated", "launcher.crash_after=40", True),
-    ],
+    [("trtllm", "launcher.command='false'", False), ("simulated", "launcher.crash_after=40", True)],
 )
 def test_a_server_that_ends_leaves_answers_or_none(
     launcher: str, setting: str, answers: bool, data_root: Path, tmp_path: Path
 ) -> None:
     done = serve_eval(
-        *(
-            "run",
-            "--launcher",
-            launcher,
-            "--model",
-            "m",
-            "--tasks",
-            "gsm8k",
-            "--dataset-root",
-            data_root,
-        ),
-        *("--no-reference", "--concurrency", "1", "-o", tmp_path / "out", "--set", setting),
+        f"run --launcher {launcher} --model m --tasks gsm8k --dataset-root {data_root}"
+        f" --no-reference --concurrency 1 -o {tmp_path}/out --set",
+        setting,
+        exits=4,
     )
-    assert done.returncode == 4
     assert (
         "Finished answers are kept. Resume with: serve-eval run --resume" in done.stderr
     ) is answers, done.stderr
@@ -389,9 +377,8 @@ TASK = "word_problems"
 def run(tmp_path: Path, simulated_here: None) -> Path:
     """Return a finished run whose scores take a while to compute again."""
     done = serve_eval(
-        *("run", "--launcher", "simulated", "--set", "launcher.accuracy=0.7", "--no-reference"),
-        *("-t", TASK, "--set", f"{TASK}.num_samples={SAMPLES}", "--concurrency", "64"),
-        *("-o", tmp_path / "out"),
+        f"run --launcher simulated --set launcher.accuracy=0.7 --no-reference -t {TASK}"
+        f" --set {TASK}.num_samples={SAMPLES} --concurrency 64 -o {tmp_path}/out"
     )
     assert done.returncode == 3, done.stderr  # it has no reference
     return tmp_path / "out"
@@ -441,7 +428,7 @@ def _kill_again_and_again(run: Path, kills: int) -> None:
         assert dict(read_scores(run, TASK)) == scores
     assert killed > 0
     assert _read(run) == before
-    again = serve_eval("judge", run, "--json")
+    again = serve_eval(f"judge {run} --json")
     assert json.loads(again.stdout)["result"]["tasks"][0]["result"]["value"] == value
     assert _read(run) == before
     assert not list((run / "scores").glob("*.partial"))
@@ -464,8 +451,8 @@ def test_answers_that_are_asked_again_never_stand_beside_their_old_report(
     from serve_eval.storage.file_names import samples_file
 
     out = tmp_path / "out"
-    flags = ("--launcher", "simulated", "--no-reference", "-t", TASK)
-    serve_eval("run", *flags, "--set", f"{TASK}.num_samples=5", "-o", out)
+    flags = f"--launcher simulated --no-reference -t {TASK}"
+    serve_eval(f"run --set {TASK}.num_samples=5 -o {out} {flags}")
     assert (out / "report.json").exists()
     archive(out, "then", samples_file(out, TASK), lambda sample: True)
     assert not (out / "report.json").exists()

@@ -26,9 +26,9 @@ def _references(tmp_path: Path, entry: str) -> Path:
 
 def _run(tmp_path: Path, entry: str, n: int = 100, out: str = "out") -> tuple[int, str]:
     done = serve_eval(
-        *("run", "--launcher", "simulated", "--set", "launcher.accuracy=0.57", "--set", "seed=1"),
-        *("-t", "word_problems", "--set", f"word_problems.num_samples={n}"),
-        *("--references-dir", _references(tmp_path, entry), "-o", tmp_path / out),
+        "run --launcher simulated --set launcher.accuracy=0.57 --set seed=1 -t word_problems"
+        f" --set word_problems.num_samples={n} -o {tmp_path}/{out} --references-dir",
+        _references(tmp_path, entry),
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -88,35 +88,28 @@ def test_a_threshold_that_nothing_fails_is_a_warning(tmp_path: Path) -> None:
     assert "accuracy is 0 or more, so the task never fails: ask more samples" in said
 
 
-ASKED = (
-    "--launcher", "simulated", "-m", "org/m", "-t", "word_problems",
-    "--set=word_problems.num_samples=40",
-)  # fmt: skip
+ASKED = "--launcher simulated -m org/m -t word_problems --set=word_problems.num_samples=40"
 
 
 def test_options_of_the_rule_are_tried_on_a_finished_run(tmp_path: Path) -> None:
-    refs = ("--references-dir", str(tmp_path / "refs"))
-    taken = serve_eval("references", "take", *ASKED, "--runs", "1", *refs, "-o", tmp_path / "ref")
-    assert taken.returncode == 0, taken.stderr
+    refs = f"--references-dir {tmp_path}/refs"
+    serve_eval(f"references take --runs 1 -o {tmp_path}/ref {ASKED} {refs}", exits=0)
     run = tmp_path / "run"
-    assert serve_eval("run", *ASKED, *refs, "--set=launcher.damage=0.6", "-o", run).returncode == 1
+    assert serve_eval(f"run --set=launcher.damage=0.6 -o {run} {ASKED} {refs}").returncode == 1
     before = (run / "report.json").read_bytes()
     found = {}
     for margin in ("10", "90"):
         done = serve_eval(
-            "judge", run, *refs, "--verdict", "noninferiority",
-            "--set", f"verdict.margin={margin}", "--json",
-        )  # fmt: skip
+            f"judge {run} --verdict noninferiority --set verdict.margin={margin} --json {refs}"
+        )
         [task] = json.loads(done.stdout)["result"]["tasks"]
         found[margin] = done.returncode, task["verdict"]["outcome"]
     assert found == {"10": (1, "FAIL"), "90": (0, "PASS")}
     assert (run / "report.json").read_bytes() == before
     alias = tmp_path / "alias"
-    done = serve_eval("run", *ASKED, "-m", "org/alias", "--no-reference", "-o", alias)
-    assert done.returncode == 3, done.stderr
-    assert serve_eval("judge", alias, *refs).returncode == 3
-    done = serve_eval("judge", alias, *refs, "--set", "reference_model=org/m")
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = serve_eval(f"run -m org/alias --no-reference -o {alias} {ASKED}", exits=3)
+    assert serve_eval(f"judge {alias} {refs}").returncode == 3
+    done = serve_eval(f"judge {alias} --set reference_model=org/m {refs}", exits=0)
 
 
 @pytest.mark.parametrize(
@@ -128,9 +121,8 @@ def test_options_of_the_rule_are_tried_on_a_finished_run(tmp_path: Path) -> None
 )
 def test_another_option_is_a_wrong_use(text: str, told: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert serve_eval("run", *ASKED, "--no-reference", "-o", run).returncode == 3
-    done = serve_eval("judge", run, "--set", text)
-    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+    assert serve_eval(f"run --no-reference -o {run} {ASKED}").returncode == 3
+    serve_eval(f"judge {run} --set", text, exits=2, tells=told)
 
 
 ODD = 7
@@ -145,27 +137,9 @@ def finished(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     The stored scores count them as wrong.
     """
     out = tmp_path_factory.mktemp("runs") / "out"
-    flags = [
-        "run",
-        "--launcher",
-        "simulated",
-        "--tasks",
-        "gsm8k,mmlu",
-        "--dataset-root",
-        data_root,
-        "--no-reference",
-    ]
-    limited = [
-        "--limit",
-        "60",
-        "--set",
-        "mmlu.num_samples=57",
-        "--set",
-        "launcher.accuracy=0.8",
-        "-o",
-        out,
-    ]
-    assert serve_eval(*flags, *limited).returncode == 3
+    flags = f"run --launcher simulated --tasks gsm8k,mmlu --dataset-root {data_root} --no-reference"
+    limited = f"--limit 60 --set mmlu.num_samples=57 --set launcher.accuracy=0.8 -o {out}"
+    assert serve_eval(f"{flags} {limited}").returncode == 3
     journal = out / "samples/gsm8k.jsonl"
     records = [json.loads(line) for line in journal.read_text().splitlines()]
     right = [r for r in records if json.loads(_score(out, r["id"]))["value"] == 1.0]
@@ -201,16 +175,15 @@ def _gsm8k(done: CompletedProcess[str]) -> dict[str, Any]:
 
 def test_what_another_extractor_makes_of_the_answers_is_said_and_nothing_written(run: Path) -> None:
     before = _content(run)
-    done = serve_eval("judge", "--rescore", run)
-    assert done.returncode == 0, done.stderr
+    done = serve_eval(f"judge --rescore {run}", exits=0)
     assert _content(run) == before
     assert done.stdout.startswith(" CHANGED   2 tasks: 1 CHANGED, 1 UNCHANGED\n")
     assert f"gsm8k: {ODD} of 60 changed outcome: {ODD} correct -> partial\n" in done.stdout
-    whole = serve_eval("judge", "--rescore", run, "-v").stdout
+    whole = serve_eval(f"judge --rescore {run} -v").stdout
     assert " samples  mmlu: none of 57 changed\n" in whole
     table = whole.partition(" Changed samples of gsm8k\n")[2].splitlines()
     assert sum(" -> " not in line and "correct 1" in line for line in table) == ODD
-    told = _gsm8k(serve_eval("judge", "--rescore", run, "--json"))
+    told = _gsm8k(serve_eval(f"judge --rescore {run} --json"))
     assert len(told["changed"]) == ODD
     first = told["changed"][0]
     assert (
@@ -223,25 +196,23 @@ def test_what_another_extractor_makes_of_the_answers_is_said_and_nothing_written
 
 
 def test_a_filter_is_an_option_of_scoring_alone(run: Path) -> None:
-    assert serve_eval("judge", run).returncode == 3  # now the stored scores match the answers
-    same = _gsm8k(serve_eval("judge", "--rescore", run, "--json"))
+    assert serve_eval(f"judge {run}").returncode == 3  # now the stored scores match the answers
+    same = _gsm8k(serve_eval(f"judge --rescore {run} --json"))
     assert (same["changed"], same["moves"]) == ([], [])
     assert "the stored scores are newer than the report" in same["notes"][0]
-    strict = _gsm8k(
-        serve_eval("judge", "--rescore", run, "--set", "gsm8k.filter=strict-match", "--json")
-    )
+    strict = _gsm8k(serve_eval(f"judge --rescore {run} --set gsm8k.filter=strict-match --json"))
     assert strict["moves"] == [["partial", "unparsed", ODD]]
     assert strict["options"] == {"filter": ["mean", "strict-match"]}
     assert strict["after"] == strict["parts"]["strict-match"]
     flexible = _gsm8k(
-        serve_eval("judge", "--rescore", run, "--set", "gsm8k.filter=flexible-extract", "--json")
+        serve_eval(f"judge --rescore {run} --set gsm8k.filter=flexible-extract --json")
     )
     assert flexible["moves"] == [["partial", "correct", ODD]]
 
 
 def test_the_new_folder_is_a_run_of_its_own(run: Path, tmp_path: Path) -> None:
     before, new = _content(run), tmp_path / "new"
-    done = serve_eval("judge", "--rescore", run, "--set", "gsm8k.filter=strict-match", "-o", new)
+    done = serve_eval(f"judge --rescore {run} --set gsm8k.filter=strict-match -o {new}")
     assert (done.returncode, _content(run)) == (0, before), done.stderr
     old_report, report = (json.loads((folder / "report.json").read_text()) for folder in (run, new))
     assert report["started_at"] == old_report["started_at"]
@@ -249,9 +220,9 @@ def test_the_new_folder_is_a_run_of_its_own(run: Path, tmp_path: Path) -> None:
     assert any("scored again" in warning for warning in report["warnings"])
     assert (new / "samples/gsm8k.jsonl").read_bytes() == (run / "samples/gsm8k.jsonl").read_bytes()
     assert {file.stat().st_mode & 0o077 for file in new.rglob("*") if file.is_file()} == {0}
-    told = _gsm8k(serve_eval("judge", "--rescore", new, "--json"))
+    told = _gsm8k(serve_eval(f"judge --rescore {new} --json"))
     assert (told["changed"], told["after"]) == ([], report["tasks"][0]["result"]["value"])
-    assert serve_eval("run", "--resume", new).returncode == 3  # no requests and no reference
+    assert serve_eval(f"run --resume {new}").returncode == 3  # no requests and no reference
 
 
 @pytest.mark.parametrize(
@@ -271,9 +242,9 @@ def test_what_was_asked_cannot_be_changed_afterwards(
     run: Path, tmp_path: Path, setting: str, said: str
 ) -> None:
     flags = ["--set", "gsm8k.filter=strict-match"] if "filt" not in setting else []
-    done = serve_eval("judge", "--rescore", run, *flags, "--set", setting, "-o", tmp_path / "new")
-    assert done.returncode == 2, done.stdout
-    assert said in done.stderr
+    done = serve_eval(
+        f"judge --rescore {run} -o {tmp_path}/new", *flags, "--set", setting, exits=2, tells=said
+    )
     assert "gsm8k.filter:" not in done.stderr.replace("tasks[0].gsm8k.filter", "")
     assert not (tmp_path / "new").exists()
 
@@ -284,15 +255,14 @@ def test_a_run_that_was_killed_is_scored_as_far_as_it_came(run: Path, tmp_path: 
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:40])[:-20])
     scores.write_bytes(b"".join(scores.read_bytes().splitlines(keepends=True)[:30])[:-20])
     before = _content(run)
-    done = serve_eval("judge", "--rescore", run, "--json", "-o", tmp_path / "new")
+    done = serve_eval(f"judge --rescore {run} --json -o {tmp_path}/new")
     assert (done.returncode, _content(run)) == (0, before), done.stderr
     told = _gsm8k(done)
     assert (told["answered"], told["planned"], told["reported"]) == (39, 60, None)
     assert sum(1 for changed in told["changed"] if changed["before"] is None) == 10
     assert "10 answers have no score on file" in told["notes"][0]
     assert not (tmp_path / "new/report.json").exists()
-    resumed = serve_eval("run", "--resume", tmp_path / "new")
-    assert resumed.returncode == 3, resumed.stderr
+    serve_eval(f"run --resume {tmp_path}/new", exits=3)
     assert (
         json.loads((tmp_path / "new/report.json").read_text())["tasks"][0]["result"]["scored"] == 60
     )
@@ -301,8 +271,7 @@ def test_a_run_that_was_killed_is_scored_as_far_as_it_came(run: Path, tmp_path: 
 def test_a_run_without_an_answer_has_nothing_to_score(run: Path) -> None:
     for file in (run / "samples").iterdir():
         file.unlink()
-    done = serve_eval("judge", "--rescore", run, "--junit", run / "junit.xml")
-    assert done.returncode == 5, done.stderr
+    done = serve_eval(f"judge --rescore {run} --junit {run}/junit.xml", exits=5)
     assert done.stdout.startswith(" NOT SCORED ")
     assert "0 of 60 samples have a score" in done.stdout
     cases = [case for suite in JUnitXml.fromfile(str(run / "junit.xml")) for case in suite]
@@ -316,16 +285,12 @@ def test_the_printed_commands_run_as_they_stand(
     run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shown = json.loads(serve_eval("judge", "--rescore", run, "--json").stdout)["commands"]
+    shown = json.loads(serve_eval(f"judge --rescore {run} --json").stdout)["commands"]
     assert [one.split()[1] for one in shown] == ["show", "judge"]
     for _ in range(2):  # The folder of the second command is another one than that of the first.
-        [show, again] = json.loads(serve_eval("judge", "--rescore", run, "--json").stdout)[
-            "commands"
-        ]
-        told = serve_eval(*shlex.split(show)[1:])
-        assert (told.returncode, "####" in told.stdout) == (0, True), told.stderr
-        done = serve_eval(*shlex.split(again)[1:], "--json")
-        assert done.returncode == 0, done.stderr
+        [show, again] = json.loads(serve_eval(f"judge --rescore {run} --json").stdout)["commands"]
+        serve_eval(*shlex.split(show)[1:], exits=0, prints="####")
+        done = serve_eval(*shlex.split(again)[1:], "--json", exits=0)
         for command in json.loads(done.stdout)["commands"]:
             assert serve_eval(*shlex.split(command)[1:]).returncode in (0, 3), command
     assert len(list(tmp_path.glob("*_rescored/report.json"))) == 2
@@ -335,7 +300,7 @@ def test_a_killed_run_is_resumed_by_the_printed_command(run: Path, tmp_path: Pat
     (run / "report.json").unlink()
     journal = run / "samples/gsm8k.jsonl"
     journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:40]))
-    done = serve_eval("judge", "--rescore", run, "-o", tmp_path / "new", "--json")
+    done = serve_eval(f"judge --rescore {run} -o {tmp_path}/new --json")
     resume = json.loads(done.stdout)["commands"][-1]
     assert resume == f"serve-eval run --resume {tmp_path / 'new'}"
     assert serve_eval(*shlex.split(resume)[1:]).returncode == 3
@@ -344,10 +309,9 @@ def test_a_killed_run_is_resumed_by_the_printed_command(run: Path, tmp_path: Pat
 def test_the_new_verdict_stands_next_to_the_old_one(tmp_path: Path) -> None:
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs/word_problems.yaml").write_text("m: [{accuracy: 90, num_samples: 60}]\n")
-    asked = ("--launcher", "simulated", "-m", "m", "-t", "word_problems", "--limit", "60")
-    more = ("--references-dir", tmp_path / "refs", "-o", tmp_path / "out")
-    done = serve_eval("run", *asked, "--set", "launcher.accuracy=0.9", *more)
-    assert done.returncode == 0, done.stdout
+    asked = "--launcher simulated -m m -t word_problems --limit 60"
+    more = f"--references-dir {tmp_path}/refs -o {tmp_path}/out"
+    serve_eval(f"run --set launcher.accuracy=0.9 {asked} {more}", exits=0)
     journal = tmp_path / "out/samples/word_problems.jsonl"
     records = [json.loads(line) for line in journal.read_text().splitlines()]
     for record in records[:30]:
@@ -355,13 +319,16 @@ def test_the_new_verdict_stands_next_to_the_old_one(tmp_path: Path) -> None:
     journal.write_text("".join(f"{json.dumps(record)}\n" for record in records))
     line = tmp_path / "line"
     new = ("-o", tmp_path / "new", "--notify-text", line)
-    done = serve_eval("judge", "--rescore", tmp_path / "out", *new)
-    assert done.returncode == 0, done.stderr
-    assert " verdict  FAIL against 90.000, PASS before\n" in done.stdout
+    serve_eval(
+        f"judge --rescore {tmp_path}/out",
+        *new,
+        exits=0,
+        prints=" verdict  FAIL against 90.000, PASS before\n",
+    )
     assert "; FAIL against 90.000, PASS before; " in line.read_text()
-    [told] = json.loads(serve_eval("judge", "--rescore", tmp_path / "new", "--json").stdout)[
-        "result"
-    ]["tasks"]
+    [told] = json.loads(serve_eval(f"judge --rescore {tmp_path}/new --json").stdout)["result"][
+        "tasks"
+    ]
     assert (told["verdict_before"], told["verdict_after"]) == ("FAIL", None)
 
 
@@ -371,9 +338,9 @@ def test_folders_that_do_not_fit_are_refused(run: Path, tmp_path: Path, place: s
     (tmp_path / "full/file").touch()
     before = _content(run)
     if place == "nothing":
-        done = serve_eval("judge", "--rescore", tmp_path / "nothing")
+        done = serve_eval(f"judge --rescore {tmp_path}/nothing")
     else:
-        done = serve_eval("judge", "--rescore", run, "-o", tmp_path / place)
+        done = serve_eval(f"judge --rescore {run} -o {tmp_path}/{place}")
     said = {"out/inside": "is inside", "full": "not an empty folder", "nothing": "holds no run"}[
         place
     ]
@@ -388,31 +355,28 @@ def test_other_data_and_damaged_files_are_told(run: Path, tmp_path: Path) -> Non
     rows = (tmp_path / "data/gsm8k/test.jsonl").read_text()
     (tmp_path / "data/gsm8k/test.jsonl").write_text(rows.replace("#### ", "#### 1"))
     (run / "plan.json").write_text(json.dumps(moved))
-    done = serve_eval("judge", "--rescore", run)
-    assert (done.returncode, "the data is not what" in done.stderr) == (2, True), done.stderr
+    serve_eval(f"judge --rescore {run}", exits=2, tells="the data is not what")
     (run / "plan.json").write_text(json.dumps(plan))
     (run / "scores/gsm8k.jsonl").write_text("{}\n")
-    done = serve_eval("judge", "--rescore", run)
-    assert (done.returncode, "serve-eval judge" in done.stderr) == (2, True), done.stderr
+    serve_eval(f"judge --rescore {run}", exits=2, tells="serve-eval judge")
     (run / "scores/gsm8k.jsonl").unlink()
     (run / "samples/gsm8k.jsonl").write_text("{\n")
-    done = serve_eval("judge", "--rescore", run)
-    assert (done.returncode, "a damaged record" in done.stderr) == (2, True), done.stderr
+    serve_eval(f"judge --rescore {run}", exits=2, tells="a damaged record")
 
 
 def test_a_task_that_was_changed_since_the_run_is_told(run: Path, tmp_path: Path) -> None:
     plan = json.loads((run / "plan.json").read_text())
     plan["fingerprints"]["gsm8k"]["version"] = "0"
     (run / "plan.json").write_text(json.dumps(plan))
-    done = serve_eval("judge", "--rescore", run, "-o", tmp_path / "new")
-    assert done.returncode == 0, done.stderr
-    assert 'version: was "0", now "1"' in done.stdout
+    serve_eval(
+        f"judge --rescore {run} -o {tmp_path}/new", exits=0, prints='version: was "0", now "1"'
+    )
     plan["fingerprints"]["gsm8k"]["max_tokens"] = "100"
     (run / "plan.json").write_text(json.dumps(plan))
-    assert 'max_tokens: was "100", now "256"' in serve_eval("judge", "--rescore", run).stdout
-    refused = serve_eval("judge", "--rescore", run, "-o", tmp_path / "other")
-    assert (refused.returncode, "claim requests that were never sent" in refused.stderr) == (
-        2,
-        True,
-    ), refused.stderr
+    assert 'max_tokens: was "100", now "256"' in serve_eval(f"judge --rescore {run}").stdout
+    serve_eval(
+        f"judge --rescore {run} -o {tmp_path}/other",
+        exits=2,
+        tells="claim requests that were never sent",
+    )
     assert not (tmp_path / "other").exists()

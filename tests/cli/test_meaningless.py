@@ -65,10 +65,7 @@ def _sides(generation: dict[str, Any]) -> dict[str, Any]:
             {"name": "vllm", "extra_args": ["--load-format=dummy"]},
             "launcher.extra_args: --load-format dummy",
         ),
-        (
-            {"name": "container", "image": "i", "trtllm": FORCED},
-            f"launcher.trtllm.env: {FORCE} 2",
-        ),
+        ({"name": "container", "image": "i", "trtllm": FORCED}, f"launcher.trtllm.env: {FORCE} 2"),
         (
             {"name": "slurm", "trtllm_disaggregated": _sides({"config": {"load_format": "dummy"}})},
             "launcher.trtllm_disaggregated.generation_servers.config: load_format dummy",
@@ -78,36 +75,32 @@ def _sides(generation: dict[str, Any]) -> dict[str, Any]:
 def test_each_launcher_refuses(launcher: dict[str, Any], words: str) -> None:
     Path("dummy.yaml").write_text("load_format: dummy\n")
     plan = _plan(launcher)
-    for more in (("--dry-run",), ()):
-        refused = serve_eval("run", plan, *more)
-        assert refused.returncode == 2
-        assert words in refused.stderr
+    for more in ("--dry-run", ""):
+        refused = serve_eval(f"run {plan} {more}", exits=2, tells=words)
         assert " ".join(ALLOWED) in refused.stderr
-    allowed = serve_eval("run", plan, "--dry-run", *ALLOWED)
-    assert allowed.returncode == 0, allowed.stderr
+    serve_eval(f"run {plan} --dry-run", *ALLOWED, exits=0)
 
 
 def test_a_variable_that_servers_inherit_is_refused() -> None:
     plan = _plan({"name": "trtllm"})
-    refused = serve_eval("run", plan, "--dry-run", **{FORCE: "2"})
-    assert (refused.returncode, f"your environment: {FORCE} 2" in refused.stderr) == (2, True)
-    assert serve_eval("run", plan, "--dry-run", **{FORCE: "0"}).returncode == 0
+    serve_eval(
+        f"run {plan} --dry-run", **{FORCE: "2"}, exits=2, tells=f"your environment: {FORCE} 2"
+    )
+    assert serve_eval(f"run {plan} --dry-run", **{FORCE: "0"}).returncode == 0
     removed = _plan({"name": "trtllm", "env": {FORCE: None}})
-    assert serve_eval("run", removed, "--dry-run", **{FORCE: "2"}).returncode == 0
+    assert serve_eval(f"run {removed} --dry-run", **{FORCE: "2"}).returncode == 0
 
 
 def test_a_request_that_ignores_the_end_is_refused_and_warned_about_where_it_is_allowed() -> None:
     with create(Quirks()).serve_in_thread() as url:
         body = {"extra_body": {"ignore_eos": True}}
         plan = _plan({"name": "external", "base_url": url}, protocol=body)
-        refused = serve_eval("run", plan, "--limit", "3", "-o", "out")
-        assert (refused.returncode, "ignore_eos True generates past" in refused.stderr) == (2, True)
+        serve_eval(f"run {plan} --limit 3 -o out", exits=2, tells="ignore_eos True generates past")
         assert not Path("out").exists()
-        ran = serve_eval("run", plan, "--limit", "3", "-o", "out", *ALLOWED)
-        assert ran.returncode == 3, ran.stderr
+        serve_eval(f"run {plan} --limit 3 -o out", *ALLOWED, exits=3)
         [warned] = [line for line in _report("out")["warnings"] if " ".join(ALLOWED) in line]
         assert "word_problems.extra_body: ignore_eos True" in warned
-        again = serve_eval("judge", "--rescore", "out")
+        again = serve_eval("judge --rescore out")
         assert "none of 3 changed" in again.stdout, again.stderr
 
 
@@ -121,12 +114,9 @@ def test_a_request_that_ignores_the_end_is_refused_and_warned_about_where_it_is_
 def test_a_running_server_that_tells_is_refused(told: dict[str, Any]) -> None:
     with create(Quirks(), told).serve_in_thread() as url:
         plan = _plan({"name": "external", "base_url": url})
-        refused = serve_eval("run", plan, "--limit", "3", "-o", "refused")
-        assert refused.returncode == 4, refused.stderr
-        assert "the server" in refused.stderr
+        refused = serve_eval(f"run {plan} --limit 3 -o refused", exits=4, tells="the server")
         assert "load_format dummy loads random weights" in refused.stderr
-        ran = serve_eval("run", plan, "--limit", "3", "-o", "out", *ALLOWED)
-        assert ran.returncode == 3, ran.stderr
+        serve_eval(f"run {plan} --limit 3 -o out", *ALLOWED, exits=3)
         assert any("load_format dummy" in line for line in _report("out")["warnings"])
 
 

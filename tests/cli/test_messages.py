@@ -21,14 +21,16 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_unsupported_run_is_no_reference_and_a_resumed_one_would_be_none() -> None:
     run = serve_eval(
-        "run", "--launcher", "simulated", "--set=launcher.no_completions=true", "-m", "org/m",
-        "-t", "word_problems,passkey_short", "--no-reference", "-o", "run",
-    )  # fmt: skip
+        "run --launcher simulated --set=launcher.no_completions=true -m org/m"
+        " -t word_problems,passkey_short --no-reference -o run"
+    )
     assert run.stdout.count("the endpoint lacks completions") == 1, run.stdout
     assert " why      word_problems and 1 more: " in run.stdout
-    done = serve_eval("references", "register", "run", "--references-dir", "refs")
-    assert done.returncode == 2, done.stdout
-    assert "word_problems is UNSUPPORTED there" in done.stderr
+    done = serve_eval(
+        "references register run --references-dir refs",
+        exits=2,
+        tells="word_problems is UNSUPPORTED there",
+    )
     assert "Use chat (apply_chat_template: true)" in done.stderr
     assert "resume" not in done.stderr
     assert not Path("refs").exists()
@@ -41,11 +43,10 @@ def test_what_stopped_several_runs_is_told_once() -> None:
         "    - {label: dead, base_url: '127.0.0.1:9'}\n"
         "  tasks: [{word_problems: {num_samples: 30}}, {passkey_short: {}}]\n"
     )
-    done = serve_eval("run", "s.yaml", "-o", "out")
-    assert done.returncode == 4, done.stderr
+    done = serve_eval("run s.yaml -o out", exits=4)
     assert done.stdout.count("nothing listens on that port") == 1, done.stdout
     assert "dead_word_problems/word_problems and 1 more: EndpointError" in done.stdout
-    table = serve_eval("runs", "export", "out", "--format", "table")
+    table = serve_eval("runs export out --format table")
     assert table.stdout.count("nothing listens on that port") == 1, table.stdout
 
 
@@ -78,9 +79,11 @@ def _write(*runs: str) -> None:
 def test_a_wrong_run_is_named_beside_the_sound_ones_and_nothing_starts(kind: str) -> None:
     run, said = BAD[kind]
     _write(run, GOOD, run.replace("label: bad", "label: worse"))
-    dry = serve_eval("run", "s.yaml", "--dry-run", "-o", "out")
-    assert dry.returncode == 2
-    assert "  good: default, verdict by reference, state good" in dry.stdout
+    dry = serve_eval(
+        "run s.yaml --dry-run -o out",
+        exits=2,
+        prints="  good: default, verdict by reference, state good",
+    )
     assert "passkey_short: 110 requests" in dry.stdout
     assert "3 runs, 2 would be refused" in dry.stdout
     for name in ("bad", "worse"):
@@ -89,7 +92,7 @@ def test_a_wrong_run_is_named_beside_the_sound_ones_and_nothing_starts(kind: str
         assert name in dry.stderr
     assert said in dry.stdout
     assert said in dry.stderr
-    done = serve_eval("run", "s.yaml", "-o", "out")
+    done = serve_eval("run s.yaml -o out")
     assert (done.returncode, said in done.stderr, done.stdout) == (2, True, "")
     assert "run bad" in done.stderr or "runs bad, worse" in done.stderr
     assert "worse" in done.stderr
@@ -98,7 +101,7 @@ def test_a_wrong_run_is_named_beside_the_sound_ones_and_nothing_starts(kind: str
 
 def test_a_dry_run_as_json_has_the_runs_that_are_wrong() -> None:
     _write(BAD["option"][0], BAD["value"][0].replace("bad", "high"), GOOD)
-    done = serve_eval("run", "s.yaml", "--dry-run", "--json")
+    done = serve_eval("run s.yaml --dry-run --json")
     told = json.loads(done.stdout)
     [refused] = told["refused"]
     assert (done.returncode, refused["name"], refused["attributes"]) == (2, "bad", {"state": "bad"})
@@ -113,10 +116,11 @@ def test_what_this_machine_lacks_is_told_first_and_stops_only_its_own_run() -> N
         "{label: noprogram, launcher: {name: vllm, command: no-such-server}}",
         GOOD,
     )
-    dry = serve_eval("run", "s.yaml", "--dry-run")
-    assert (dry.returncode, "refused: the data set MMLU was not found" in dry.stdout) == (2, True)
+    dry = serve_eval(
+        "run s.yaml --dry-run", exits=2, prints="refused: the data set MMLU was not found"
+    )
     assert "note: no-such-server is not on PATH here" in dry.stdout
-    done = serve_eval("run", "s.yaml", "-o", "out")
+    done = serve_eval("run s.yaml -o out")
     first = done.stderr.index("run 1 of 3")
     for warning in (
         "warning: run nodata cannot be asked or judged as a whole: the data set MMLU",
@@ -129,43 +133,42 @@ def test_what_this_machine_lacks_is_told_first_and_stops_only_its_own_run() -> N
     assert done.returncode == 2
 
 
-RUN = ("run", "--launcher", "simulated", "--model", "m", "--limit", "20", "--no-reference")
+RUN = "run --launcher simulated --model m --limit 20 --no-reference"
 
 
 @pytest.mark.parametrize("tasks", ["passkey_short", "passkey_short,word_problems"])
 def test_a_run_prints_its_first_line_and_nothing_else(tasks: str) -> None:
-    done = serve_eval(*RUN, "-t", tasks, "-q", "-o", "out")
+    done = serve_eval(f"{RUN} -t {tasks} -q -o out")
     assert (done.returncode, done.stderr) == (3, "")
     [line] = done.stdout.splitlines()
     assert "NO REFERENCE" in line
-    whole = serve_eval("judge", "out").stdout
+    whole = serve_eval("judge out").stdout
     assert whole.startswith(line)
     a, b = "out", "out2"
-    serve_eval(*RUN, "-t", tasks, "-q", "-o", b, "--set", "launcher.accuracy=0.5")
-    compared = serve_eval("compare", a, b, "-q", "-o", "compared")
+    serve_eval(f"{RUN} -t {tasks} -q -o {b} --set launcher.accuracy=0.5")
+    compared = serve_eval(f"compare {a} {b} -q -o compared")
     assert compared.stderr == ""
     assert len(compared.stdout.splitlines()) == 1
 
 
 def test_json_stays_whole() -> None:
-    done = serve_eval(*RUN, "-t", "passkey_short", "-q", "--json", "-o", "out")
+    done = serve_eval(f"{RUN} -t passkey_short -q --json -o out")
     report = json.loads(Path("out/report.json").read_text())
     assert (done.stderr, json.loads(done.stdout)["result"]) == ("", report)
 
 
 def test_errors_are_printed_with_their_hint() -> None:
-    done = serve_eval("run", "--base-url", "127.0.0.1:9", "-t", "passkey_short", "-m", "m", "-q")
-    assert done.returncode == 3
+    done = serve_eval("run --base-url 127.0.0.1:9 -t passkey_short -m m -q", exits=3)
     assert done.stderr.startswith("error: passkey_short: there is no reference file")
     assert "serve-eval references take" in done.stderr
-    again = serve_eval("run", "-t", "passkey_short", "--no-reference", "-m", "m")
+    again = serve_eval("run -t passkey_short --no-reference -m m")
     assert again.stderr.startswith("serve-eval: "), "the next command is not quiet"
 
 
 def test_a_suite_prints_its_verdict() -> None:
     plan = "launcher: simulated, model: m, tasks: [passkey_short], limit: 5, no_reference: true"
     Path("suite.yaml").write_text(f"name: s\nplans:\n  - {{{plan}, name: a}}\n")
-    done = serve_eval("run", "suite.yaml", "-q", "-o", "out")
+    done = serve_eval("run suite.yaml -q -o out")
     assert (done.returncode, done.stderr) == (3, "")
     assert done.stdout.splitlines() == [done.stdout.strip("\n")]
     assert "suite s: 1 run" in done.stdout
@@ -173,7 +176,7 @@ def test_a_suite_prints_its_verdict() -> None:
 
 def test_a_smoke_test_prints_its_counts() -> None:
     with create(Quirks()).serve_in_thread() as url:
-        done = serve_eval("smoke", url, "-q")
+        done = serve_eval(f"smoke {url} -q")
     assert (done.returncode, done.stderr) == (0, "")
     [line] = done.stdout.splitlines()
     assert re.fullmatch(r" PASS   smoke test  \d+ passed", line)

@@ -82,8 +82,7 @@ def test_a_server_that_answers_twice_changes_no_number(count: int, tmp_path: Pat
         assert serve_eval(*_flags(server, count, tmp_path / "sound")).returncode == 3
         assert server.asked.total() < count + 20
     with doubling(TWICE, texts) as server:
-        done = serve_eval(*_flags(server, count, tmp_path / "twice"))
-    assert done.returncode == 3, done.stderr
+        done = serve_eval(*_flags(server, count, tmp_path / "twice"), exits=3)
     _same(tmp_path / "twice", tmp_path / "sound", texts, count)
     (warning,) = [
         line
@@ -116,8 +115,7 @@ def test_a_run_that_is_killed_withdraws_what_is_not_proven_when_it_goes_on(tmp_p
             process.kill()
         before = journal.read_bytes().count(b"\n")
         assert 100 <= before < count
-        done = serve_eval(*_flags(server, count, out, "--concurrency", "24"))
-    assert done.returncode == 3, done.stderr
+        serve_eval(*_flags(server, count, out, "--concurrency", "24"), exits=3)
     _same(out, tmp_path / "sound", texts, count)
 
 
@@ -125,8 +123,7 @@ def test_what_is_found_before_the_run_is_told_in_the_run(tmp_path: Path) -> None
     """The short requests before a run receive a copy too, each on its own connection."""
     texts = _texts(100)
     with doubling(Doubling(), texts) as server:
-        done = serve_eval(*_flags(server, 100, tmp_path / "out"))
-    assert done.returncode == 3, done.stderr
+        done = serve_eval(*_flags(server, 100, tmp_path / "out"), exits=3)
     assert _result(tmp_path / "out")["tasks"][0]["result"]["scored"] == 100
     assert "each request uses its own connection" in done.stderr
     assert (
@@ -207,7 +204,7 @@ def test_a_killed_run_asks_again_what_nothing_proves_though_the_next_server_is_s
     assert wrong
     (out / PROOFS_FILE).unlink(missing_ok=True)  # as if it had seen nothing
     with doubling(Doubling(every=10**9), texts) as server:
-        done = serve_eval("run", "--resume", out, "--base-url", server.base_url)
+        done = serve_eval(f"run --resume {out} --base-url {server.base_url}")
         assert max(server.asked[p] for p in texts) == 1
     assert done.returncode == 3, done.stderr
     _same(out, tmp_path / "sound", texts, count)
@@ -224,8 +221,7 @@ def test_answers_that_nothing_proves_are_counted_and_told_if_they_are_not_asked_
         flags = _flags(server, count, out, "--concurrency", "4")
         _kill([sys.executable, "-m", "serve_eval", *flags], journal, 16)
         turns = [r.response.attempts[-1].turn for r in read(journal) if r.response is not None]
-        done = serve_eval(*flags, "--rerun", "never")
-    assert done.returncode == 3, done.stderr
+        serve_eval(*flags, "--rerun", "never", exits=3)
     unproven = _result(out)["unproven_answers"]
     assert 0 < unproven <= sum(turn > 1 for turn in turns)
     lines = [line for line in _result(out)["warnings"] if "never proven" in line]
@@ -282,13 +278,11 @@ def test_the_mixed_answers_are_the_cause_and_not_the_lost_attempts(
         ScriptedServer(one, routes=routes).serve_in_thread() as a,
         ScriptedServer(other, routes=routes).serve_in_thread() as b,
     ):
-        asked = ("--cases", tmp_path / "cases.yaml", "--model", "m", "--concurrency", "4")
-        command = ("compare", a, b, *asked, "-o", out)
-        first = serve_eval(*command)
-        assert first.returncode == 4, first.stdout + first.stderr
+        asked = f"--cases {tmp_path}/cases.yaml --model m --concurrency 4"
+        command = f"compare {a} {b} {asked} -o {out}"
+        serve_eval(command, exits=4)
         other.sound = True
-        done = serve_eval(*command, "-v")
-    assert done.returncode == 1, done.stdout + done.stderr
+        done = serve_eval(f"{command} -v", exits=1)
     cause = "answers of two servers may be mixed: B was asked in 2 sessions"
     flat = " ".join(done.stdout.split())
     assert f"{cause} and disagrees with itself" in flat.partition("likely")[2]
@@ -298,7 +292,7 @@ def test_the_mixed_answers_are_the_cause_and_not_the_lost_attempts(
         line for line in (out / "junit.xml").read_text().splitlines() if 'name="likely"' in line
     ]
     assert cause in told
-    diagnosis = serve_eval("diagnose", out).stdout
+    diagnosis = serve_eval(f"diagnose {out}").stdout
     assert f" likely   mixed_servers: {cause}" in diagnosis
 
 
@@ -308,23 +302,23 @@ model: model
 launcher: {simulated: {accuracy: 1.0}}
 tasks: [{word_problems: {num_samples: 40}}]
 """
-RUN = ("run", "--launcher", "simulated", "--tasks", "word_problems", "--limit", "5")
+RUN = "run --launcher simulated --tasks word_problems --limit 5"
 
 
 def test_a_finished_run_says_that_nothing_was_asked(tmp_path: Path) -> None:
-    how = (*RUN, "--no-reference", "-o", tmp_path / "out")
+    how = f"{RUN} --no-reference -o {tmp_path}/out"
     told = r"nothing was asked: .* at \d{4}-\d\d-\d\d \d\d:\d\d UTC; .*--rerun all"
-    first, again = serve_eval(*how), serve_eval(*how, "-v")
+    first, again = serve_eval(how), serve_eval(f"{how} -v")
     assert not re.search("nothing was asked", first.stdout)
     assert re.search(told, again.stdout)
     assert re.search(told, (tmp_path / "out/summary.md").read_text().replace("\\", ""))
 
 
 def test_every_line_of_a_finished_run_says_that_nothing_was_asked(tmp_path: Path) -> None:
-    how = (*RUN, "--no-reference", "-o", tmp_path / "out")
-    serve_eval(*how)
-    line = ("--notify-text", "-", "--junit", tmp_path / "j.xml", "-q")
-    again = serve_eval(*how, *line, GITHUB_ACTIONS="true")
+    how = f"{RUN} --no-reference -o {tmp_path}/out"
+    serve_eval(how)
+    line = f"--notify-text - --junit {tmp_path}/j.xml -q"
+    again = serve_eval(f"{how} {line}", GITHUB_ACTIONS="true")
     told = r"nothing was asked: the last answer came at \d{4}-\d\d-\d\d \d\d:\d\d UTC"
     *_, quiet, verdict, notify = again.stdout.splitlines()
     assert re.fullmatch(told, quiet), again.stdout
@@ -337,21 +331,21 @@ def test_every_line_of_a_finished_run_says_that_nothing_was_asked(tmp_path: Path
 
 @pytest.mark.slow
 def test_a_run_that_asks_again_does_not_say_so(tmp_path: Path) -> None:
-    how = (*RUN, "--no-reference", "-o", tmp_path / "out")
-    serve_eval(*how)
-    assert "nothing was asked" not in serve_eval(*how, "--rerun", "all").stdout
+    how = f"{RUN} --no-reference -o {tmp_path}/out"
+    serve_eval(how)
+    assert "nothing was asked" not in serve_eval(f"{how} --rerun all").stdout
 
 
 def test_every_line_of_a_finished_comparison_says_so(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / f"{name}.yaml").write_text(SIDE)
-    how = ("compare", tmp_path / "a.yaml", tmp_path / "b.yaml", "-o", tmp_path / "out")
-    first = serve_eval(*how, "--notify-text", "-")
+    how = f"compare {tmp_path}/a.yaml {tmp_path}/b.yaml -o {tmp_path}/out"
+    first = serve_eval(f"{how} --notify-text -")
     assert (first.returncode, "nothing was asked" in first.stdout) == (0, False), first
-    again = serve_eval(*how, "-v")
+    again = serve_eval(f"{how} -v")
     assert re.search(f"nothing was asked: .* at {TIME}; to ask again, name", again.stdout)
-    line = ("--notify-text", "-", "-q")
-    quiet = serve_eval(*how, *line, GITHUB_ACTIONS="true")
+    line = "--notify-text - -q"
+    quiet = serve_eval(f"{how} {line}", GITHUB_ACTIONS="true")
     told = f"nothing was asked: the last answer came at {TIME}"
     start, *_, notify = quiet.stdout.splitlines()
     assert re.fullmatch(told, start), quiet.stdout
@@ -365,21 +359,21 @@ def test_every_line_of_a_finished_comparison_at_several_loads_says_so(tmp_path: 
     for name in "ab":
         (tmp_path / f"{name}.yaml").write_text(SIDE)
     out = tmp_path / "out"
-    how = ("compare", tmp_path / "a.yaml", tmp_path / "b.yaml", "-o", out)
-    first = serve_eval(*how, "--concurrency", "1,4")
+    how = f"compare {tmp_path}/a.yaml {tmp_path}/b.yaml -o {out}"
+    first = serve_eval(f"{how} --concurrency 1,4")
     assert (first.returncode, "nothing was asked" in first.stdout) == (0, False), first
-    again = serve_eval(*how, "--concurrency", "1,4", "-v")
+    again = serve_eval(f"{how} --concurrency 1,4 -v")
     assert re.search(f"warning +nothing was asked: .* at {TIME}; to ask again", again.stdout)
     told = f"nothing was asked: the last answer came at {TIME}"
-    line = ("--concurrency", "1,4", "--notify-text", "-", "-q")
-    quiet = serve_eval(*how, *line, GITHUB_ACTIONS="true")
+    line = "--concurrency 1,4 --notify-text - -q"
+    quiet = serve_eval(f"{how} {line}", GITHUB_ACTIONS="true")
     start, *_, notify = quiet.stdout.splitlines()
     assert re.fullmatch(told, start), quiet.stdout
     assert re.match(f"{told}: PASS word_problems", notify), quiet.stdout
     assert len(re.findall(f"{told}: PASS", (out / "junit.xml").read_text())) == 2
     assert re.match(f"{told}: PASS", (out / "summary.md").read_text().replace("\\", ""))
     assert re.match(f"::warning title=serve-eval::{told}", quiet.stderr), quiet.stderr
-    grown = serve_eval(*how, "--concurrency", "1,2,4")
+    grown = serve_eval(f"{how} --concurrency 1,2,4")
     said = rf"at (\d) in flight nothing was asked: the last answer came at {TIME}"
     assert re.findall(said, grown.stdout) == ["1", "4"], grown.stdout
 
@@ -410,7 +404,7 @@ def test_every_line_of_a_finished_suite_says_so(tmp_path: Path) -> None:
 
 def test_a_suite_that_kept_some_runs_says_how_many(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    serve_eval("run", _write_suite(tmp_path, "one", "two"), "-o", out)
+    serve_eval(f"run -o {out}", _write_suite(tmp_path, "one", "two"))
     how = ("run", _write_suite(tmp_path, "one", "two", "new"), "-o", out, "--notify-text", "-")
     grown = serve_eval(*how, "-q", GITHUB_ACTIONS="true")
     told = f"2 of 3 runs are older: last answer {TIME}"
@@ -453,19 +447,19 @@ def test_answers_are_scored_by_the_order_in_which_the_choices_were_asked(
     file.parent.mkdir()
     _write(file, rows)
     ran = serve_eval(
-        *("run", "--tasks", "gpqa", "--launcher", "simulated", "--set", "launcher.accuracy=0.9"),
-        *("--no-reference", "--limit", "20", "--dataset-root", tmp_path, "-o", out),
+        "run --tasks gpqa --launcher simulated --set launcher.accuracy=0.9 --no-reference"
+        f" --limit 20 --dataset-root {tmp_path} -o {out}"
     )
     assert ran.returncode == 3, ran.stderr  # no reference
     asked = [json.loads(line) for line in (out / "prompts/gpqa.jsonl").read_text().splitlines()]
     assert len(asked) == 20
     assert all("D) " in str(one) for one in asked)
-    assert serve_eval("judge", "--rescore", out, "-o", tmp_path / "again").returncode in (0, 3)
+    assert serve_eval(f"judge --rescore {out} -o {tmp_path}/again").returncode in (0, 3)
     assert _read_result(tmp_path / "again")["value"] == _read_result(out)["value"]
 
     _write(file, rows[::-1])
-    rescored = serve_eval("judge", "--rescore", out, "-o", tmp_path / "other")
-    judged = serve_eval("judge", out, "--verdict", "classic", "--set", "no_reference=true")
+    rescored = serve_eval(f"judge --rescore {out} -o {tmp_path}/other")
+    judged = serve_eval(f"judge {out} --verdict classic --set no_reference=true")
     assert rescored.returncode == 2
     assert "the data is not what" in rescored.stderr
     assert judged.returncode == 2

@@ -31,7 +31,7 @@ from tests.workflows.diagnose.server import Asked, Said, Server, answers_to, sou
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
 SAMPLES = 60
-ASKED = ("--model", "simulated", "--tasks", "word_problems")
+ASKED = "--model simulated --tasks word_problems"
 RUNS = {
     "PASS": ("accuracy=1.0",),
     "FAIL": ("accuracy=0.3",),
@@ -56,10 +56,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> d
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(top)
             done = serve_eval(
-                "run", "--launcher", "simulated", *ASKED, "--limit", str(SAMPLES),
-                *(f"--set=launcher.{one}" for one in options), "--set",
-                "limits.max_error_rate=1", *judged, "--json", "-o", f"r{number}",
-            )  # fmt: skip
+                f"run --launcher simulated --limit {SAMPLES} --set limits.max_error_rate=1"
+                f" --json -o r{number} {ASKED}",
+                *(f"--set=launcher.{one}" for one in options),
+                *judged,
+            )
         ended = '{"outcome": "ERROR", "commands": []}'  # its server died, so it has no result
         told = json.loads(done.stdout or ended)
         assert told["outcome"] == name.partition(",")[0], done.stderr
@@ -138,21 +139,20 @@ def test_servers_that_are_there_can_be_verified_and_asked(
     monkeypatch.chdir(tmp_path)
     answers = answers_to(Spec(name="word_problems", options={"num_samples": 500}))
     a, b = Server(act=sound, answers=answers), Server(act=_cut, answers=answers)
-    limits = ("--model", "m", "--tasks", "word_problems", "--limit", str(SAMPLES), "--self", "0")
+    limits = f"--model m --tasks word_problems --limit {SAMPLES} --self 0"
     with ExitStack() as stack:
         one, other = (stack.enter_context(x.scripted.serve_in_thread()) for x in (a, b))
-        done = serve_eval("compare", one, other, *limits, "-o", "c")
-        assert done.returncode == 1, done.stderr
+        serve_eval(f"compare {one} {other} -o c {limits}", exits=1)
         commands = _list_next("diagnose", "c")
         assert commands[0].startswith(f"serve-eval verify {one} {other}"), commands
         assert commands[1].startswith("serve-eval show c/b test-")
         _check_looks(commands)
-    alone = serve_eval(
-        "run", "--launcher", "simulated", *ASKED, "--limit", str(SAMPLES), "--no-reference",
-        "--set=launcher.accuracy=0.1", "-o", "gone",
-    )  # fmt: skip
-    assert alone.returncode == 3, alone.stderr
-    shown = serve_eval("diagnose", "gone", "-v").stdout
+    serve_eval(
+        f"run --launcher simulated --limit {SAMPLES} --no-reference"
+        f" --set=launcher.accuracy=0.1 -o gone {ASKED}",
+        exits=3,
+    )
+    shown = serve_eval("diagnose gone -v").stdout
     assert "127.0.0.1" not in shown, "the server of the run ended with it"
 
 
@@ -163,10 +163,10 @@ def test_a_side_of_a_comparison_goes_on_with_it_alone(
     monkeypatch.chdir(tmp_path)
     answers = answers_to(Spec(name="word_problems", options={"num_samples": 500}))
     a, b = Server(act=sound, answers=answers), Server(act=_refuse, answers=answers)
-    asked = ("--model", "m", "--tasks", "word_problems", "--limit", str(SAMPLES), "--self", "0")
+    asked = f"--model m --tasks word_problems --limit {SAMPLES} --self 0"
     with ExitStack() as stack:
         sides = [stack.enter_context(x.scripted.serve_in_thread()) for x in (a, b)]
-        done = serve_eval("compare", *sides, *asked, "-o", "c")
+        done = serve_eval(f"compare -o c {asked}", *sides)
     assert (tmp_path / "c/comparison.json").exists(), done.stderr
     commands = _list_next("diagnose", "c")
     assert commands
@@ -186,19 +186,16 @@ def test_what_ended_early_goes_on_as_its_diagnosis_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     gone = f"http://127.0.0.1:{free_port()}/v1"
-    asked = ("--model", "m", "--tasks", "word_problems", "--no-reference")
-    assert serve_eval("run", "--base-url", gone, *asked, "-o", "run").returncode == 4
+    asked = "--model m --tasks word_problems --no-reference"
+    assert serve_eval(f"run --base-url {gone} -o run {asked}").returncode == 4
     plans = [{"name": "gone", "launcher": {"external": {"base_url": gone}}}]
     suite = {
         "defaults": {"model": "m", "tasks": ["word_problems"], "no_reference": True},
         "plans": plans,
     }
     Path("suite.yaml").write_text(json.dumps(suite))
-    assert serve_eval("run", "suite.yaml", "-o", "suite").returncode == 4
-    expected = {
-        "run": ["serve-eval run --resume run"],
-        "suite": ["serve-eval run --resume suite"],
-    }
+    assert serve_eval("run suite.yaml -o suite").returncode == 4
+    expected = {"run": ["serve-eval run --resume run"], "suite": ["serve-eval run --resume suite"]}
     for folder, commands in expected.items():
         assert _list_next("diagnose", folder) == commands
         assert [code for _, code in _run_each(commands)] == [4], "nothing listens there"
@@ -215,7 +212,7 @@ def test_what_a_suite_and_its_diagnosis_name_next_runs(
     task = {"word_problems": {"num_samples": SAMPLES}}
     defaults = {"model": "simulated", "references_dir": "refs", "tasks": [task]}
     Path("s.yaml").write_text(json.dumps({"defaults": defaults, "plans": plans}))
-    told = json.loads(serve_eval("run", "s.yaml", "-o", "s", "--json").stdout)
+    told = json.loads(serve_eval("run s.yaml -o s --json").stdout)
     assert told["outcome"] == "FAIL"
     assert told["commands"]
     _check_looks([*told["commands"], *_list_next("diagnose", "s")])
@@ -255,9 +252,8 @@ def test_a_command_that_died_is_told_with_its_own_remedy(
         "check load": (nobody, *NIGHT),
         "run": ("--base-url", nobody, "--no-reference", *NIGHT),
     }
-    done = serve_eval(*command.split(), *asked[command], "-o", out)
-    assert done.returncode == 4, done.stderr
-    said = serve_eval("runs", "view", tmp_path / "nights", "-o", tmp_path / "v.html")
+    serve_eval(*command.split(), *asked[command], "-o", out, exits=4)
+    said = serve_eval(f"runs view {tmp_path}/nights -o {tmp_path}/v.html")
     lines = said.stdout.splitlines()
     assert "1 ended without a result; no drift alarm" in lines[0]
     assert " ".join(lines[2].split()).startswith(f"ERROR {command} ")
@@ -332,16 +328,16 @@ def test_a_verify_that_still_runs_has_not_ended(tmp_path: Path) -> None:
             while not list(out.glob("*.json")) and running.poll() is None:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
-            said = serve_eval("runs", "view", tmp_path / "nights", "-o", tmp_path / "v.html").stdout
+            said = serve_eval(f"runs view {tmp_path}/nights -o {tmp_path}/v.html").stdout
             assert running.poll() is None
             running.kill()
     assert "KILLED" not in said, said
-    after = serve_eval("runs", "view", tmp_path / "nights", "-o", tmp_path / "v.html").stdout
+    after = serve_eval(f"runs view {tmp_path}/nights -o {tmp_path}/v.html").stdout
     assert "KILLED" in after
 
 
 def test_the_note_names_the_command_of_unfinished_parts(tmp_path: Path) -> None:
-    serve_eval("run", "--launcher", "simulated", "--no-reference", *NIGHT, "-o", tmp_path / "ok")
+    serve_eval(f"run --launcher simulated -o {tmp_path}/ok --no-reference", *NIGHT)
     _begun(_begun(tmp_path / "cmp", "compare.json") / "a", "plan.json")
     sections = [block.section for block in _view(tmp_path).blocks]
     [notes] = [one for one in sections if isinstance(one, TextLines)]

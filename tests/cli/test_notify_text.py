@@ -60,12 +60,11 @@ def _read_everywhere(folder: Path, line_file: Path, stderr: str) -> str:
 def test_a_run_says_the_same_line_everywhere(tmp_path: Path, accuracy: float, line: str) -> None:
     out, file = tmp_path / "out", tmp_path / "line"
     done = serve_eval(
-        "run", _plan(tmp_path, "p", accuracy), "-o", out, "--notify-text", file,
-        GITHUB_ACTIONS="true",
-    )  # fmt: skip
+        f"run -o {out} --notify-text {file}", _plan(tmp_path, "p", accuracy), GITHUB_ACTIONS="true"
+    )
     said = _read_everywhere(out, file, done.stderr)
     assert re.fullmatch(line, said), said
-    again = serve_eval("judge", out, "--notify-text", "-")
+    again = serve_eval(f"judge {out} --notify-text -")
     assert again.stdout.splitlines()[-1] == said
 
 
@@ -73,14 +72,12 @@ def test_a_comparison_gives_figures_and_diagnose_gives_the_same(tmp_path: Path) 
     out, file = tmp_path / "out", tmp_path / "line"
     a, b = _plan(tmp_path, "a", 0.9), _plan(tmp_path, "b", 0.3)
     done = serve_eval(
-        "compare", a, b, "--self", "0", "-o", out, "--notify-text", file,
-        GITHUB_ACTIONS="true",
-    )  # fmt: skip
-    assert done.returncode == 1, done.stderr
+        f"compare {a} {b} --self 0 -o {out} --notify-text {file}", GITHUB_ACTIONS="true", exits=1
+    )
     said = _read_everywhere(out, file, done.stderr)
     figures = FIGURES.replace(" against ", " against A ")
     assert re.match(rf"FAIL word_problems embedded: B {figures}; {COUNTS}; likely: ", said), said
-    last = serve_eval("diagnose", out, "--notify-text", "-").stdout.splitlines()[-1]
+    last = serve_eval(f"diagnose {out} --notify-text -").stdout.splitlines()[-1]
     assert said == last
 
 
@@ -92,16 +89,16 @@ def test_a_suite_names_its_worst_task_and_counts_the_others(tmp_path: Path) -> N
     (tmp_path / "suite.yaml").write_text(json.dumps({"name": "night", "plans": runs}))
     out, file = tmp_path / "out", tmp_path / "line"
     done = serve_eval(
-        "run", tmp_path / "suite.yaml", "-o", out, "--notify-text", file, GITHUB_ACTIONS="true"
+        f"run {tmp_path}/suite.yaml -o {out} --notify-text {file}", GITHUB_ACTIONS="true"
     )
     said = _read_everywhere(out, file, done.stderr)
     assert re.match(rf"FAIL damaged/word_problems embedded: {FIGURES}; 0 failed, 0 rep", said), said
     assert f"; of 3 tasks: 1 FAIL, 1 ERROR, 1 PASS; {out}" in said
-    alone = serve_eval("judge", out / "runs/damaged", "--notify-text", "-").stdout
+    alone = serve_eval(f"judge {out}/runs/damaged --notify-text -").stdout
     drop = re.search(r"\(drop .*?\)", said)
     assert drop is not None
     assert drop[0] in alone, "a suite and its run say the same interval"
-    table = serve_eval("runs", "export", out, "--format", "csv").stdout
+    table = serve_eval(f"runs export {out} --format csv").stdout
     row = next(
         one
         for one in csv.DictReader(io.StringIO(table))
@@ -110,7 +107,7 @@ def test_a_suite_names_its_worst_task_and_counts_the_others(tmp_path: Path) -> N
     low, high = (float(row[f"word_problems difference {end}"]) for end in ("low", "high"))
     assert f"[{-high:.1f}, {-low:.1f}]" in drop[0]
     assert (row["word_problems rule"], float(row["word_problems p"]) < 0.01) == ("paired", True)
-    told = serve_eval("diagnose", out).stdout
+    told = serve_eval(f"diagnose {out}").stdout
     first, *rest = told.splitlines()
     assert first == " FAIL   suite night: 1 FAIL, 1 ERROR, 1 PASS"
     assert re.match(r" FAIL +damaged/word_problems ", next(x for x in rest if " damaged/" in x))
@@ -119,10 +116,7 @@ def test_a_suite_names_its_worst_task_and_counts_the_others(tmp_path: Path) -> N
 def test_load_has_files_for_ci(tmp_path: Path) -> None:
     out, file = tmp_path / "out", tmp_path / "line"
     plan = _plan(tmp_path, "p", 0.8)
-    done = serve_eval(
-        "check", "load", plan, "--concurrency", "1,8", "-o", out, "--notify-text", file
-    )
-    assert done.returncode == 0, done.stderr
+    done = serve_eval(f"check load {plan} --concurrency 1,8 -o {out} --notify-text {file}", exits=0)
     said = _read_everywhere(out, file, done.stderr)
     assert re.fullmatch(
         r"PASS word_problems embedded http://\S+: (\d+\.\d) at 8 in flight against \1 at 1"
@@ -134,15 +128,13 @@ def test_load_has_files_for_ci(tmp_path: Path) -> None:
 def test_merge_and_rescore_say_a_line(tmp_path: Path) -> None:
     plan, shards = _plan(tmp_path, "p", 0.9), [tmp_path / "1", tmp_path / "2"]
     for number, shard in enumerate(shards, 1):
-        serve_eval("run", plan, "--shard", f"{number}/2", "-o", shard)
+        serve_eval(f"run {plan} --shard {number}/2 -o {shard}")
     out, file = tmp_path / "out", tmp_path / "line"
-    done = serve_eval("runs", "merge", *shards, "-o", out, "--notify-text", file)
-    assert done.returncode == 0, done.stderr
+    done = serve_eval(f"runs merge -o {out} --notify-text {file}", *shards, exits=0)
     assert _read_everywhere(out, file, done.stderr).startswith("PASS word_problems embedded: ")
-    again = serve_eval("judge", "--rescore", out, "--notify-text", "-").stdout.splitlines()[-1]
+    again = serve_eval(f"judge --rescore {out} --notify-text -").stdout.splitlines()[-1]
     assert re.fullmatch(
-        r"UNCHANGED rescore word_problems: (\S+) against \1; 60 of 60 scored, 0 changed.*",
-        again,
+        r"UNCHANGED rescore word_problems: (\S+) against \1; 60 of 60 scored, 0 changed.*", again
     ), again
 
 
@@ -153,9 +145,15 @@ def test_a_server_that_dies_is_an_error_with_its_cause(tmp_path: Path, command: 
     words = {"run": [dying], "compare": [sound, dying]}
     words["check load"] = [dying, "--concurrency", "1,8"]
     done = serve_eval(
-        *command.split(), *words[command], "-o", out, "--notify-text", file, GITHUB_ACTIONS="true"
+        *command.split(),
+        *words[command],
+        "-o",
+        out,
+        "--notify-text",
+        file,
+        GITHUB_ACTIONS="true",
+        exits=4,
     )
-    assert done.returncode == 4, done.stderr
     said = _read_everywhere(out, file, done.stderr)
     assert said.startswith(f"ERROR {command} ")
     assert ": no result; the server ended with exit code 1: crashing after 20 requests" in said
@@ -186,9 +184,8 @@ def test_a_command_that_never_starts_still_says_why(
     step = tmp_path / "step.md"
     done = serve_eval(
         *command.split(), *(word.format(dead=dead) for word in words), "--notify-text", "line",
-        GITHUB_STEP_SUMMARY=str(step), GITHUB_ACTIONS="true",
+        GITHUB_STEP_SUMMARY=str(step), GITHUB_ACTIONS="true", exits=code
     )  # fmt: skip
-    assert done.returncode == code, done.stderr
     said = Path("line").read_text().removesuffix("\n")
     assert said.startswith(f"{'INCONCLUSIVE' if code == 3 else 'ERROR'} {command} ")
     assert ": no result; " in said
@@ -197,37 +194,37 @@ def test_a_command_that_never_starts_still_says_why(
 
 
 def test_the_line_of_a_refused_folder_has_one_colon_before_the_difference(tmp_path: Path) -> None:
-    how = ("--no-reference", "-o", tmp_path / "out", "--notify-text", "-")
-    serve_eval("run", _plan(tmp_path, "p", 0.9), *how)
+    how = f"--no-reference -o {tmp_path}/out --notify-text -"
+    serve_eval(f"run {how}", _plan(tmp_path, "p", 0.9))
     other = serve_eval(
-        "run", _plan(tmp_path, "p", 0.9), "--set", "word_problems.num_samples=9", *how
+        f"run --set word_problems.num_samples=9 {how}", _plan(tmp_path, "p", 0.9), exits=2
     )
-    assert other.returncode == 2, other.stderr
     assert re.search(r"holds another run: \w", other.stdout), other.stdout
 
 
 def test_junit_of_a_run_that_never_starts_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "junit.xml"
-    done = serve_eval("run", tmp_path / "missing.yaml", "--junit", file)
-    assert done.returncode == 2
+    serve_eval(f"run {tmp_path}/missing.yaml --junit {file}", exits=2)
     read = JUnitXml.fromfile(str(file))
     assert (read.tests, read.errors) == (1, 1)
 
 
 def test_a_refused_folder_stays_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x")
-    done = serve_eval("run", _plan(tmp_path.parent, "p", 0.9), "-o", tmp_path)
-    assert done.returncode == 2
+    serve_eval(f"run -o {tmp_path}", _plan(tmp_path.parent, "p", 0.9), exits=2)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_the_link_is_that_of_the_job_and_secrets_are_hidden(tmp_path: Path) -> None:
     secret = "sk-0123456789abcdef"
     done = serve_eval(
-        "run", "--base-url", f"http://127.0.0.1:{free_port()}", "--model", f"m-{secret}\x1b[31m",
-        "--tasks", "word_problems", "--notify-text", "-", CI_JOB_URL="https://ci.example/job/7",
+        "run --tasks word_problems --notify-text - --base-url",
+        f"http://127.0.0.1:{free_port()}",
+        "--model",
+        f"m-{secret}\x1b[31m",
+        CI_JOB_URL="https://ci.example/job/7",
         SOME_API_KEY=secret,
-    )  # fmt: skip
+    )
     line = done.stdout.splitlines()[-1]
     assert line.endswith("; https://ci.example/job/7")
     assert secret not in done.stdout
@@ -235,29 +232,31 @@ def test_the_link_is_that_of_the_job_and_secrets_are_hidden(tmp_path: Path) -> N
 
 
 def test_json_and_the_line_do_not_share_standard_output(tmp_path: Path) -> None:
-    done = serve_eval("run", _plan(tmp_path, "p", 0.9), "--json", "--notify-text", "-")
-    assert done.returncode == 2
-    assert "standard output holds JSON already" in done.stderr
+    serve_eval(
+        "run --json --notify-text -",
+        _plan(tmp_path, "p", 0.9),
+        exits=2,
+        tells="standard output holds JSON already",
+    )
 
 
 def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
     plan = _plan(tmp_path, "slow", 0.9, latency_s=30.0)
     file = tmp_path / "line"
-    done = in_a_process(
-        "run", plan, "-o", tmp_path / "out", "--notify-text", file,
+    in_a_process(
+        f"run {plan} -o {tmp_path}/out --notify-text {file}",
         shell=f"& until [ -e {tmp_path}/out/plan.json ]; do sleep .2; done; kill -TERM $!; wait $!",
-    )  # fmt: skip
-    assert done.returncode == 130, done.stderr
+        exits=130,
+    )
     assert file.read_text().startswith(f"INTERRUPTED run {plan}: no result; ended by a signal")
 
 
 def test_a_pass_that_no_value_could_have_failed_says_so(tmp_path: Path) -> None:
     plan = _plan(tmp_path, "p", 0.9)
     done = serve_eval(
-        *("run", plan, "--samples", "test-6,test-26", "--verdict", "classic"),
-        *("-o", tmp_path / "out", "--notify-text", "-"),
+        f"run {plan} --samples test-6,test-26 --verdict classic -o {tmp_path}/out --notify-text -",
+        exits=0,
     )
-    assert done.returncode == 0
     assert "; no value could FAIL; 2 asked" in done.stdout.splitlines()[-1], done.stdout
 
 
@@ -265,12 +264,12 @@ def test_a_pass_that_no_value_could_have_failed_says_so(tmp_path: Path) -> None:
 def suite(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
     """Return a suite with a server that never starts, one that ends, and three damaged ones."""
     top = tmp_path_factory.mktemp("plain")
-    made = serve_eval(
-        "run", "--launcher", "simulated", "-m", "org/m", "-t", "word_problems", "--no-reference",
-        "--set=word_problems.num_samples=40", "-o", top / "first",
-    )  # fmt: skip
-    assert made.returncode == 3, made.stderr
-    serve_eval("references", "register", top / "first", "--references-dir", top / "refs")
+    serve_eval(
+        "run --launcher simulated -m org/m -t word_problems --no-reference"
+        f" --set=word_problems.num_samples=40 -o {top}/first",
+        exits=3,
+    )
+    serve_eval(f"references register {top}/first --references-dir {top}/refs")
     (top / "suite.yaml").write_text(
         f"defaults: {{model: org/m, references_dir: {top / 'refs'}, launcher: simulated,"
         " tasks: [{word_problems: {num_samples: 40}}]}\nplans:\n  - {name: bf16}\n"
@@ -279,13 +278,12 @@ def suite(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Pat
         "  - {name: dies, launcher: {name: simulated, crash_after: 20}}\n"
         f"  - {{name: nostart, launcher: {{name: llama_cpp, command: 'false'}}}}\n"
     )
-    serve_eval("run", top / "suite.yaml", "-o", top / "out")
+    serve_eval(f"run {top}/suite.yaml -o {top}/out")
     return top / "out"
 
 
 def _export(suite: Path, name: str) -> str:
-    done = serve_eval("runs", "export", suite, "--format", name, COLUMNS="300")
-    assert done.returncode == 0, done.stderr
+    done = serve_eval(f"runs export {suite} --format {name}", COLUMNS="300", exits=0)
     return done.stdout
 
 

@@ -119,10 +119,12 @@ class OwnOptions:
 
 
 def test_a_key_on_the_command_line_is_refused() -> None:
-    for arguments in (["run", "--tasks", "gsm8k"], ["smoke"], ["watch"]):
-        said = serve_eval(*arguments, "--api-key", "sk-abcdefgh")
-        assert said.returncode == 2
-        assert "is visible to every user of this machine" in said.stderr
+    for arguments in ("run --tasks gsm8k", "smoke", "watch"):
+        said = serve_eval(
+            f"{arguments} --api-key sk-abcdefgh",
+            exits=2,
+            tells="is visible to every user of this machine",
+        )
         assert "sk-abcdefgh" not in said.stderr
 
 
@@ -138,11 +140,10 @@ def test_the_page_lists_each_option_of_a_command_without_a_flag() -> None:
 
 
 def test_the_options_of_a_command_itself_are_set_by_set() -> None:
-    refused = serve_eval("watch", "127.0.0.1:9", "--passes", "3")
-    assert refused.returncode == 2
+    refused = serve_eval("watch 127.0.0.1:9 --passes 3", exits=2)
     assert refused.stderr == "error: there is no option --passes: write --set watch.passes=3\n"
-    watch = ("watch", "127.0.0.1:9", "--dry-run", "--set", "watch.smoke=false")
-    usual, fewer = serve_eval(*watch), serve_eval(*watch, "--set", "watch.passes=3")
+    watch = "watch 127.0.0.1:9 --dry-run --set watch.smoke=false"
+    usual, fewer = serve_eval(watch), serve_eval(f"{watch} --set watch.passes=3")
     assert "asks 200 prompts 8 times" in usual.stdout
     assert "asks 200 prompts 3 times" in fewer.stdout
     assert "no smoke test" in fewer.stdout
@@ -185,11 +186,13 @@ def test_a_value_of_another_kind_is_refused(text: str, message: str) -> None:
 
 
 def test_a_flag_that_is_gone_is_answered_by_the_key() -> None:
-    refused = serve_eval("run", "--rate-limit", "5")
-    assert refused.returncode == 2
-    assert "there is no option --rate-limit: write --set limits.rate_limit=5" in refused.stderr
+    refused = serve_eval(
+        "run --rate-limit 5",
+        exits=2,
+        tells="there is no option --rate-limit: write --set limits.rate_limit=5",
+    )
     assert "a variable as SERVE_EVAL_RATE_LIMIT" in refused.stderr
-    of_two = serve_eval("verify", "127.0.0.1:9", "--no-stream")
+    of_two = serve_eval("verify 127.0.0.1:9 --no-stream")
     assert "there is no option --no-stream: write --set limits.stream=false" in of_two.stderr
     assert "A plan has it as limits.stream.\n" in of_two.stderr  # only run reads its variable
 
@@ -289,7 +292,7 @@ def test_an_unreadable_file_is_typers_error(tmp_path: Path) -> None:
 
 
 def test_a_variable_means_what_its_flag_means() -> None:
-    flag = serve_eval("run", "--limit", "many")
+    flag = serve_eval("run --limit many")
     variable = serve_eval("run", SERVE_EVAL_LIMIT="many")
     assert flag.returncode == variable.returncode == 2
     for said in (flag, variable):
@@ -305,14 +308,14 @@ SUITE_KEYS = {"plans", "matrix"}
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_committed_schema_is_that_of_the_code(kind: str) -> None:
     """After a change: make task-pages, and see docs/schemas.md."""
-    printed = serve_eval("setup", "schema", kind)
+    printed = serve_eval(f"setup schema {kind}")
     assert json.loads(printed.stdout) == COMMITTED[kind], "run make task-pages"
     Draft202012Validator.check_schema(COMMITTED[kind])
     assert COMMITTED[kind]["$id"].startswith(f"urn:serve-eval:{kind}:")
 
 
 def test_an_unknown_kind_is_a_wrong_use() -> None:
-    done = serve_eval("setup", "schema", "plam")
+    done = serve_eval("setup schema plam")
     assert (done.returncode, done.stdout) == (2, "")
     assert "no schema of 'plam'. Did you mean 'plan'?" in done.stderr
 
@@ -320,11 +323,11 @@ def test_an_unknown_kind_is_a_wrong_use() -> None:
 @pytest.mark.usefixtures("simulated_here")
 def test_the_files_of_a_run_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = serve_eval(
-        "run", "--launcher", "simulated", "--set", "launcher.failure_rate=0.5",
-        "--set", "launcher.failure_kind='500'", "--tasks", "word_problems", "--limit", "30",
-        "--model", "embedded", "--set", "limits.max_attempts=1", "--set", "limits.max_error_rate=1",
-        "-o", tmp_path / "out",
-    )  # fmt: skip
+        "run --launcher simulated --set launcher.failure_rate=0.5 --tasks word_problems"
+        " --limit 30 --model embedded --set limits.max_attempts=1"
+        f" --set limits.max_error_rate=1 -o {tmp_path}/out --set",
+        "launcher.failure_kind='500'",
+    )
     assert (tmp_path / "out/report.json").exists(), done.stderr
     report = json.loads((tmp_path / "out/report.json").read_text())
     assert list(VALIDATORS["report"].iter_errors(report)) == []

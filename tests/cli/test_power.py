@@ -28,32 +28,32 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_smallest_n_for_theta_stands_beside_the_row_of_the_table() -> None:
-    done = serve_eval("references", "power", "--theta", "3", "--total", "14042", "-v")
-    assert done.returncode == 0, done.stderr
-    assert "theta    3 points take 3,435 samples" in done.stdout
+    done = serve_eval(
+        "references power --theta 3 --total 14042 -v",
+        exits=0,
+        prints="theta    3 points take 3,435 samples",
+    )
     assert "row of the table: 4096" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines()]
     assert ["4096", "2.747193", "-1.817324", "0.79", "1.54"] in rows
 
 
-def _ask(*words: str | Path) -> dict[str, Any]:
+def _ask(words: str = "") -> dict[str, Any]:
     """Return the figures of a question about one task."""
-    done = serve_eval("references", "power", *words, "--json")
-    assert done.returncode == 0, done.stderr
+    done = serve_eval(f"references power --json {words}", exits=0)
     [one] = json.loads(done.stdout)["result"]["tasks"]
     return dict(one)
 
 
 def test_the_three_rules_are_compared_for_a_drop() -> None:
-    words = ("--detect", "1.0", "--flip-rate", ".034")
-    found = _ask(*words)["detection"]
+    found = _ask("--detect 1.0 --flip-rate .034")["detection"]
     numbers = {one["rule"]: one["n"] for one in found["needed"]}
     assert numbers["classic"] == 30913
     assert 2200 < numbers["paired"] < 3000
     assert 2000 < numbers["noninferiority"] < 2400
     [at_the_drop] = [row for row in found["rows"] if row["drop"] == 1.0]
     assert at_the_drop["proven"] >= 0.8 > at_the_drop["classic"]
-    shown = serve_eval("references", "power", *words, "-v").stdout
+    shown = serve_eval(f"references power -v {words}").stdout
     assert " paired   2,702 samples to prove the drop\n" in shown
     assert " Power with 2702 samples\n" in shown
     assert " classic  30,913 samples as theta, each side on its own prompts\n" in shown
@@ -76,17 +76,14 @@ def _power_row(text: str, drop: str) -> list[float]:
     ],
 )
 def test_a_first_screen_has_the_answer_and_a_command_that_asks_the_reverse(words: str) -> None:
-    done = serve_eval("references", "power", *words.split(), COLUMNS="80")
+    done = serve_eval("references power", *words.split(), COLUMNS="80")
     lines = done.stdout.splitlines()
     assert len(lines) <= 22
     assert lines[0].startswith(" PLAN ")
-    assert serve_eval("references", "power", *words.split(), "-q").stdout.splitlines() == lines[:1]
-    [command] = json.loads(serve_eval("references", "power", *words.split(), "--json").stdout)[
-        "commands"
-    ]
+    assert serve_eval("references power -q", *words.split()).stdout.splitlines() == lines[:1]
+    [command] = json.loads(serve_eval("references power --json", *words.split()).stdout)["commands"]
     assert command in done.stdout
-    again = serve_eval(*shlex.split(command)[1:])
-    assert again.returncode == 0, again.stderr
+    serve_eval(*shlex.split(command)[1:], exits=0)
     for option in ("power.tests=8", "--margin 0.5", "power.sigma=11.06", "power.design_effect=1.5"):
         assert (option in command) == (option in words)
 
@@ -96,10 +93,7 @@ def test_a_proof_and_a_fail_of_the_paired_rule_are_two_columns(
     margin: float | None, tests: int
 ) -> None:
     flags = [] if margin is None else ["--margin", str(margin)]
-    done = serve_eval(
-        "references", "power", "--detect", "5", *flags, "--set", f"power.tests={tests}", "-v"
-    )
-    assert done.returncode == 0, done.stderr
+    done = serve_eval(f"references power --detect 5 --set power.tests={tests} -v", *flags, exits=0)
     n = int(re.search(r"Power with (\d+) samples", done.stdout)[1])  # type: ignore[index]
     default = 100 * compute_margin(n, 0.05)
     assert f"one of the margin, {margin or default:.4g} points" in done.stdout
@@ -117,9 +111,7 @@ def test_a_proof_and_a_fail_of_the_paired_rule_are_two_columns(
 
 
 def test_a_margin_above_the_drop_is_never_reached_by_more_samples() -> None:
-    done = serve_eval(
-        "references", "power", "--detect", "2", "--margin", "3", "--total", "4000", "-v"
-    )
+    done = serve_eval("references power --detect 2 --margin 3 --total 4000 -v")
     assert "no number of samples to FAIL: more exclude 3 points" in done.stdout
     assert _power_row(done.stdout, "2")[2] < _power_row(done.stdout, "2")[1]
     last = next(row for row in map(str.split, done.stdout.splitlines()) if row[:1] == ["4000"])
@@ -127,28 +119,16 @@ def test_a_margin_above_the_drop_is_never_reached_by_more_samples() -> None:
 
 
 def test_a_runs_own_spread_and_throughput_are_used(data_root: Path, tmp_path: Path) -> None:
-    flags = [
-        "run",
-        "--launcher",
-        "simulated",
-        "--tasks",
-        "gsm8k",
-        "--dataset-root",
-        data_root,
-        "--no-reference",
-    ]
-    assert (
-        serve_eval(*flags, "--set", "gsm8k.num_samples=200", "-o", tmp_path / "out").returncode == 3
-    )
-    asked = ("--from", tmp_path / "out", "--theta", "3", "--detect", "2")
-    done = serve_eval("references", "power", *asked, "-v")
-    assert done.returncode == 0, done.stderr
+    flags = f"run --launcher simulated --tasks gsm8k --dataset-root {data_root} --no-reference"
+    assert serve_eval(f"{flags} --set gsm8k.num_samples=200 -o {tmp_path}/out").returncode == 3
+    asked = f"--from {tmp_path}/out --theta 3 --detect 2"
+    done = serve_eval(f"references power -v {asked}", exits=0)
     value = float(done.stdout.split("value ")[1].split(",")[0]) / 100
     sigma = float(done.stdout.split("standard deviation ")[1].split()[0])
     assert sigma == pytest.approx(100 * math.sqrt(value * (1 - value)), abs=0.001)
     assert float(done.stdout.split("(sigma ")[1].split(",")[0]) == pytest.approx(sigma, abs=0.01)
     assert done.stdout.count(" s at the measured throughput") == 4
-    found = _ask(*asked)
+    found = _ask(asked)
     rate = found["measured"]["per_second"]
     assert [one["seconds"] * rate for one in found["detection"]["needed"]] == pytest.approx(
         [one["n"] for one in found["detection"]["needed"]]
@@ -156,43 +136,40 @@ def test_a_runs_own_spread_and_throughput_are_used(data_root: Path, tmp_path: Pa
 
 
 def test_equal_scores_have_no_spread_to_plan_with(tmp_path: Path) -> None:
-    run = ["run", "--launcher", "simulated", "-m", "m", "-t", "passkey_short", "--limit", "4"]
-    right = ["--set", "launcher.accuracy=1", "--no-reference", "-o", tmp_path / "out"]
-    assert serve_eval(*run, *right).returncode == 3
-    done = serve_eval("references", "power", "--from", tmp_path / "out", "--detect", "5", "-v")
+    run = "run --launcher simulated -m m -t passkey_short --limit 4"
+    right = f"--set launcher.accuracy=1 --no-reference -o {tmp_path}/out"
+    assert serve_eval(f"{run} {right}").returncode == 3
+    done = serve_eval(f"references power --from {tmp_path}/out --detect 5 -v")
     assert "their spread is not known" in done.stdout
     assert "sigma 50, the default: the run shows no spread" in done.stdout
     assert re.search(r"classic +1,237 samples", done.stdout), done.stdout
 
 
 def test_each_task_of_a_run_is_planned_with_its_own_spread(tmp_path: Path) -> None:
-    run = ["run", "--launcher", "simulated", "-m", "m", "-t", "word_problems,tool_calls"]
-    wrong = ["--set", "launcher.accuracy=0.8", "--limit", "20", "--no-reference"]
-    assert serve_eval(*run, *wrong, "-o", tmp_path / "out").returncode == 3
-    asked = ("--from", tmp_path / "out", "--theta", "3", "--detect", "2")
-    done = serve_eval("references", "power", *asked)
-    assert done.returncode == 0, done.stderr
+    run = "run --launcher simulated -m m -t word_problems,tool_calls"
+    wrong = "--set launcher.accuracy=0.8 --limit 20 --no-reference"
+    assert serve_eval(f"{run} {wrong} -o {tmp_path}/out").returncode == 3
+    asked = f"--from {tmp_path}/out --theta 3 --detect 2"
+    done = serve_eval(f"references power {asked}", exits=0)
     head = ["task", "n", "FAIL from", "proven from", "classic from", "n to prove 2", "n to FAIL 2"]
     lines = done.stdout.splitlines()
     assert re.split(r"  +", lines[1].strip()) == head
-    found = json.loads(serve_eval("references", "power", *asked, "--json").stdout)["result"][
-        "tasks"
-    ]
+    found = json.loads(serve_eval(f"references power --json {asked}").stdout)["result"]["tasks"]
     assert [one["task"] for one in found] == ["word_problems", "tool_calls"]
     for one, row in zip(found, lines[2:], strict=False):
         measured, assumed = one["measured"]["sigma"], one["assumed"]["sigma"]
         assert measured == assumed < 49
         assert row.split()[:2] == [one["task"], "20"]
         assert float(row.split()[4]) == pytest.approx(one["at"]["theta"], abs=0.005)
-    whole = serve_eval("references", "power", *asked, "-v").stdout
+    whole = serve_eval(f"references power -v {asked}").stdout
     assert " Power with 812 samples of tool_calls\n" in whole
     assert f"tool_calls: 20 samples, value {found[1]['measured']['value']:.3f}, " in whole
 
 
 def _run(out: Path, *more: str | Path) -> dict[str, Any]:
-    asked = ("run", "--launcher", "simulated", "-m", "m", "-t", "word_problems")
-    noisy = ("--set", "launcher.accuracy=0.6", "--set", "launcher.flip_rate=0.2")
-    done = serve_eval(*asked, *noisy, *(more or ("--limit", "80", "--no-reference")), "-o", out)
+    asked = "run --launcher simulated -m m -t word_problems"
+    noisy = "--set launcher.accuracy=0.6 --set launcher.flip_rate=0.2"
+    done = serve_eval(f"{asked} {noisy} -o {out}", *(more or ("--limit", "80", "--no-reference")))
     assert done.returncode in (0, 1, 3), done.stderr
     [task] = json.loads((out / "report.json").read_text())["tasks"]
     return dict(task)
@@ -211,21 +188,20 @@ def test_the_flips_of_repeats_are_planned_with_and_a_prompt_counts_once(tmp_path
     )
     rate = task["result"]["stability"]["flip_rate"]
     assert rate > 0.05
-    asked = ("--from", tmp_path / "out", "--detect", "5")
-    done = serve_eval("references", "power", *asked, "-v")
+    asked = f"--from {tmp_path}/out --detect 5"
+    done = serve_eval(f"references power -v {asked}")
     assert f"flip rate {rate:.4g}, measured: of its 3 repeats" in done.stdout
     assert " run      80 samples, value " in done.stdout
-    assert _ask(*asked)["assumed"]["flip_rate"] == rate
-    given = serve_eval("references", "power", *asked, "--flip-rate", ".1", "-v")
+    assert _ask(asked)["assumed"]["flip_rate"] == rate
+    given = serve_eval(f"references power --flip-rate .1 -v {asked}")
     assert "flip rate 0.1, as given" in given.stdout
-    assert _ask(*asked, "--flip-rate", ".1")["assumed"]["flip_rate"] == 0.1
+    assert _ask(f"{asked} --flip-rate .1")["assumed"]["flip_rate"] == 0.1
 
 
 def test_the_flips_against_a_reference_are_planned_with(tmp_path: Path) -> None:
     _run(tmp_path / "first", "--no-reference")
     refs = tmp_path / "refs"
-    taken = serve_eval("references", "register", tmp_path / "first", "--references-dir", refs)
-    assert taken.returncode == 0, taken.stderr
+    serve_eval(f"references register {tmp_path}/first --references-dir {refs}", exits=0)
     task = _run(
         tmp_path / "out", "--references-dir", refs, "--limit", "80", "--set", "launcher.run=2"
     )
@@ -233,7 +209,7 @@ def test_the_flips_against_a_reference_are_planned_with(tmp_path: Path) -> None:
     turned = paired["down"] + paired["up"]
     assert turned > 4
     assert paired["finding"] not in ("FAIL", "SMALL_DROP")
-    done = serve_eval("references", "power", "--from", tmp_path / "out", "--detect", "5")
+    done = serve_eval(f"references power --from {tmp_path}/out --detect 5")
     rate = f"{turned / 80:.4g}"
     said = f"flip rate {rate}, measured: {turned} of 80 prompts turned over against its reference"
     assert said in done.stdout
@@ -243,52 +219,48 @@ def test_the_classic_rule_is_planned_with_the_sigma_that_judges(tmp_path: Path) 
     size = ("--set", "word_problems.num_samples=80")
     _run(tmp_path / "first", *size, "--no-reference")
     refs = tmp_path / "refs"
-    plain = serve_eval(
-        "references", "power", "--from", tmp_path / "first", "--detect", "5", "-v"
-    ).stdout
+    plain = serve_eval(f"references power --from {tmp_path}/first --detect 5 -v").stdout
     assert "measured: a reference that is registered from this run sets it" in plain
-    serve_eval("references", "register", tmp_path / "first", "--references-dir", refs)
+    serve_eval(f"references register {tmp_path}/first --references-dir {refs}")
     [file] = refs.glob("*.yaml")
     text = file.read_text()
     registered = float(re.search(r"sigma: ([\d.]+)", text)[1])  # type: ignore[index]
     file.write_text(re.sub(r"sigma: [\d.]+", "sigma: 50.0", text))
     task = _run(tmp_path / "out", "--references-dir", refs, *size)
     assert task["verdict"]["sigma"] == 50.0 > registered
-    detect = ("--from", tmp_path / "out", "--detect", "5")
-    told = serve_eval("references", "power", *detect, "--total", "80", "-v").stdout
+    detect = f"--from {tmp_path}/out --detect 5"
+    told = serve_eval(f"references power --total 80 -v {detect}").stdout
     assert "sigma 50, by which the classic rule judged this run: that of its reference" in told
     assert f"the measured {registered:.3f} judges nothing" in told
     assert re.search(r"classic +for a drop of 5 points: 1,237 samples", told), told
     theta = next(line.split()[1] for line in told.splitlines() if line.split()[:1] == ["80"])
     assert float(theta) == pytest.approx(task["verdict"]["theta"], abs=1e-5)
-    asked = serve_eval("references", "power", *detect, "--set", "power.sigma=25", "-v").stdout
+    asked = serve_eval(f"references power --set power.sigma=25 -v {detect}").stdout
     assert "sigma 25, as given" in asked
     assert re.search(r"classic +310 samples", asked), asked
 
 
 def test_the_default_is_named_if_a_run_shows_no_flips(tmp_path: Path) -> None:
     _run(tmp_path / "out")
-    done = serve_eval("references", "power", "--from", tmp_path / "out", "--detect", "5")
+    done = serve_eval(f"references power --from {tmp_path}/out --detect 5")
     assert "flip rate 0.034, the default: the run shows no flips" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "give at least one of --total N"),
-        (["--total", "0"], "--total must be 1 or more"),
-        (["--total", "99", "--margin", "0"], "--margin must be above 0 and finite"),
-        (["--total", "99", "--set", "power.tests=0"], "power.tests"),
-        (["--theta", "-1"], "theta must be a finite number"),
-        (["--detect", "0"], ""),
-        (["--detect", "1", "--flip-rate", "2"], ""),
-        (["--from", "/nowhere"], "holds no run: there is no such folder"),
+        ("", "give at least one of --total N"),
+        ("--total 0", "--total must be 1 or more"),
+        ("--total 99 --margin 0", "--margin must be above 0 and finite"),
+        ("--total 99 --set power.tests=0", "power.tests"),
+        ("--theta -1", "theta must be a finite number"),
+        ("--detect 0", ""),
+        ("--detect 1 --flip-rate 2", ""),
+        ("--from /nowhere", "holds no run: there is no such folder"),
     ],
 )
-def test_what_cannot_be_planned_is_said(arguments: list[str], said: str) -> None:
-    done = serve_eval("references", "power", *arguments)
-    assert done.returncode == 2, done.stderr
-    assert said in done.stderr
+def test_what_cannot_be_planned_is_said(arguments: str, said: str) -> None:
+    done = serve_eval(f"references power {arguments}", exits=2, tells=said)
     assert "Traceback" not in done.stderr
     assert "unexpected" not in done.stderr
 

@@ -42,8 +42,7 @@ def _scripted(model: str = QWEN3) -> Iterator[tuple[str, ScriptedServer]]:
 def _run(url: str, out: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
     """Run word_problems with six questions, and return the exit code, the output and the report."""
     done = serve_eval(
-        *("run", "--base-url", url, "-t", "word_problems", "--limit", "6", "--no-reference"),
-        *("-o", out, *arguments),
+        f"run --base-url {url} -t word_problems --limit 6 --no-reference -o {out}", *arguments
     )
     file = out / "report.json"
     report = json.loads(file.read_text()) if file.exists() else {}
@@ -99,9 +98,8 @@ def test_a_resumed_run_keeps_the_values_and_takes_no_other_preset(tmp_path: Path
     with _scripted() as (url, _):
         _run(url, out, "--preset", "auto")
         before = json.loads((out / "plan.json").read_text())["plan"]
-        done = serve_eval("run", "--resume", out, "--no-reference")
-        assert done.returncode == 3, done.stderr
-        refused = serve_eval("run", "--resume", out, "--preset", "gpt-oss")
+        serve_eval(f"run --resume {out} --no-reference", exits=3)
+        refused = serve_eval(f"run --resume {out} --preset gpt-oss")
         saved = json.loads((out / "plan.json").read_text())
         saved["plan"]["preset"]["table"] = "2026-01-01"
         (out / "plan.json").write_text(json.dumps(saved))
@@ -117,8 +115,8 @@ def test_both_sides_of_a_comparison_are_asked_with_the_preset_of_their_model(
 ) -> None:
     with _scripted() as (a, first), _scripted() as (b, second):
         done = serve_eval(
-            *("compare", a, b, "-t", "word_problems", "--limit", "6", "--self", "0"),
-            *("--set", "preset=auto", "--set", "effort=none", "-o", tmp_path / "compare"),
+            f"compare {a} {b} -t word_problems --limit 6 --self 0 --set preset=auto"
+            f" --set effort=none -o {tmp_path}/compare"
         )
     assert done.returncode in (0, 3), done.stderr
     for server in (first, second):
@@ -134,8 +132,7 @@ def test_a_plan_file_names_a_preset(tmp_path: Path) -> None:
             f"base_url: {url}\ntasks: [word_problems]\nlimit: 6\nno_reference: true\n"
             "preset: auto\neffort: high\n"
         )
-        done = serve_eval("run", plan, "-o", tmp_path / "run")
-    assert done.returncode == 3, done.stderr
+        serve_eval(f"run {plan} -o {tmp_path}/run", exits=3)
     asked = _asked(server)
     assert (asked["temperature"], asked["top_p"], asked["max_tokens"]) == (1.0, 1.0, 128)
     assert asked["reasoning_effort"] == "high"
@@ -148,8 +145,7 @@ def test_a_suite_asks_with_several_efforts_and_each_is_heeded(tmp_path: Path) ->
             f"defaults: {{base_url: '{url}', tasks: [word_problems], limit: 6,"
             " no_reference: true, preset: auto}\nmatrix: {effort: [none, low, medium, max]}\n"
         )
-        done = serve_eval("run", suite, "-o", out)
-    assert done.returncode == 3, done.stderr
+        serve_eval(f"run {suite} -o {out}", exits=3)
     found = {
         effort: json.loads((out / f"runs/effort-{effort}/report.json").read_text())
         for effort in ("none", "low", "medium", "max")
@@ -162,16 +158,7 @@ def test_a_suite_asks_with_several_efforts_and_each_is_heeded(tmp_path: Path) ->
     assert found["none"]["plan"]["preset"]["name"] == "qwen3.8-no-thinking"
 
 
-@pytest.mark.parametrize(
-    "stream",
-    [
-        (),
-        (
-            "--set",
-            "limits.stream=true",
-        ),
-    ],
-)
+@pytest.mark.parametrize("stream", [(), ("--set", "limits.stream=true")])
 @pytest.mark.parametrize(
     ("thinks", "effort", "warned"),
     [
@@ -224,29 +211,31 @@ def test_refusals_during_a_run_are_counted_with_the_message(tmp_path: Path) -> N
 
 
 def test_a_dry_run_shows_what_was_set_and_what_waits_for_the_model() -> None:
-    flags = ("run", "-t", "word_problems,word_problems_perplexity", "--dry-run", "--no-reference")
-    done = serve_eval(*flags, "--model", QWEN3, "--preset", "auto")
+    flags = "run -t word_problems,word_problems_perplexity --dry-run --no-reference"
+    done = serve_eval(f"{flags} --model {QWEN3} --preset auto")
     assert "preset qwen3-thinking (table of " in done.stdout
     assert "temperature 0.6, top_p 0.95, max_tokens 32768, thinking on, top_k 20" in done.stdout
-    waiting = serve_eval(*flags, "--preset", "auto")
+    waiting = serve_eval(f"{flags} --preset auto")
     assert "the preset follows from the model, which the run asks the endpoint for" in (
         waiting.stdout
     )
-    several = serve_eval(*flags, "--model", QWEN3, "--set", "effort=none,high")
-    assert several.returncode == 2
-    assert "matrix: {effort: [none, high]}" in several.stderr
+    serve_eval(
+        f"{flags} --model {QWEN3} --set effort=none,high",
+        exits=2,
+        tells="matrix: {effort: [none, high]}",
+    )
 
 
 def test_the_table_of_the_page_is_that_of_the_list() -> None:
-    listed = serve_eval("data", "list", "presets", "-v", COLUMNS="80").stdout
+    listed = serve_eval("data list presets -v", COLUMNS="80").stdout
     page = (ROOT / "docs" / "protocols.md").read_text()
     shown = re.findall(r"```text\n(\d+ presets of models, .*?)```", page, re.DOTALL)
     assert shown == [listed]
 
 
 def test_one_preset_is_described_with_what_its_efforts_send() -> None:
-    told = serve_eval("data", "list", "presets", "deepseek-v4").stdout
+    told = serve_eval("data list presets deepseek-v4").stdout
     assert "effort max: chat_template_kwargs.thinking on" in told
     assert "source of the switch: https://" in told
-    assert re.search(r"\n  presets[: ]", serve_eval("data", "list").stdout)
-    assert serve_eval("data", "list", "presets", "deepseek-v5").returncode == 2
+    assert re.search(r"\n  presets[: ]", serve_eval("data list").stdout)
+    assert serve_eval("data list presets deepseek-v5").returncode == 2

@@ -171,9 +171,9 @@ def test_failures_of_a_run_reach_the_log_by_kind(tmp_path: Path) -> None:
         return fail(400, "too long") if asked_late else answer("#### 1")
 
     with ScriptedServer(respond).serve_in_thread() as url:
-        flags = ["--base-url", url, "-m", "m", "--tasks", "word_problems", "--no-reference"]
-        more = ["--limit", "6", "--concurrency", "1", "--set", "limits.max_error_rate=1"]
-        done = serve_eval("run", *flags, *more, "-o", tmp_path / "out")
+        flags = f"--base-url {url} -m m --tasks word_problems --no-reference"
+        more = "--limit 6 --concurrency 1 --set limits.max_error_rate=1"
+        done = serve_eval(f"run -o {tmp_path}/out {flags} {more}")
     assert re.search(r"\d/6 done, (\d) failed: \1 HTTP errors?, value", done.stderr), done.stderr
 
 
@@ -310,9 +310,10 @@ def test_an_error_is_the_last_event_and_holds_no_key(tmp_path: Path) -> None:
     server = ScriptedServer(fail(401, f"Incorrect API key provided: {key}"))
     with server.serve_in_thread() as url:
         done = serve_eval(
-            "run", "--base-url", url, "--model", "embedded", "--tasks", "word_problems", "--limit",
-            "9", "--json-events", "-o", tmp_path / "out", OPENAI_API_KEY=key,
-        )  # fmt: skip
+            f"run --base-url {url} --model embedded --tasks word_problems --limit 9 --json-events"
+            f" -o {tmp_path}/out",
+            OPENAI_API_KEY=key,
+        )
     last = _read(done.stdout)[-1]
     assert (last["event"], last["exit_code"], done.returncode) == ("finished", 4, 4)
     assert last["error"]["kind"] == "EndpointError"
@@ -321,17 +322,8 @@ def test_an_error_is_the_last_event_and_holds_no_key(tmp_path: Path) -> None:
 
 
 def test_the_last_event_has_the_exit_code_of_the_command_not_of_the_run(tmp_path: Path) -> None:
-    few = ("--launcher", "embedded", "--tasks", "word_problems", "--limit", "12")
-    done = serve_eval(
-        "run",
-        *few,
-        "--strict",
-        "--set",
-        "run.max_detects=1",
-        "--json-events",
-        "-o",
-        tmp_path / "out",
-    )
+    few = "--launcher embedded --tasks word_problems --limit 12"
+    done = serve_eval(f"run --strict --set run.max_detects=1 --json-events -o {tmp_path}/out {few}")
     assert done.returncode == _read(done.stdout)[-1]["exit_code"] == 1
     assert json.loads((tmp_path / "out/report.json").read_text())["exit_code"] == 0
 

@@ -23,11 +23,11 @@ DAMAGES = {"bf16": 0.0, "fp8": 0.4, "nvfp4": 0.9}
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def _run(folder: Path, *more: str, tasks: str = "word_problems", n: int = 60) -> None:
+def _run(folder: Path, more: str = "", *, tasks: str = "word_problems", n: int = 60) -> None:
     done = serve_eval(
-        "run", "--launcher", "simulated", "-m", MODEL, "-t", tasks, "--limit", str(n),
-        "--no-reference", "-o", folder, *more,
-    )  # fmt: skip
+        f"run --launcher simulated -m {MODEL} -t {tasks} --limit {n} --no-reference"
+        f" -o {folder} {more}"
+    )
     assert (folder / "report.json").exists(), done.stderr
 
 
@@ -35,18 +35,16 @@ def _run(folder: Path, *more: str, tasks: str = "word_problems", n: int = 60) ->
 def suite(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
     """Return a folder with suite.yaml, whose runs are judged by pairs, and its results in out."""
     top = tmp_path_factory.mktemp("proven")
-    made = serve_eval(
-        "run", "--launcher", "simulated", "-m", MODEL, "-t", ",".join(SIZES), "--no-reference",
-        *(f"--set={name}.num_samples={n}" for name, n in SIZES.items()), "-o", top / "first",
-    )  # fmt: skip
-    assert made.returncode == 3, made.stderr
-    registered = serve_eval(
-        "references", "register", top / "first", "--references-dir", top / "refs"
+    serve_eval(
+        f"run --launcher simulated -m {MODEL} -o {top}/first -t",
+        ",".join(SIZES),
+        "--no-reference",
+        *(f"--set={name}.num_samples={n}" for name, n in SIZES.items()),
+        exits=3,
     )
-    assert registered.returncode == 0, registered.stderr
+    serve_eval(f"references register {top}/first --references-dir {top}/refs", exits=0)
     _write_suite(top / "suite.yaml", top / "refs", *DAMAGES)
-    done = serve_eval("run", top / "suite.yaml", "-o", top / "out", COLUMNS="80")
-    assert done.returncode == 1, done.stderr
+    done = serve_eval(f"run {top}/suite.yaml -o {top}/out", COLUMNS="80", exits=1)
     (top / "printed").write_text(done.stdout)
     return top
 
@@ -65,8 +63,7 @@ def _write_suite(to: Path, references: Path, *names: str) -> None:
 
 
 def _export(*arguments: str | Path, columns: int = 200) -> str:
-    done = serve_eval("runs", "export", *arguments, COLUMNS=str(columns))
-    assert done.returncode == 0, done.stderr
+    done = serve_eval("runs export", *arguments, COLUMNS=str(columns), exits=0)
     return done.stdout
 
 
@@ -91,8 +88,8 @@ def test_a_proven_drop_that_passes_is_seen_wherever_the_suite_is_shown(suite: Pa
     assert "| **PASS (drop)** | fp8 | " in summary
     assert "warning: fp8/word\\_problems: a drop is proven: drop" in summary
     assert "PASS (drop)" in (suite / "out/report.html").read_text()
-    asked = ("run", "--resume", suite / "out", "-v")
-    noted = serve_eval(*asked, GITHUB_ACTIONS="true", COLUMNS="80")
+    asked = f"run --resume {suite}/out -v"
+    noted = serve_eval(asked, GITHUB_ACTIONS="true", COLUMNS="80")
     assert "d: a drop on the same prompts is proven" in " ".join(noted.stdout.split())
     output = noted.stdout + noted.stderr
     assert "::warning title=serve-eval%3A word_problems::fp8/word_problems: a drop is" in output
@@ -174,15 +171,19 @@ def test_differences_without_a_baseline_are_from_the_reference(suite: Path) -> N
 
 def test_a_baseline_that_no_row_has_is_refused_with_the_rows(suite: Path) -> None:
     lost = serve_eval(
-        "runs", "export", suite / "out", "--format", "csv", "--differences", "--baseline=x"
+        f"runs export {suite}/out --format csv --differences --baseline=x",
+        exits=2,
+        tells="no row has the name 'x'",
     )
-    assert lost.returncode == 2
-    assert "no row has the name 'x'" in lost.stderr
     assert "bf16, fp8, nvfp4" in lost.stderr
-    alone = serve_eval("runs", "export", suite / "out", "--format", "csv", "--baseline", "bf16")
-    assert (alone.returncode, "Add --differences" in alone.stderr) == (2, True)
-    nothing = serve_eval("runs", "export", suite / "first", "--format", "table", "--differences")
-    assert (nothing.returncode, "no differences: no run" in nothing.stderr) == (2, True)
+    serve_eval(
+        f"runs export {suite}/out --format csv --baseline bf16", exits=2, tells="Add --differences"
+    )
+    serve_eval(
+        f"runs export {suite}/first --format table --differences",
+        exits=2,
+        tells="no differences: no run",
+    )
 
 
 def test_latex_has_a_label_and_aligned_figures_with_marks_apart(suite: Path) -> None:
@@ -200,12 +201,10 @@ def test_a_comparison_that_passes_prints_the_difference_and_p_of_each_task(
     suite: Path, tmp_path: Path
 ) -> None:
     bf16, fp8 = (suite / "out/runs" / name for name in ("bf16", "fp8"))
-    same = serve_eval("compare", bf16, bf16, "-o", tmp_path / "same", "--self", "0")
-    assert same.returncode == 0, same.stderr
+    same = serve_eval(f"compare {bf16} {bf16} -o {tmp_path}/same --self 0", exits=0)
     assert same.stdout.count("% interval over ") == len(SIZES), same.stdout
     assert same.stdout.count(" change ") >= len(SIZES)
-    moved = serve_eval("compare", bf16, fp8, "-o", tmp_path / "moved", "--margin", "60")
-    assert moved.returncode == 0, moved.stdout
+    moved = serve_eval(f"compare {bf16} {fp8} -o {tmp_path}/moved --margin 60", exits=0)
     assert moved.stdout.count("% interval over ") == len(SIZES)
     assert "one-sided p = 0.0002" in moved.stdout
     assert sorted(_rows(tmp_path / "moved")) == ["bf16", "fp8"]
@@ -217,13 +216,12 @@ def test_a_dry_run_refuses_a_folder_as_the_real_call_does(suite: Path, tmp_path:
     (tmp_path / "other/notes.txt").write_text("mine")
     (tmp_path / "file").write_text("")
     for folder in (suite / "out", tmp_path / "other", tmp_path / "file"):
-        dry = serve_eval("run", tmp_path / "less.yaml", "-o", folder, "--dry-run")
-        real = serve_eval("run", tmp_path / "less.yaml", "-o", folder)
+        dry = serve_eval(f"run {tmp_path}/less.yaml -o {folder} --dry-run")
+        real = serve_eval(f"run {tmp_path}/less.yaml -o {folder}")
         assert dry.returncode == real.returncode == 2, dry.stderr
         assert dry.stderr.splitlines()[0].rpartition(":")[0] in real.stderr
-    fine = serve_eval("run", suite / "suite.yaml", "-o", suite / "out", "--dry-run")
-    assert fine.returncode == 0, fine.stderr
-    new = serve_eval("run", suite / "suite.yaml", "-o", tmp_path / "new", "--dry-run")
+    serve_eval(f"run {suite}/suite.yaml -o {suite}/out --dry-run", exits=0)
+    new = serve_eval(f"run {suite}/suite.yaml -o {tmp_path}/new --dry-run")
     assert (new.returncode, (tmp_path / "new").exists()) == (0, False)
 
 
@@ -233,12 +231,12 @@ def test_a_run_that_the_suite_does_not_know_stands_outside_of_its_correction(
 ) -> None:
     shutil.copytree(suite / "out", tmp_path / "out")
     assert "outside of its correction" not in _export(tmp_path / "out", "--format", name)
-    _run(tmp_path / "out/runs/added", "--set", "launcher.damage=0.5")
+    _run(tmp_path / "out/runs/added", "--set launcher.damage=0.5")
     text = " ".join(_export(tmp_path / "out", "--format", name).split())
     assert "not in the file of the suite, and outside of its correction: added" in text
     added = _rows(tmp_path / "out")["added"]
     assert {value for column, value in added.items() if column.endswith(" p holm")} == {""}
-    again = serve_eval("run", "--resume", tmp_path / "out", COLUMNS="200")
+    again = serve_eval(f"run --resume {tmp_path}/out", COLUMNS="200")
     assert "3 runs, 6 tasks" in again.stdout
     assert "outside of its correction: added" in again.stdout
 
@@ -247,12 +245,12 @@ def test_a_run_that_the_suite_does_not_know_stands_outside_of_its_correction(
 def corrected(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
     """Return a suite with a FAIL of a run alone that Holm's correction leaves undecided."""
     top = tmp_path_factory.mktemp("corrected")
-    made = serve_eval(
-        "run", "--launcher", "simulated", "-m", "org/m", "-t", "word_problems", "--no-reference",
-        "--set=word_problems.num_samples=60", "-o", top / "first",
-    )  # fmt: skip
-    assert made.returncode == 3, made.stderr
-    serve_eval("references", "register", top / "first", "--references-dir", top / "refs")
+    serve_eval(
+        "run --launcher simulated -m org/m -t word_problems --no-reference"
+        f" --set=word_problems.num_samples=60 -o {top}/first",
+        exits=3,
+    )
+    serve_eval(f"references register {top}/first --references-dir {top}/refs")
     damages = [f", damage: {one}" for one in (0.12, 0.16, 0.2)]
     plans = "".join(
         f"  - {{name: r{i}, launcher: {{name: simulated{damage}}}}}\n"
@@ -263,7 +261,7 @@ def corrected(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) ->
         " verdict: {paired: {margin: 8}}, tasks: [{word_problems: {num_samples: 60}}]}\n"
         f"plans:\n{plans}"
     )
-    serve_eval("run", top / "suite.yaml", "-o", top / "out")
+    serve_eval(f"run {top}/suite.yaml -o {top}/out")
     return top / "out"
 
 
@@ -276,46 +274,45 @@ def _corrected_rows(suite: Path) -> list[dict[str, object]]:
 
 def test_a_diagnosis_names_the_outcome_of_the_suite_and_the_margin(corrected: Path) -> None:
     run = corrected / "runs" / str(_corrected_rows(corrected)[0]["run"])
-    text = serve_eval("diagnose", run, "-v", COLUMNS="200").stdout
+    text = serve_eval(f"diagnose {run} -v", COLUMNS="200").stdout
     assert text.startswith(" INCONCLUSIVE   word_problems  ")
     assert " suite    FAIL alone; in the suite: INCONCLUSIVE\n" in text
     assert " rule     paired, margin 8.000\n" in text
     assert "threshold" not in text
-    found = json.loads(serve_eval("diagnose", run, "--json").stdout)
+    found = json.loads(serve_eval(f"diagnose {run} --json").stdout)
     [task] = found["result"]["runs"][0]["tasks"]
     assert (task["threshold"], task["margin"], task["rule"]) == (None, 8.0, "paired")
     assert (task["outcome"], task["in_suite"]) == ("FAIL", "INCONCLUSIVE")
-    sound = serve_eval("diagnose", corrected / "runs/r0", COLUMNS="200").stdout
+    sound = serve_eval(f"diagnose {corrected}/runs/r0", COLUMNS="200").stdout
     assert re.match(r" PASS   word_problems  \S+ 71.7 ", sound), sound
     assert "in the suite" not in sound
 
 
 def test_a_diagnosis_names_first_how_the_server_was_launched_otherwise(corrected: Path) -> None:
     run = corrected / "runs" / str(_corrected_rows(corrected)[0]["run"])
-    lines = serve_eval("diagnose", run, COLUMNS="200").stdout.splitlines()
+    lines = serve_eval(f"diagnose {run}", COLUMNS="200").stdout.splitlines()
     first, *_ = [line for line in lines if re.match(r" (likely|for|seen) +\w+: ", line)]
     assert " other_launch: the reference was taken at launcher simulated; this" in first
     assert "damage 0." in first
-    alike = serve_eval("diagnose", corrected / "runs/r0", COLUMNS="200").stdout
+    alike = serve_eval(f"diagnose {corrected}/runs/r0", COLUMNS="200").stdout
     assert "other_launch" not in alike
 
 
 def test_a_diagnosis_by_the_classic_rule_has_its_threshold(corrected: Path, tmp_path: Path) -> None:
-    done = serve_eval(
-        "run", "--launcher", "simulated", "-m", "org/m", "-t", "word_problems",
-        "--set=word_problems.num_samples=60", "--set=launcher.damage=0.9", "--verdict", "classic",
-        "--references-dir", corrected.parent / "refs", "-o", tmp_path / "run",
-    )  # fmt: skip
-    assert done.returncode == 1, done.stderr
-    text = serve_eval("diagnose", tmp_path / "run", "-v", COLUMNS="200").stdout
+    serve_eval(
+        "run --launcher simulated -m org/m -t word_problems --set=word_problems.num_samples=60"
+        f" --set=launcher.damage=0.9 --verdict classic --references-dir {corrected.parent}/refs"
+        f" -o {tmp_path}/run",
+        exits=1,
+    )
+    text = serve_eval(f"diagnose {tmp_path}/run -v", COLUMNS="200").stdout
     assert text.startswith(" FAIL ")
     assert re.search(r"\n rule     classic, threshold \d+\.\d+\n", text)
 
 
 def test_an_overview_has_the_outcome_of_the_suite(corrected: Path, tmp_path: Path) -> None:
     page = tmp_path / "view.html"
-    done = serve_eval("runs", "view", corrected, "-o", page)
-    assert done.returncode == 0, done.stderr
+    serve_eval(f"runs view {corrected} -o {page}", exits=0)
     text = page.read_text()
     assert text.count("INCONCLUSIVE (alone: FAIL)") == len(_corrected_rows(corrected))
 

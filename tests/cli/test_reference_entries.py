@@ -41,13 +41,13 @@ def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(
 ) -> None:
     refs = tmp_path / "refs"
     assert serve_eval(*base, "--no-reference", "-o", tmp_path / "r0").returncode == 3
-    registered = serve_eval("references", "register", tmp_path / "r0", "--references-dir", refs)
-    assert registered.returncode == 0, registered.stderr
-    assert "the mean of 1 run of 4104 samples\n" in registered.stdout
-    assert "1 of 3 runs: more runs would make" in registered.stdout
-    shown = serve_eval(
-        "references", "show", "mmlu", "--model", "my-org/my-model", "--references-dir", refs
+    registered = serve_eval(
+        f"references register {tmp_path}/r0 --references-dir {refs}",
+        exits=0,
+        prints="the mean of 1 run of 4104 samples\n",
     )
+    assert "1 of 3 runs: more runs would make" in registered.stdout
+    shown = serve_eval(f"references show mmlu --model my-org/my-model --references-dir {refs}")
     assert "1 run of 4104 samples" in shown.stdout
     assert "3 runs are wanted" in shown.stdout
     assert "endpoint version simulator" in shown.stdout
@@ -60,33 +60,35 @@ def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(
         "--set",
         "launcher.run=1",
     ]
-    classic = serve_eval(*regressed, "--verdict", "classic", "-v", "-o", tmp_path / "classic")
-    assert classic.returncode == 0, classic.stdout
-    assert "rules_disagree: classic says PASS, paired says FAIL" in classic.stdout
+    classic = serve_eval(
+        *regressed,
+        "--verdict",
+        "classic",
+        "-v",
+        "-o",
+        tmp_path / "classic",
+        exits=0,
+        prints="rules_disagree: classic says PASS, paired says FAIL",
+    )
     assert " prompts); " in classic.stdout
     assert " rules    classic (chosen); paired would say FAIL: a drop of" in classic.stdout
     assert _verdict(tmp_path / "classic")["paired"]["p"] < 0.01
     for face in ("summary.md", "junit.xml", "report.html"):
         told = (tmp_path / "classic" / face).read_text().replace("\\", "")
         assert "rules_disagree: classic says PASS, paired says FAIL" in told, face
-    paired = serve_eval(
-        *regressed, "--verdict", "paired", "--margin", "1.0", "-o", tmp_path / "paired"
+    serve_eval(
+        *regressed, "--verdict", "paired", "--margin", "1.0", "-o", tmp_path / "paired", exits=1
     )
-    assert paired.returncode == 1, paired.stdout
     assert _verdict(tmp_path / "paired")["paired"]["margin"] == 1.0
     (tmp_path / "classic/report.json").rename(tmp_path / "kept.json")
-    again = serve_eval(
-        "judge", tmp_path / "classic", "--verdict", "paired", "--margin", "1.0", "--json"
-    )
-    assert again.returncode == 1, again.stderr
+    again = serve_eval(f"judge {tmp_path}/classic --verdict paired --margin 1.0 --json", exits=1)
     # Two runs start their requests in different orders. The drift chart sees that; the verdict does
     # not.
     ours = json.loads(again.stdout)["result"]["tasks"][0]["verdict"]
     theirs = _verdict(tmp_path / "paired")
     assert {**ours, "warnings": None} == {**theirs, "warnings": None}
     assert not (tmp_path / "classic/report.json").exists()
-    first = serve_eval("judge", tmp_path / "r0", "--references-dir", refs)
-    assert (first.returncode, "PASS" in first.stdout) == (0, True), first.stderr
+    serve_eval(f"judge {tmp_path}/r0 --references-dir {refs}", exits=0, prints="PASS")
     same = [
         *base,
         "--references-dir",
@@ -106,13 +108,9 @@ def test_a_run_of_a_subset_is_refused_naming_how_to_ask_fewer(
     assert (
         serve_eval(*base, "--no-reference", "--limit", "20", "-o", tmp_path / "r").returncode == 3
     )
-    register = ["references", "register", tmp_path / "r", "--references-dir", tmp_path / "refs"]
-    done = serve_eval(*register)
-    assert done.returncode == 2
-    assert "--set TASK.num_samples=N" in done.stderr
-    of_runs = serve_eval("judge", tmp_path)
-    assert of_runs.returncode == 3
-    assert f"the latest run: {tmp_path / 'r'}" in of_runs.stderr
+    register = f"references register {tmp_path}/r --references-dir {tmp_path}/refs"
+    serve_eval(register, exits=2, tells="--set TASK.num_samples=N")
+    serve_eval(f"judge {tmp_path}", exits=3, tells=f"the latest run: {tmp_path / 'r'}")
 
 
 def test_a_wide_theta_is_said_to_be_that_of_the_classic_rule(
@@ -121,10 +119,9 @@ def test_a_wide_theta_is_said_to_be_that_of_the_classic_rule(
     refs = tmp_path / "refs"
     small = [*base, "--set", "mmlu.num_samples=60"]
     assert serve_eval(*small, "--no-reference", "-o", tmp_path / "r").returncode == 3
-    done = serve_eval("references", "register", tmp_path / "r", "--references-dir", refs)
-    assert done.returncode == 0, done.stderr
+    serve_eval(f"references register {tmp_path}/r --references-dir {refs}", exits=0)
     for rule in ("classic", "noninferiority", "paired"):
-        judged = serve_eval("judge", tmp_path / "r", "--verdict", rule, "--references-dir", refs)
+        judged = serve_eval(f"judge {tmp_path}/r --references-dir {refs} --verdict", rule)
         said = "the classic rule detects only drops of" in " ".join(judged.stdout.split())
         assert said == (rule == "classic"), judged.stdout
 
@@ -135,16 +132,15 @@ def test_a_rule_that_needs_pairs_says_so_before_anything_is_sent(
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs/mmlu.yaml").write_text("my-org/my-model: [{accuracy: 80}]\n")
     flags = [*base, "--references-dir", str(tmp_path / "refs"), "-o", str(tmp_path / "out")]
-    done = serve_eval(*flags, "--verdict", "paired")
-    assert done.returncode == 3
-    assert "no scores per sample" in done.stderr
+    done = serve_eval(*flags, "--verdict", "paired", exits=3, tells="no scores per sample")
     assert "references take" in done.stderr
     assert not (tmp_path / "out").exists()
-    bad = serve_eval(*flags, "--verdict", "paired", "--margin", "-1")
-    assert (bad.returncode, "margin: must be above 0" in bad.stderr) == (2, True), bad.stderr
+    serve_eval(
+        *flags, "--verdict", "paired", "--margin", "-1", exits=2, tells="margin: must be above 0"
+    )
 
 
-RUN = ("run", "--launcher", "simulated", "--model", "org/m", "-t", "gsm8k")
+RUN = "run --launcher simulated --model org/m -t gsm8k"
 QUIET = ("--set", "launcher.accuracy=0.9", "--set", "launcher.seed=3")
 
 
@@ -168,16 +164,18 @@ def test_a_run_by_the_printed_command_has_a_paired_verdict(
 ) -> None:
     file = foreign.write_lm_eval(tmp_path / "log", answers, "0.4.13")
     refs = tmp_path / "refs"
-    done = serve_eval("references", "import", file, "-o", refs, "--dataset-root", data_root)
-    assert done.returncode == 0, done.stderr
-    assert " prompts  all 1,319 are equal to ours\n" in done.stdout
+    done = serve_eval(
+        f"references import {file} -o {refs} --dataset-root {data_root}",
+        exits=0,
+        prints=" prompts  all 1,319 are equal to ours\n",
+    )
     assert " scores   kept: the verdict of a run of these prompts is paired\n" in done.stdout
-    run = serve_eval(*RUN, *QUIET, *_flags(done.stdout), "-o", tmp_path / "run")
+    run = serve_eval(f"{RUN} -o {tmp_path}/run", *QUIET, *_flags(done.stdout))
     assert " (paired)\n" in run.stdout.splitlines(keepends=True)[0]
     assert run.stdout.startswith((" PASS   gsm8k", " INCONCLUSIVE   gsm8k"))
     assert "does not record" not in run.stdout
     worse = serve_eval(
-        *RUN, "--set", "launcher.accuracy=0.7", *_flags(done.stdout), "-o", tmp_path / "worse"
+        f"{RUN} --set launcher.accuracy=0.7 -o {tmp_path}/worse", *_flags(done.stdout)
     )
     assert (worse.returncode, worse.stdout[:14]) == (1, " FAIL   gsm8k ")
 
@@ -188,15 +186,13 @@ def test_a_run_of_other_prompts_is_refused_by_name_until_it_is_allowed(
     other = [(f"{prompt} ", score) for prompt, score in answers[:100]]
     file = foreign.write_lm_eval(tmp_path / "log", other, "0.4.9.1")
     refs = tmp_path / "refs"
-    done = serve_eval("references", "import", file, "-o", refs, "--dataset-root", data_root)
+    done = serve_eval(f"references import {file} -o {refs} --dataset-root {data_root}")
     assert " prompts  0 of 100 are equal to ours\n" in done.stdout
     assert "a run is refused for prompts, which are not ours" in done.stdout
     flags = [*QUIET, *_flags(done.stdout), "-o", tmp_path / "run"]
-    run = serve_eval(*RUN, *flags)
-    assert run.returncode == 3
-    assert "prompts is None here and '100 sha256:" in run.stderr
+    run = serve_eval(RUN, *flags, exits=3, tells="prompts is None here and '100 sha256:")
     assert "To compare anyway: --allow-mismatch prompts" in run.stderr
-    allowed = serve_eval(*RUN, *flags, "--allow-mismatch", "prompts")
+    allowed = serve_eval(f"{RUN} --allow-mismatch prompts", *flags)
     assert "(classic)" in allowed.stdout
     assert "mismatch allowed: prompts" in allowed.stdout
 
@@ -208,10 +204,10 @@ def test_a_run_names_what_an_imported_reference_does_not_record(
     del content["configs"]["gsm8k"]["generation_kwargs"]["until"]
     file = foreign.write_json(tmp_path / "log/results_1.json", content)
     refs = tmp_path / "refs"
-    done = serve_eval("references", "import", file, "-o", refs, "--dataset-root", data_root)
+    done = serve_eval(f"references import {file} -o {refs} --dataset-root {data_root}")
     assert " unknown  fewshot_as_multiturn, stop\n" in done.stdout
     assert " prompts  unknown: the file does not hold them\n" in done.stdout
-    run = serve_eval(*RUN, *QUIET, *_flags(done.stdout), "-o", tmp_path / "run")
+    run = serve_eval(f"{RUN} -o {tmp_path}/run", *QUIET, *_flags(done.stdout))
     assert "(classic)" in run.stdout
     assert (
         "the reference was imported (lm-eval 0.4.13, gsm8k, results_1.json), and does not record"
@@ -221,43 +217,43 @@ def test_a_run_names_what_an_imported_reference_does_not_record(
 
 def test_an_export_of_our_own_comes_back_with_every_score(data_root: Path, tmp_path: Path) -> None:
     asked = ("--dataset-root", data_root, "--limit", "60")
-    serve_eval(*RUN, *QUIET, *asked, "--no-reference", "-o", tmp_path / "run")
-    serve_eval("runs", "export", tmp_path / "run", "-o", tmp_path / "log")
+    serve_eval(f"{RUN} --no-reference -o {tmp_path}/run", *QUIET, *asked)
+    serve_eval(f"runs export {tmp_path}/run -o {tmp_path}/log")
     refs = tmp_path / "refs"
-    done = serve_eval("references", "import", tmp_path / "log", "-o", refs, asked[0], asked[1])
+    done = serve_eval(f"references import {tmp_path}/log -o {refs} {asked[0]} {asked[1]}")
     assert " prompts  all 60 are equal to ours\n" in done.stdout
-    again = serve_eval(*RUN, *QUIET, *asked, "--references-dir", refs, "-o", tmp_path / "again")
+    again = serve_eval(f"{RUN} -o {tmp_path}/again", *QUIET, *asked, "--references-dir", refs)
     assert " (paired)" in again.stdout
     assert again.stdout.startswith(" PASS "), again.stdout
 
 
 def test_wrong_files_end_with_exit_code_2_and_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps({"results": 1})[:-1])
-    done = serve_eval("references", "import", tmp_path / "a.json", "-o", tmp_path / "refs")
-    assert done.returncode == 2
-    assert f"{tmp_path}/a.json: no valid JSON" in done.stderr
+    done = serve_eval(
+        f"references import {tmp_path}/a.json -o {tmp_path}/refs",
+        exits=2,
+        tells=f"{tmp_path}/a.json: no valid JSON",
+    )
     assert "The file may be cut: copy it again, whole." in done.stderr
-    twice = ("--task", "gsm8k", "--task", "mmlu")
-    done = serve_eval("references", "import", tmp_path / "a.json", *twice)
-    assert done.returncode == 2
-    assert "--task mmlu: name a task once" in done.stderr
-    done = serve_eval("references", "import", tmp_path / "nowhere")
-    assert done.returncode == 2
+    twice = "--task gsm8k --task mmlu"
+    serve_eval(
+        f"references import {tmp_path}/a.json {twice}",
+        exits=2,
+        tells="--task mmlu: name a task once",
+    )
+    serve_eval(f"references import {tmp_path}/nowhere", exits=2)
 
 
 def test_json_has_the_references_with_their_protocol(tmp_path: Path) -> None:
     file = foreign.write_json(tmp_path / "log/metrics.json", foreign.sgl_metrics(0.5))
-    done = serve_eval("references", "import", file, "-o", tmp_path / "refs", "--json")
+    done = serve_eval(f"references import {file} -o {tmp_path}/refs --json")
     [one] = json.loads(done.stdout)["result"]["imported"]["written"]
     assert (one["task"], one["value"], one["refused"]) == ("gpqa", 50.0, "prompts")
     assert one["protocol"]["max_tokens"] == 4096
 
 
-ASKED = [
-    "--launcher", "simulated", "-m", "org/m", "-t", "word_problems",
-    "--set", "word_problems.num_samples=60",
-]  # fmt: skip
-DAMAGED = ["--set", "launcher.damage=0.5"]
+ASKED = "--launcher simulated -m org/m -t word_problems --set word_problems.num_samples=60"
+DAMAGED = "--set launcher.damage=0.5"
 TAKEN = "launcher simulated, server simulator, damage 0.5"
 
 
@@ -265,21 +261,19 @@ TAKEN = "launcher simulated, server simulator, damage 0.5"
 def made(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
     """Return a folder with a reference of a damaged server in refs, and a judged run in sound."""
     top = tmp_path_factory.mktemp("deployments")
-    refs = ["--references-dir", top / "refs"]
-    words = ["--runs", "1", *ASKED, *DAMAGED, *refs, "-o", top / "taken"]
-    taken = serve_eval("references", "take", *words)
-    assert (taken.returncode, f"taken at {TAKEN}" in taken.stdout) == (0, True), taken.stderr
-    done = serve_eval("run", *ASKED, *refs, "-o", top / "sound")
-    assert done.returncode == 0, done.stderr
+    refs = f"--references-dir {top}/refs"
+    words = f"--runs 1 {ASKED} {DAMAGED} {refs} -o {top}/taken"
+    serve_eval(f"references take {words}", exits=0, prints=f"taken at {TAKEN}")
+    done = serve_eval(f"run -o {top}/sound {ASKED} {refs}", exits=0)
     (top / "printed").write_text(done.stdout)
     return top
 
 
 def test_the_options_of_the_server_are_shown(made: Path) -> None:
-    own = ("--model", "org/m", "--references-dir", made / "refs")
-    shown = serve_eval("references", "show", "word_problems", *own)
+    own = f"--model org/m --references-dir {made}/refs"
+    shown = serve_eval(f"references show word_problems {own}")
     assert f"taken at {TAKEN}" in shown.stdout
-    assert serve_eval("references", "check", made / "refs").returncode == 0
+    assert serve_eval(f"references check {made}/refs").returncode == 0
 
 
 def test_a_run_says_that_its_reference_was_launched_otherwise(made: Path) -> None:
@@ -288,9 +282,7 @@ def test_a_run_says_that_its_reference_was_launched_otherwise(made: Path) -> Non
         " simulated"
     )
     assert line in (made / "printed").read_text()
-    alike = serve_eval(
-        "run", *ASKED, *DAMAGED, "--references-dir", made / "refs", "-o", made / "alike"
-    )
+    alike = serve_eval(f"run --references-dir {made}/refs -o {made}/alike {ASKED} {DAMAGED}")
     assert "the reference was taken at" not in alike.stdout
 
 
@@ -298,36 +290,34 @@ def test_a_run_says_that_its_reference_was_launched_otherwise(made: Path) -> Non
 def test_a_table_names_the_deployment_of_its_reference(made: Path, to_format: str) -> None:
     for more in ([], ["--differences"]):
         done = serve_eval(
-            "runs", "export", made / "sound", "--format", to_format, *more, COLUMNS="200"
+            f"runs export {made}/sound --format {to_format}", *more, COLUMNS="200", exits=0
         )
-        assert done.returncode == 0, done.stderr
         assert "damage 0.5" in done.stdout, more
-    done = serve_eval("runs", "export", made / "sound", "--format", "csv")
+    done = serve_eval(f"runs export {made}/sound --format csv")
     [row] = csv.DictReader(done.stdout.splitlines())
     assert TAKEN in row["word_problems reference of"]
 
 
 def test_runs_of_different_deployments_are_pointed_out(made: Path) -> None:
     refs = made / "mixed"
-    runs = [made / "taken/run_1", made / "sound"]
-    done = serve_eval("references", "register", *runs, "--references-dir", refs)
-    assert done.returncode == 0, done.stderr
-    assert "the runs are of 2 different deployments" in done.stdout
+    runs = f"{made}/taken/run_1 {made}/sound"
+    serve_eval(
+        f"references register --references-dir {refs} {runs}",
+        exits=0,
+        prints="the runs are of 2 different deployments",
+    )
     own = ("--model", "org/m", "--references-dir", refs)
-    shown = serve_eval("references", "show", "word_problems", *own)
+    shown = serve_eval("references show word_problems", *own)
     assert f"taken at {TAKEN} and launcher simulated, server simulator" in shown.stdout
 
 
 def test_an_endpoint_that_runs_is_named_by_its_address(tmp_path: Path) -> None:
-    refs = ["--references-dir", tmp_path / "refs"]
+    refs = f"--references-dir {tmp_path}/refs"
     with create(Quirks()).serve_in_thread() as url:
-        done = serve_eval(
-            "references", "take", url, "--runs", "1", "-t", "passkey_short", *refs,
-            "-o", tmp_path / "taken",
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert f" taken at endpoint {url}, server" in done.stdout
-        judged = serve_eval(
-            "run", "--base-url", url, "-t", "passkey_short", *refs, "-o", tmp_path / "judged"
+        serve_eval(
+            f"references take {url} --runs 1 -t passkey_short -o {tmp_path}/taken {refs}",
+            exits=0,
+            prints=f" taken at endpoint {url}, server",
         )
+        judged = serve_eval(f"run --base-url {url} -t passkey_short -o {tmp_path}/judged {refs}")
     assert "the reference was taken at" not in judged.stdout

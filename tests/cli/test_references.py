@@ -214,21 +214,18 @@ def test_import_never_claims_the_snapshots_commits_for_another_folder(tmp_path: 
 
 
 def test_a_perplexity_is_taken_and_judges_the_next_run(tmp_path: Path) -> None:
-    asked = ("-t", "word_problems_perplexity", "--launcher", "embedded")
-    found = ("--references-dir", tmp_path / "refs")
-    taken = serve_eval("references", "take", *asked, *found, "--runs", "1", "-o", tmp_path / "t")
-    assert taken.returncode == 0, taken.stderr
+    asked = "-t word_problems_perplexity --launcher embedded"
+    found = f"--references-dir {tmp_path}/refs"
+    serve_eval(f"references take --runs 1 -o {tmp_path}/t {asked} {found}", exits=0)
     entry = (tmp_path / "refs/word_problems_perplexity.yaml").read_text()
     assert "sigma: " in entry
     assert "runs:" not in entry
-    done = serve_eval("run", *asked, *found, "-o", tmp_path / "run")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "PASS" in done.stdout
+    serve_eval(f"run -o {tmp_path}/run {asked} {found}", exits=0, prints="PASS")
 
 
 LIMIT, QUESTIONS = 64, 40
-PLAN = ("-m", "m", "--tasks", "word_problems", "--set", f"word_problems.num_samples={QUESTIONS}")
-MORE = ("--set", f"word_problems.max_tokens={LIMIT}", "--set", "limits.max_attempts=1")
+PLAN = f"-m m --tasks word_problems --set word_problems.num_samples={QUESTIONS}"
+MORE = f"--set word_problems.max_tokens={LIMIT} --set limits.max_attempts=1"
 Script = Callable[[HttpRequest], Reply]
 
 
@@ -236,10 +233,7 @@ Script = Callable[[HttpRequest], Reply]
 def targets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, tuple[int, str]]:
     """Return the number and the answer of each question by its prompt."""
     file = tmp_path_factory.mktemp("asked") / "prompts.jsonl"
-    shown = serve_eval(
-        "run", "--base-url", "127.0.0.1:9", *PLAN, "--no-reference", "--dump-prompts", file
-    )
-    assert shown.returncode == 0, shown.stderr
+    serve_eval(f"run --base-url 127.0.0.1:9 --no-reference --dump-prompts {file} {PLAN}", exits=0)
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     return {_last_text(row["prompt"]): (i, row["target"]) for i, row in enumerate(rows)}
 
@@ -277,7 +271,7 @@ def _run_on_server(
     server: ScriptedServer, out: Path, *flags: str | Path
 ) -> tuple[str, dict[str, Any]]:
     with server.serve_in_thread() as url:
-        done = serve_eval("run", "--base-url", url, *PLAN, *MORE, *flags, "-o", out)
+        done = serve_eval(f"run --base-url {url} -o {out} {PLAN} {MORE}", *flags)
     assert (out / "report.json").exists(), done.stderr
     return " ".join(done.stdout.split()), json.loads((out / "report.json").read_text())["tasks"][0]
 
@@ -298,12 +292,12 @@ def test_each_cause_of_a_cut_is_counted_with_its_own_advice(
     assert "1 of 40 answers were cut by a stop string" in said
     page = (tmp_path / "run/report.html").read_text()
     assert "100.0 if the 6 cut answers were right" in page
-    shown = " ".join(serve_eval("show", tmp_path / "run", "--wrong", "--all", "-v").stdout.split())
+    shown = " ".join(serve_eval(f"show {tmp_path}/run --wrong --all -v").stdout.split())
     assert "UNREADABLE, CUT OFF" in shown
     for words in ("at max_tokens: raise", "by the server's window", "by a stop string"):
         assert f"; cut {words}" in shown
     assert "serve the model with a longer one" in shown
-    found = " ".join(serve_eval("diagnose", tmp_path / "run").stdout.split())
+    found = " ".join(serve_eval(f"diagnose {tmp_path}/run").stdout.split())
     assert "3 at max_tokens" in found
     assert "2 by the server's window" in found
 
@@ -313,8 +307,7 @@ def test_a_fail_that_cut_answers_could_turn_says_so_under_both_rules(
 ) -> None:
     good, refs = tmp_path / "good", tmp_path / "refs"
     _run_on_server(_server(targets, wrong=4), good, "--no-reference")
-    kept = serve_eval("references", "register", good, "--references-dir", refs)
-    assert kept.returncode == 0, kept.stderr
+    serve_eval(f"references register {good} --references-dir {refs}", exits=0)
     for rule in ("paired", "classic"):
         flags = ("--references-dir", refs, "--verdict", rule)
         cutting = _server(targets, wrong=4, cut=14)
@@ -338,8 +331,7 @@ def test_a_pass_that_cut_answers_of_the_reference_could_turn_says_so(
     """A reference that cut its answers is too low, so that it passes what is worse."""
     refs = tmp_path / "refs"
     _run_on_server(_server(targets, cut=14), tmp_path / "low", "--no-reference")
-    kept = serve_eval("references", "register", tmp_path / "low", "--references-dir", refs)
-    assert kept.returncode == 0, kept.stderr
+    serve_eval(f"references register {tmp_path}/low --references-dir {refs}", exits=0)
     flags = ("--references-dir", refs, "--verdict", "classic")
     said, task = _run_on_server(_server(targets, wrong=14), tmp_path / "run", *flags)
     verdict = task["verdict"]
@@ -354,7 +346,7 @@ def test_a_comparison_knows_the_cut_answers_of_both_sides(
 ) -> None:
     _run_on_server(_server(targets, wrong=2, cut=2), tmp_path / "a", "--no-reference")
     _run_on_server(_server(targets, wrong=2, cut=14), tmp_path / "b", "--no-reference")
-    done = serve_eval("compare", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "c")
+    done = serve_eval(f"compare {tmp_path}/a {tmp_path}/b -o {tmp_path}/c")
     said = " ".join(done.stdout.split())
     assert done.returncode == 1, done.stderr
     assert "this FAIL could be PASS if the 14 cut answers were right and the value 95.00" in said
@@ -366,21 +358,23 @@ def test_a_comparison_knows_the_cut_answers_of_both_sides(
 def test_auto_doubles_a_limit_that_cut_and_keeps_one_that_did_not(
     targets: Mapping[str, tuple[int, str]], tmp_path: Path
 ) -> None:
-    plan = ("run", "--base-url", "127.0.0.1:9", *PLAN, "--no-reference", "--dry-run")
-    auto = ("--max-tokens", "auto")
-    nothing = serve_eval(*plan, *auto, "-o", tmp_path / "a/next")
+    plan = f"run --base-url 127.0.0.1:9 {PLAN} --no-reference --dry-run"
+    auto = "--max-tokens auto"
+    nothing = serve_eval(f"{plan} {auto} -o {tmp_path}/a/next")
     assert "auto found no finished run" in nothing.stderr
     _run_on_server(_server(targets), tmp_path / "a/whole", "--no-reference")
-    kept = serve_eval(*plan, *auto, "-o", tmp_path / "a/next")
+    kept = serve_eval(f"{plan} {auto} -o {tmp_path}/a/next")
     assert f"max_tokens {LIMIT}, which cut none of 40 answers" in kept.stderr
     assert "the longest has 12 tokens" in kept.stderr
     assert f"max_tokens: {LIMIT}\n" in kept.stdout + kept.stderr
     _run_on_server(_server(targets, cut=1), tmp_path / "b/cut", "--no-reference")
-    raised = serve_eval(*plan, *auto, "-o", tmp_path / "b/next")
+    raised = serve_eval(f"{plan} {auto} -o {tmp_path}/b/next")
     assert f"max_tokens {2 * LIMIT}: {LIMIT} cut 1 of 40 answers" in raised.stderr
-    refused = serve_eval("run", "--resume", tmp_path / "a/whole", *auto)
-    assert refused.returncode == 2
-    assert "a limit never changes within a run" in refused.stderr
+    serve_eval(
+        f"run --resume {tmp_path}/a/whole {auto}",
+        exits=2,
+        tells="a limit never changes within a run",
+    )
 
 
 NEVER = "does not decide: word_problems: no value could FAIL: ask more samples"
@@ -389,29 +383,31 @@ NEVER = "does not decide: word_problems: no value could FAIL: ask more samples"
 @pytest.mark.parametrize(
     ("limit", "more", "code", "told"),
     [
-        ("1", (), 0, ""),
-        ("1", ("--strict",), 1, NEVER),
-        ("40", ("--strict", "--set", "run.max_detects=28"), 0, ""),
-        ("40", ("--strict", "--set", "run.max_detects=27"), 1, "above max_detects = 27"),
-        ("1", ("--strict", "-q"), 1, NEVER),
+        ("1", "", 0, ""),
+        ("1", "--strict", 1, NEVER),
+        ("40", "--strict --set run.max_detects=28", 0, ""),
+        ("40", "--strict --set run.max_detects=27", 1, "above max_detects = 27"),
+        ("1", "--strict -q", 1, NEVER),
     ],
 )
 def test_a_pass_that_detects_nothing_is_not_green(
-    tmp_path: Path, limit: str, more: tuple[str, ...], code: int, told: str
+    tmp_path: Path, limit: str, more: str, code: int, told: str
 ) -> None:
     """The classic rule detects drops of 27.8 points with 40 samples."""
-    asked = ("-t", "word_problems", "--launcher", "embedded", "--limit", limit)
-    done = serve_eval("run", *asked, "--verdict", "classic", *more, "-o", tmp_path / "run")
-    assert done.returncode == code, done.stderr
-    assert told in done.stderr
+    asked = f"-t word_problems --launcher embedded --limit {limit}"
+    done = serve_eval(
+        f"run --verdict classic -o {tmp_path}/run {asked} {more}", exits=code, tells=told
+    )
     assert ("--strict:" in done.stderr) == bool(told)
 
 
 def test_max_detects_needs_strict(tmp_path: Path) -> None:
-    asked = ("-t", "word_problems", "--launcher", "embedded", "-o", tmp_path / "run")
-    done = serve_eval("run", *asked, "--set", "run.max_detects=20")
-    assert done.returncode == 2
-    assert "run.max_detects is part of --strict" in done.stderr
+    asked = f"-t word_problems --launcher embedded -o {tmp_path}/run"
+    serve_eval(
+        f"run --set run.max_detects=20 {asked}",
+        exits=2,
+        tells="run.max_detects is part of --strict",
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -428,9 +424,7 @@ def test_a_suite_with_a_run_that_detects_nothing_is_not_green(
 ) -> None:
     (tmp_path / "s.yaml").write_text(SUITE)
     out = tmp_path / "out"
-    done = serve_eval("run", tmp_path / "s.yaml", *more, "-o", out)
-    assert done.returncode == code, done.stdout + done.stderr
+    done = serve_eval(f"run {tmp_path}/s.yaml -o {out}", *more, exits=code)
     assert (f"--strict: one: {NEVER}" in " ".join(done.stdout.split())) == bool(more), done.stdout
     assert "--strict: forty" not in done.stdout
-    done = serve_eval("judge", out, *more)
-    assert done.returncode == code, done.stdout + done.stderr
+    serve_eval(f"judge {out}", *more, exits=code)

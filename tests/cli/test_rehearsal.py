@@ -37,9 +37,8 @@ def test_a_disaggregated_plan_goes_through_and_says_what_it_is(tmp_path: Path) -
     plan, out = write_plan(tmp_path, SPLIT), tmp_path / "out"
     junit = tmp_path / "junit.xml"
     ended = serve_eval(
-        *("run", plan, "--rehearse", "-o", out, "--junit", junit), GITHUB_ACTIONS="true"
+        f"run {plan} --rehearse -o {out} --junit {junit}", GITHUB_ACTIONS="true", exits=0
     )
-    assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines()[0] == REHEARSED
     assert f"::warning title=serve-eval::{REHEARSED}" in ended.stderr
     assert (out / "summary.md").read_text().startswith(f"{REHEARSED}: ")
@@ -55,7 +54,7 @@ def test_a_disaggregated_plan_goes_through_and_says_what_it_is(tmp_path: Path) -
 
 def test_a_quiet_rehearsal_prints_its_conclusion_too(tmp_path: Path) -> None:
     plan, out = write_plan(tmp_path, {"name": "trtllm"}), tmp_path / "out"
-    ended = serve_eval("run", plan, "--rehearse", "-o", out, "-q")
+    ended = serve_eval(f"run {plan} --rehearse -o {out} -q")
     notice, conclusion = ended.stdout.splitlines()
     assert notice == REHEARSED
     assert "word_problems" in conclusion
@@ -64,27 +63,24 @@ def test_a_quiet_rehearsal_prints_its_conclusion_too(tmp_path: Path) -> None:
 def test_a_rehearsal_that_does_not_begin_is_called_one(tmp_path: Path) -> None:
     plan, junit = write_plan(tmp_path, {"name": "trtllm"}), tmp_path / "junit.xml"
     plan.write_text(plan.read_text().replace("word_problems", "word_problms"))
-    files = ("--notify-text", "-", "--junit", junit)
-    ended = serve_eval("run", plan, "--rehearse", *files)
-    assert ended.returncode == 2
+    files = f"--notify-text - --junit {junit}"
+    ended = serve_eval(f"run {plan} --rehearse {files}", exits=2)
     assert ended.stdout.startswith("REHEARSAL: without servers; this shows nothing about a model: ")
     assert "ERROR run" in ended.stdout
     assert junit.read_text().count("REHEARSAL: without servers") == 3
-    plain = serve_eval("run", plan, *files)
+    plain = serve_eval(f"run {plan} {files}")
     assert plain.stdout.startswith("ERROR run")
 
 
 def test_a_rehearsal_needs_no_reference(tmp_path: Path) -> None:
     plan, out = write_plan(tmp_path, {"name": "trtllm"}), tmp_path / "out"
     plan.write_text(plan.read_text().replace("no_reference: true\n", ""))
-    ended = serve_eval("run", plan, "--rehearse", "-o", out)
-    assert ended.returncode == 0, ended.stderr
+    ended = serve_eval(f"run {plan} --rehearse -o {out}", exits=0)
     told = ended.stdout + ended.stderr + (out / "summary.md").read_text()
     assert "launcher.of" not in told
     assert "--launcher rehearsal" not in told
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"plans": [plan.name]}))
-    ended = serve_eval("run", tmp_path / "suite.yaml", "--rehearse", "-o", tmp_path / "suite")
-    assert ended.returncode == 0, ended.stderr
+    serve_eval(f"run {tmp_path}/suite.yaml --rehearse -o {tmp_path}/suite", exits=0)
 
 
 @pytest.mark.slow
@@ -97,36 +93,32 @@ def test_a_pass_is_withheld_and_nothing_takes_it(tmp_path: Path) -> None:
     content = yaml.safe_load(plan.read_text())
     del content["no_reference"]
     plan.write_text(yaml.safe_dump({**content, "references_dir": str(references)}))
-    ended = serve_eval("run", plan, "--rehearse", "-o", out)
-    assert ended.returncode == 0, ended.stderr
+    ended = serve_eval(f"run {plan} --rehearse -o {out}", exits=0)
     [task] = json.loads((out / "report.json").read_text())["tasks"]
     assert task["verdict"]["outcome"] == "INCONCLUSIVE"
     assert "PASS" not in ended.stdout
     assert "FAIL" not in ended.stdout
-    judged = serve_eval("judge", out, "--references-dir", references)
+    judged = serve_eval(f"judge {out} --references-dir {references}")
     assert judged.stdout.splitlines()[0] == REHEARSED
 
-    into = ("--references-dir", references)
-    register = serve_eval("references", "register", out, *into, "--reason", "a test")
+    into = f"--references-dir {references}"
+    register = serve_eval(f"references register {out} {into} --reason 'a test'")
     assert register.returncode != 0
     assert "is a rehearsal" in register.stderr
-    asked = ("--launcher", "rehearsal", "--model", "org/model", "-t", "word_problems")
-    take = serve_eval("references", "take", *asked, *into, "-o", tmp_path / "take")
-    assert take.returncode == 2
-    assert "is no reference" in take.stderr
-    drift = serve_eval("runs", "trend", tmp_path)
+    asked = "--launcher rehearsal --model org/model -t word_problems"
+    serve_eval(
+        f"references take -o {tmp_path}/take {asked} {into}", exits=2, tells="is no reference"
+    )
+    drift = serve_eval(f"runs trend {tmp_path}")
     assert "the stand-in answered in these rehearsals: 1 runs" in drift.stderr
-    real = serve_eval("run", plan, "-o", out)
-    assert real.returncode == 2
-    assert "holds another run" in real.stderr
+    serve_eval(f"run {plan} -o {out}", exits=2, tells="holds another run")
 
 
 @pytest.mark.slow
 def test_a_sound_comparison_is_not_passed(tmp_path: Path) -> None:
     a = write_plan(tmp_path, {"name": "trtllm"}, "a.yaml")
     b = write_plan(tmp_path, {"name": "trtllm", "tp": 2}, "b.yaml")
-    ended = serve_eval("compare", a, b, "--rehearse", "--self", "0", "-o", tmp_path / "out")
-    assert ended.returncode == 0, ended.stderr
+    ended = serve_eval(f"compare {a} {b} --rehearse --self 0 -o {tmp_path}/out", exits=0)
     assert ended.stdout.splitlines()[0] == REHEARSED
     assert "PASS" not in ended.stdout
     assert (tmp_path / "out/summary.md").read_text().startswith(f"{REHEARSED}: ")
@@ -135,15 +127,14 @@ def test_a_sound_comparison_is_not_passed(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_run_of_a_rehearsed_server_by_its_address_is_one_too(tmp_path: Path) -> None:
     plan = write_plan(tmp_path, {"name": "trtllm"})
-    served = serve_eval("serve", plan, "--rehearse", "--detach")
-    assert served.returncode == 0, served.stderr
+    served = serve_eval(f"serve {plan} --rehearse --detach", exits=0)
     told = dict(line.split(":", 1) for line in served.stdout.splitlines())
     url, number = told["base URL"].strip(), told["id"].strip()
     try:
-        tasks = ("--model", "org/model", "-t", "word_problems", "--limit", "4", "--no-reference")
-        ended = serve_eval("run", "--base-url", url, *tasks, "-o", tmp_path / "out")
+        tasks = "--model org/model -t word_problems --limit 4 --no-reference"
+        ended = serve_eval(f"run --base-url {url} -o {tmp_path}/out {tasks}")
     finally:
-        assert serve_eval("serve", "--stop", number).returncode == 0
+        assert serve_eval(f"serve --stop {number}").returncode == 0
     assert ended.stdout.splitlines()[0] == REHEARSED
 
 
@@ -151,8 +142,7 @@ def test_checks_of_rehearsed_servers_by_their_address_are_rehearsals(tmp_path: P
     night, told = tmp_path / "night", dict[str, dict[str, str]]()
     for side, tp in (("old", 1), ("new", 2)):
         plan = write_plan(tmp_path, {"name": "trtllm", "tp": tp}, f"{side}.yaml")
-        served = serve_eval("serve", plan, "--rehearse", "--detach", "-o", night / side)
-        assert served.returncode == 0, served.stderr
+        served = serve_eval(f"serve {plan} --rehearse --detach -o {night}/{side}", exits=0)
         lines = [line.split(":", 1) for line in served.stdout.splitlines()]
         told[side] = {name: text.strip() for name, text in lines}
     old, url = (told[side]["base URL"] for side in ("old", "new"))
@@ -163,20 +153,18 @@ def test_checks_of_rehearsed_servers_by_their_address_are_rehearsals(tmp_path: P
             "tools": ("check", "tools", url, "--model", "org/model", "--limit", "4"),
         }.items():
             line = tmp_path / f"{name}.line"
-            ended = serve_eval(*words, "-o", night / name, "--notify-text", line)
-            assert ended.returncode == 0, ended.stderr
-            assert REHEARSED in ended.stdout, ended.stdout
+            serve_eval(*words, "-o", night / name, "--notify-text", line, exits=0, prints=REHEARSED)
             assert line.read_text().startswith(f"{REHEARSED}: "), line.read_text()
             for word in ("PASS", "FAIL", "IDENTICAL"):
                 assert not line.read_text().startswith(f"{REHEARSED}: {word}")
             page = (night / name / "report.html").read_text()
             assert '<strong class="badge">REHEARSAL</strong>' in page
             assert f'<testsuites name="{REHEARSED}' in (night / name / "junit.xml").read_text()
-        register = serve_eval("verify", url, "--register", tmp_path / "reference.json")
+        register = serve_eval(f"verify {url} --register {tmp_path}/reference.json")
         assert "the stand-in of a rehearsal is no reference" in register.stderr
     finally:
-        assert serve_eval("serve", "--stop", "all").returncode == 0
-    viewed = serve_eval("runs", "view", night, "-o", tmp_path / "all.html")
+        assert serve_eval("serve --stop all").returncode == 0
+    viewed = serve_eval(f"runs view {night} -o {tmp_path}/all.html")
     assert "passed" not in viewed.stdout, viewed.stdout
     assert "5 rehearsals not counted" in viewed.stdout, viewed.stdout
 
@@ -185,17 +173,18 @@ def test_two_plans_of_one_night_have_gpus_of_their_own(tmp_path: Path) -> None:
     night, program = tmp_path / "night", "/nowhere/bin/trtllm-serve"
     old = write_plan(tmp_path, {"name": "trtllm", "gpus": [0, 1], "tp": 2}, "old.yaml")
     new = write_plan(tmp_path, {"name": "trtllm", "gpus": [1], "command": program}, "new.yaml")
-    served = serve_eval("serve", old, "--rehearse", "--detach", "-o", night / "old")
-    assert served.returncode == 0, served.stderr
+    serve_eval(f"serve {old} --rehearse --detach -o {night}/old", exits=0)
     try:
-        again = serve_eval("serve", new, "--rehearse", "--detach", "-o", night / "new")
+        again = serve_eval(f"serve {new} --rehearse --detach -o {night}/new")
         said = f"the servers in {night}/old, which are up, have the same GPUs: 1"
         assert (again.returncode, said in again.stderr) == (2, True), again.stderr
-        apart = serve_eval("serve", new, "--rehearse", "--detach", "-o", tmp_path / "other/new")
-        assert apart.returncode == 0, apart.stderr
-        assert f"rehearsal: the program {program} does not exist here" in apart.stderr
+        serve_eval(
+            f"serve {new} --rehearse --detach -o {tmp_path}/other/new",
+            exits=0,
+            tells=f"rehearsal: the program {program} does not exist here",
+        )
     finally:
-        assert serve_eval("serve", "--stop", "all").returncode == 0
+        assert serve_eval("serve --stop all").returncode == 0
 
 
 def test_a_mistake_in_a_plan_is_told_by_serve_and_claims_no_gpu(tmp_path: Path) -> None:
@@ -204,11 +193,13 @@ def test_a_mistake_in_a_plan_is_told_by_serve_and_claims_no_gpu(tmp_path: Path) 
     plan = write_plan(tmp_path, wrong, "wrong.yaml")
     try:
         for folder in ("one", "two"):  # the second finds the first in the list, but not up
-            done = serve_eval("serve", plan, "--rehearse", "--detach", "-o", night / folder)
-            assert done.returncode == 2, done.stderr
-            assert "no option --max_seqlen" in done.stderr
+            serve_eval(
+                f"serve {plan} --rehearse --detach -o {night}/{folder}",
+                exits=2,
+                tells="no option --max_seqlen",
+            )
     finally:
-        assert serve_eval("serve", "--stop", "all").returncode == 0
+        assert serve_eval("serve --stop all").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -244,9 +235,9 @@ def test_a_mistake_in_a_plan_is_told_by_serve_and_claims_no_gpu(tmp_path: Path) 
 def test_a_mistake_in_the_plan_is_found(
     launcher: dict[str, Any], code: int, said: str, tmp_path: Path
 ) -> None:
-    ended = serve_eval("run", write_plan(tmp_path, launcher), "--rehearse", "-o", tmp_path / "out")
-    assert ended.returncode == code, ended.stderr
-    assert said in ended.stderr
+    serve_eval(
+        f"run --rehearse -o {tmp_path}/out", write_plan(tmp_path, launcher), exits=code, tells=said
+    )
 
 
 @pytest.mark.parametrize(
@@ -261,8 +252,7 @@ def test_a_mistake_in_the_plan_is_found(
 )
 @pytest.mark.slow
 def test_what_this_machine_lacks_is_no_mistake(launcher: dict[str, Any], tmp_path: Path) -> None:
-    ended = serve_eval("run", write_plan(tmp_path, launcher), "--rehearse", "-o", tmp_path / "out")
-    assert ended.returncode == 0, ended.stderr
+    ended = serve_eval(f"run --rehearse -o {tmp_path}/out", write_plan(tmp_path, launcher), exits=0)
     assert ended.stdout.splitlines()[0] == REHEARSED
 
 
@@ -277,8 +267,7 @@ def test_a_suite_a_verification_and_a_load_say_what_they_are(tmp_path: Path) -> 
         ("check", "load", a, "--concurrency", "1,4"),
     ):
         out = tmp_path / f"out-{command[0]}"
-        ended = serve_eval(*command, "--rehearse", "-o", out)
-        assert ended.returncode == 0, ended.stderr
+        ended = serve_eval(*command, "--rehearse", "-o", out, exits=0)
         assert ended.stdout.splitlines()[0] == REHEARSED
         assert not {"PASS", "FAIL", "IDENTICAL"} & set(ended.stdout.split())
         assert '<strong class="badge">REHEARSAL</strong>' in (out / "report.html").read_text()

@@ -41,16 +41,15 @@ def urls(tmp_path_factory: pytest.TempPathFactory, home: dict[str, str]) -> Iter
             launcher = {"name": "trtllm", "tp": tp}
             plan = {"model": "org/model", "launcher": launcher, "tasks": ["word_problems"]}
             (night / f"{name}.yaml").write_text(yaml.safe_dump(plan))
-            words = ("serve", night / f"{name}.yaml", "--rehearse", "--detach", "-o", night / name)
-            served = serve_eval(*words, **home)
-            assert served.returncode == 0, served.stderr
+            words = f"serve {night}/{name}.yaml --rehearse --detach -o {night}/{name}"
+            served = serve_eval(words, **home, exits=0)
             told = dict(line.split(":", 1) for line in served.stdout.splitlines())
             found.append(told["base URL"].strip())
             ids.append(told["id"].strip())
         yield found
     finally:
         for one in ids:
-            assert serve_eval("serve", "--stop", one, **home).returncode == 0
+            assert serve_eval(f"serve --stop {one}", **home).returncode == 0
 
 
 ROWS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -79,9 +78,14 @@ def test_a_command_with_the_address_of_a_stand_in_says_so(
 ) -> None:
     words, file = ROWS[name]
     at = {"A": urls[0], "B": urls[1]}
-    ended = serve_eval(*(at.get(word, word) for word in words), "-o", tmp_path / "out", **home)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert REHEARSED in ended.stdout, ended.stdout
+    ended = serve_eval(
+        *(at.get(word, word) for word in words),
+        "-o",
+        tmp_path / "out",
+        **home,
+        exits=0,
+        prints=REHEARSED,
+    )
     told = (
         set() if name in ("smoke", "watch") else {word for word in JUDGED if word in ended.stdout}
     )
@@ -98,7 +102,7 @@ def test_a_suite_of_a_stand_in_by_its_address_says_so(
     plan = {"model": "org/model", "base_url": urls[0], "no_reference": True, "limit": 8}
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump({**plan, "tasks": ["word_problems"]}))
     (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"plans": ["plan.yaml"]}))
-    ended = serve_eval("run", tmp_path / "suite.yaml", "-o", tmp_path / "out", **home)
+    ended = serve_eval(f"run {tmp_path}/suite.yaml -o {tmp_path}/out", **home)
     assert (ended.returncode, ended.stdout.splitlines()[0]) == (0, REHEARSED), ended.stderr
 
 
@@ -107,11 +111,17 @@ def test_no_reference_is_taken_from_the_address_of_a_stand_in(
 ) -> None:
     out = tmp_path / "take"
     words = (*MODEL, "-t", "word_problems", "--references-dir", tmp_path / "references")
-    take = serve_eval("references", "take", urls[0], *words, "-o", out, **home)
-    assert (take.returncode, "is no reference" in take.stderr) == (2, True), take.stderr
+    serve_eval(
+        f"references take {urls[0]} -o {out}", *words, **home, exits=2, tells="is no reference"
+    )
     assert not list(out.glob("run_*/*.jsonl")), "it asked before it refused"
-    register = serve_eval("verify", urls[0], *MODEL, "--register", tmp_path / "one.json", **home)
-    assert (register.returncode, "is no reference" in register.stderr) == (2, True)
+    serve_eval(
+        f"verify {urls[0]} --register {tmp_path}/one.json",
+        *MODEL,
+        **home,
+        exits=2,
+        tells="is no reference",
+    )
     assert not (tmp_path / "one.json").exists()
 
 
@@ -119,13 +129,12 @@ def test_known_failures_of_a_stand_in_count_for_no_server(
     urls: list[str], home: dict[str, str], tmp_path: Path
 ) -> None:
     known = tmp_path / "known.json"
-    wrote = serve_eval("smoke", urls[0], *MODEL, "--write-known", known, **home)
-    assert wrote.returncode == 0, wrote.stderr
+    serve_eval(f"smoke {urls[0]} --write-known {known}", *MODEL, **home, exits=0)
     assert json.loads(known.read_text())["server"] == "the stand-in for trtllm-serve"
-    again = serve_eval("smoke", urls[0], *MODEL, "--known", known, **home)
+    again = serve_eval(f"smoke {urls[0]} --known {known}", *MODEL, **home)
     assert "nothing in it" not in again.stdout
     known.write_text(known.read_text().replace("the stand-in for trtllm", "trtllm"))
-    other = serve_eval("smoke", urls[0], *MODEL, "--known", known, **home)
+    other = serve_eval(f"smoke {urls[0]} --known {known}", *MODEL, **home)
     assert "nothing in it" in other.stdout
 
 
@@ -135,26 +144,27 @@ def test_an_alarm_of_a_rehearsed_watch_says_so_and_ends_with_0(
     told = tmp_path / "alarm.json"
     command = f"tee {told}"
     ended = serve_eval(
-        *("watch", urls[0], *MODEL, "-t", "word_problems", "--every", "0", "--rounds", "40"),
-        *("--reference-value", "99.9", "--tolerance", "0.1", "--on-alarm-command", command),
-        *("--set", "watch.passes=2", "--set", "watch.seed=1", "--set", "watch.smoke=false"),
-        *("-o", tmp_path / "out"),
+        f"watch {urls[0]} -t word_problems --every 0 --rounds 40 --reference-value 99.9"
+        " --tolerance 0.1 --set watch.passes=2 --set watch.seed=1 --set watch.smoke=false"
+        f" -o {tmp_path}/out",
+        *MODEL,
+        "--on-alarm-command",
+        command,
         **home,
-    )  # fmt: skip
+    )
     assert "ALARM accuracy" in ended.stdout, ended.stdout + ended.stderr
     assert ended.returncode == 0, ended.stderr
     alarm = json.loads(told.read_text())
     assert alarm["rehearsal"] is True
     assert alarm["text"].startswith(f"{REHEARSED}: ALARM ")
-    again = serve_eval("watch", urls[0], *MODEL, "-o", tmp_path / "out", **home)
+    again = serve_eval(f"watch {urls[0]} -o {tmp_path}/out", *MODEL, **home)
     assert again.returncode == 2  # Another watch: the marks of the first one stay in its files.
 
 
 def test_a_starter_plan_of_a_stand_in_says_so(
     urls: list[str], home: dict[str, str], tmp_path: Path
 ) -> None:
-    made = serve_eval("setup", "init", urls[0], "-o", tmp_path / "plan.yaml", **home)
-    assert made.returncode == 0, made.stderr
+    made = serve_eval(f"setup init {urls[0]} -o {tmp_path}/plan.yaml", **home, exits=0)
     assert made.stdout.startswith(REHEARSED)
     assert f"# {REHEARSED}" in (tmp_path / "plan.yaml").read_text()
 
@@ -175,7 +185,7 @@ def test_what_reads_the_run_of_a_stand_in_says_so(
         read = serve_eval(*command, run, **home)
         assert read.stderr.splitlines()[0] == REHEARSED, (command, read.stderr)
     (run / "report.json").write_text("no JSON")
-    assert REHEARSED not in serve_eval("show", run, **home).stderr
+    assert REHEARSED not in serve_eval(f"show {run}", **home).stderr
 
 
 def test_workers_that_are_stand_ins_are_accused_of_nothing(
@@ -185,5 +195,5 @@ def test_workers_that_are_stand_ins_are_accused_of_nothing(
     asked = ("run", "--base-url", urls[0], *FEW, "--no-reference", "-o", run)
     assert serve_eval(*asked, **home).returncode == 0
     workers = (word for url in urls for word in ("--worker", f"generation={url}"))
-    ended = serve_eval("check", "workers", run, *workers, "--samples", "10", **home)
+    ended = serve_eval(f"check workers {run} --samples 10", *workers, **home)
     assert (ended.returncode, ended.stdout.splitlines()[0]) == (0, REHEARSED), ended.stderr

@@ -109,9 +109,12 @@ def report_of(out: Path) -> dict[str, Any]:
 
 def test_without_losses_the_server_fails(folder: Path) -> None:
     with serve(lossy=range(0)) as url:
-        done = serve_eval("run", *flags(folder, url), "-o", folder / "out")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "100 samples: 0 failed, 0 repaired, " in done.stdout
+        serve_eval(
+            f"run -o {folder}/out",
+            *flags(folder, url),
+            exits=1,
+            prints="100 samples: 0 failed, 0 repaired, ",
+        )
 
 
 @pytest.mark.parametrize("name", LOST)
@@ -122,14 +125,12 @@ def test_what_errors_hide_makes_a_pass_undecided_and_every_face_says_so(
     summary = folder / "github.md"
     with serve(fault=LOST[name]) as url:
         done = serve_eval(
-            "run",
+            f"run -o {out}",
             *flags(folder, url),
-            "-o",
-            out,
             GITHUB_ACTIONS="true",
             GITHUB_STEP_SUMMARY=str(summary),
+            exits=3,
         )
-    assert done.returncode == 3, done.stdout + done.stderr
     task = report_of(out)
     assert task["verdict"]["outcome"] == "INCONCLUSIVE"
     assert (task["result"]["repaired"], task["result"]["failed"]) == (20, 0)
@@ -145,7 +146,7 @@ def test_what_errors_hide_makes_a_pass_undecided_and_every_face_says_so(
     assert "20 repaired" in summary.read_text()
     annotations = [line for line in (done.stdout + done.stderr).splitlines() if "::" in line]
     assert any("20 repaired" in line for line in annotations)
-    diagnosis = serve_eval("diagnose", out, "-v")
+    diagnosis = serve_eval(f"diagnose {out} -v")
     assert "20 of 100 samples lost an answer before the one that counts" in diagnosis.stdout
 
 
@@ -160,8 +161,7 @@ def test_what_errors_hide_makes_a_pass_undecided_and_every_face_says_so(
 )
 def test_refusals_and_trust_leave_the_pass(folder: Path, fault: Reply, more: list[str]) -> None:
     with serve(fault=fault) as url:
-        done = serve_eval("run", *flags(folder, url, *more), "-o", folder / "out")
-    assert done.returncode == 0, done.stdout + done.stderr
+        done = serve_eval(f"run -o {folder}/out", *flags(folder, url, *more), exits=0)
     trusted = "repaired=trust" in " ".join(more)
     assert ("repaired_trusted: the first answers to 20 of 100" in done.stdout) == trusted
 
@@ -173,9 +173,7 @@ def test_a_few_transient_errors_stay_a_pass_unless_the_plan_trusts_none(folder: 
         (folder / "refs/cases-double.yaml").write_text("m:\n- accuracy: 70.9\n")
         with serve(**few) as url:  # type: ignore[arg-type]
             out = folder / f"out{code}"
-            done = serve_eval("run", *flags(folder, url, *more), "-o", out)
-        assert done.returncode == code, done.stdout + done.stderr
-        assert "2 repaired" in done.stdout
+            serve_eval(f"run -o {out}", *flags(folder, url, *more), exits=code, prints="2 repaired")
 
 
 def test_a_fail_that_the_best_case_passes_is_undecided_and_one_that_it_fails_stays(
@@ -198,8 +196,7 @@ def test_a_fail_that_the_best_case_passes_is_undecided_and_one_that_it_fails_sta
         server = ScriptedServer(script, routes={"/v1/models": lambda request: models("m")})
         with server.serve_in_thread() as url:
             out = folder / f"out{code}"
-            done = serve_eval("run", *flags(folder, url), "-o", out)
-        assert done.returncode == code, done.stdout + done.stderr
+            done = serve_eval(f"run -o {out}", *flags(folder, url), exits=code)
         assert ("if the lost answers were right, the value is 70.00" in done.stdout) == (code == 3)
 
 
@@ -207,22 +204,17 @@ def test_a_sample_stays_repaired_when_a_later_session_gets_its_answer(folder: Pa
     out = folder / "out"
     once = ["--set", "limits.max_attempts=1", "--set", "limits.max_error_rate=1"]
     with serve(times=2) as url:
-        first = serve_eval("run", *flags(folder, url, *once), "-o", out)
-        assert first.returncode == 3, first.stdout + first.stderr
+        serve_eval(f"run -o {out}", *flags(folder, url, *once), exits=3)
         assert report_of(out)["result"]["failed"] == 20
-        again = serve_eval("run", *flags(folder, url, *once), "-o", out)
-    assert again.returncode == 3, again.stdout + again.stderr
+        serve_eval(f"run -o {out}", *flags(folder, url, *once), exits=3)
     assert report_of(out)["result"]["repaired"] == 20
-    judged = serve_eval("judge", out)
-    assert judged.returncode == 3
-    assert "20 repaired" in judged.stdout
+    serve_eval(f"judge {out}", exits=3, prints="20 repaired")
 
 
 def test_an_early_stop_decides_nothing_that_the_lost_answers_could_change(folder: Path) -> None:
     (folder / "refs/cases-double.yaml").write_text("m:\n- accuracy: 60.0\n")
     with serve(right=40, lossy=range(41, 96)) as url:
-        done = serve_eval("run", *flags(folder, url, "--early-stop"), "-o", folder / "out")
-    assert done.returncode == 3, done.stdout + done.stderr
+        serve_eval(f"run -o {folder}/out", *flags(folder, url, "--early-stop"), exits=3)
     assert report_of(folder / "out")["verdict"]["early"]["decision"] is None
 
 
@@ -232,20 +224,22 @@ def test_a_suite_is_undecided_too_and_names_the_repaired_samples(folder: Path) -
             f"plans:\n- name: one\n  model: m\n  base_url: {url}\n  cases: [{folder}/cases.yaml]\n"
             f"  references_dir: {folder}/refs\n"
         )
-        done = serve_eval("run", folder / "suite.yaml", "-o", folder / "out")
-    assert done.returncode == 3, done.stdout + done.stderr
-    assert " repaired one/cases:double: 20 samples\n" in done.stdout
+        serve_eval(
+            f"run {folder}/suite.yaml -o {folder}/out",
+            exits=3,
+            prints=" repaired one/cases:double: 20 samples\n",
+        )
     assert 'name="repaired" value="20"' in (folder / "out/junit.xml").read_text()
 
 
 def test_a_reference_from_repaired_answers_carries_a_warning(folder: Path) -> None:
     with serve() as url:
-        serve_eval("run", *flags(folder, url, "--no-reference"), "-o", folder / "r")
-        done = serve_eval(
-            "references", "register", folder / "r", "--references-dir", folder / "own"
+        serve_eval(f"run -o {folder}/r", *flags(folder, url, "--no-reference"))
+        serve_eval(
+            f"references register {folder}/r --references-dir {folder}/own",
+            exits=0,
+            prints="the first answers to 20 of 100 samples are unknown",
         )
-    assert done.returncode == 0, done.stderr
-    assert "the first answers to 20 of 100 samples are unknown" in done.stdout
 
 
 def test_the_paired_rule_is_undecided_and_warns_that_the_lost_answers_are_no_random_part(
@@ -254,14 +248,11 @@ def test_the_paired_rule_is_undecided_and_warns_that_the_lost_answers_are_no_ran
     """The reference has the first 80 items right; half of what the server loses is beyond them."""
     own = folder / "own"
     with serve(right=80, lossy=range(0)) as url:
-        serve_eval("run", *flags(folder, url, "--no-reference"), "-o", folder / "r")
-    assert (
-        serve_eval("references", "register", folder / "r", "--references-dir", own).returncode == 0
-    )
+        serve_eval(f"run -o {folder}/r", *flags(folder, url, "--no-reference"))
+    assert serve_eval(f"references register {folder}/r --references-dir {own}").returncode == 0
     with serve(right=60, lossy=range(66, 96)) as url:
         given = flags(folder, url, "--references-dir", str(own), "--verdict", "paired")
-        done = serve_eval("run", *given, "-o", folder / "out")
-    assert done.returncode == 3, done.stdout + done.stderr
+        serve_eval(f"run -o {folder}/out", *given, exits=3)
     verdict = report_of(folder / "out")["verdict"]
     assert verdict["other"] == {"rule": "classic", "outcome": "INCONCLUSIVE"}
     assert verdict["warnings"][0].startswith("repaired_depend: ")
@@ -269,18 +260,18 @@ def test_the_paired_rule_is_undecided_and_warns_that_the_lost_answers_are_no_ran
 
 @pytest.mark.parametrize("rule", ["paired", "noninferiority", "tokens"])
 def test_a_comparison_is_undecided_when_either_side_lost_answers(folder: Path, rule: str) -> None:
-    cases = ["--cases", str(folder / "cases.yaml"), "--model", "m", "--self", "0"]
+    cases = f"--cases {folder}/cases.yaml --model m --self 0"
     more = ["--verdict", rule, *(["--margin", "10"] if rule == "noninferiority" else [])]
     lossy = range(61, 101)
     for a, b in ((range(0), lossy), (lossy, range(0))):
         out = folder / f"out{a.start}"
-        with (
-            serve(right=60 if a else 100, lossy=a) as one,
-            serve(right=60, lossy=b) as other,
-        ):
-            done = serve_eval("compare", one, other, *cases, *more, "-o", out)
-        assert done.returncode == 3, done.stdout + done.stderr
-        assert "samples are unknown" in done.stdout
+        with serve(right=60 if a else 100, lossy=a) as one, serve(right=60, lossy=b) as other:
+            done = serve_eval(
+                f"compare {one} {other} -o {out} {cases}",
+                *more,
+                exits=3,
+                prints="samples are unknown",
+            )
         assert ("A: 100 samples: 0 failed, 40 repaired" in done.stdout) == bool(a)
 
 
@@ -332,7 +323,7 @@ def test_what_was_in_flight_when_the_server_ended_the_run_is_counted_apart(folde
     assert 1 <= result["restarted"] <= 8
     lost = result["restarted"]
     said = f"{lost} repaired ({lost} of them lost with their server)"
-    assert said in serve_eval("judge", out).stdout
+    assert said in serve_eval(f"judge {out}").stdout
 
 
 def test_an_outage_is_told_with_the_answers_that_it_cost(folder: Path) -> None:
@@ -385,7 +376,6 @@ def test_a_finish_reason_of_no_known_server_is_unknown_until_the_plan_lists_it(
     for more, code in (([], 3), (["--set", "limits.known_finish_reasons=odd_end"], 1)):
         out = folder / f"out{code}"
         with serve(fault=odd) as url:
-            done = serve_eval("run", *flags(folder, url, *more), "-o", out)
-        assert done.returncode == code, done.stdout + done.stderr
+            done = serve_eval(f"run -o {out}", *flags(folder, url, *more), exits=code)
         assert report_of(out)["result"]["unlisted"] == (20 if code == 3 else 0)
         assert ("20 ended with an unknown finish_reason" in done.stdout) == (code == 3)

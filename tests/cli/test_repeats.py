@@ -41,13 +41,17 @@ def asked(
     for option in ("accuracy=0.7", "flip_rate=0.2", "seed=5", "varied=true"):
         flags += ["--set", f"launcher.{option}"]
     flags += ["--set", f"gsm8k.num_samples={QUESTIONS}", "--dataset-root", str(data_root)]
-    taken = serve_eval(*flags, "--no-reference", "--repeats", str(REPEATS), "-o", folder / "first")
-    assert taken.returncode == 3, taken.stderr
+    taken = serve_eval(
+        *flags, "--no-reference", "--repeats", str(REPEATS), "-o", folder / "first", exits=3
+    )
     (folder / "said").write_text(taken.stdout)
     refs = ("--references-dir", str(folder / "refs"))
-    kept = serve_eval("references", "register", folder / "first", *refs)
-    assert kept.returncode == 0, kept.stderr
-    assert f"the mean of {REPEATS} runs of {QUESTIONS} samples" in kept.stdout
+    serve_eval(
+        f"references register {folder}/first",
+        *refs,
+        exits=0,
+        prints=f"the mean of {REPEATS} runs of {QUESTIONS} samples",
+    )
     return [*flags, *refs], folder
 
 
@@ -63,9 +67,16 @@ def test_repeats_exclude_a_margin_that_the_questions_alone_cannot(
     flags, _ = asked
     rule = ("--verdict", "noninferiority", "--margin", "8")
     done = serve_eval(
-        *flags, *rule, "--repeats", str(REPEATS), "--set", "launcher.run=1", "-o", tmp_path / "b"
+        *flags,
+        *rule,
+        "--repeats",
+        str(REPEATS),
+        "--set",
+        "launcher.run=1",
+        "-o",
+        tmp_path / "b",
+        exits=0,
     )
-    assert done.returncode == 0, done.stdout
     verdict = _task(tmp_path / "b")["verdict"]
     assert verdict["outcome"] == "PASS"
     assert (verdict["paired"]["reference_runs"], verdict["paired"]["candidate_runs"]) == (24, 24)
@@ -81,9 +92,8 @@ def test_a_margin_out_of_reach_is_refused_before_anything_is_asked(
     for rule, repeats, times in (("noninferiority", 1, 9), ("paired", 3, 9)):
         done = serve_eval(
             *flags, "--verdict", rule, "--margin", "1", "--repeats", str(repeats), "-o",
-            tmp_path / "out",
+            tmp_path / "out", exits=2
         )  # fmt: skip
-        assert done.returncode == 2, done.stdout
         text = " ".join(done.stderr.split())
         assert f"a margin of 1 points is out of reach: {QUESTIONS} prompts" in text
         assert f"--repeats {times}" in text
@@ -113,10 +123,12 @@ def test_a_comparison_refuses_it_too(data_root: Path, tmp_path: Path) -> None:
     )
     for run in "01":
         (tmp_path / f"{run}.yaml").write_text(plan.replace("RUN", run))
-    sides = (tmp_path / "0.yaml", tmp_path / "1.yaml", "--self", "0")
-    done = serve_eval("compare", *sides, "--repeats", "2", "--margin", "1", "-o", tmp_path / "c")
-    assert done.returncode == 2, done.stdout
-    assert "out of reach: 30 prompts with 2 and 2 answers of the two sides" in done.stderr
+    sides = f"{tmp_path}/0.yaml {tmp_path}/1.yaml --self 0"
+    serve_eval(
+        f"compare --repeats 2 --margin 1 -o {tmp_path}/c {sides}",
+        exits=2,
+        tells="out of reach: 30 prompts with 2 and 2 answers of the two sides",
+    )
     assert not (tmp_path / "c" / "b").exists()
 
 
@@ -139,7 +151,7 @@ def test_the_line_about_repeats_has_its_errors_ties_and_passes(
     assert line in page
     assert f"{REPEATS} answers to each question" in page
     assert "By question" in page
-    table = serve_eval("runs", "export", folder / "first", "--format", "table")
+    table = serve_eval(f"runs export {folder}/first --format table")
     assert line in " ".join(table.stdout.split())
     assert (f"{told['tied']} of {QUESTIONS} prompts tied" in shown) is (told["tied"] > 0)
     assert f"pass@1 {told['pass_at']['1']:.2f}, pass@2" in shown
@@ -185,9 +197,8 @@ def test_a_plan_keeps_the_number_and_takes_the_word_for_one_task(
 
 
 def _show_plan(*arguments: str | Path, root: Path, code: int = 0) -> str:
-    flags = ("-m", "m", "--base-url", "127.0.0.1:9", "--no-reference", "--dataset-root", root)
-    done = serve_eval("run", *arguments, *flags, "--dry-run")
-    assert done.returncode == code, done.stderr
+    flags = f"-m m --base-url 127.0.0.1:9 --no-reference --dataset-root {root}"
+    done = serve_eval(f"run {flags} --dry-run", *arguments, exits=code)
     return done.stdout + done.stderr
 
 
@@ -207,24 +218,26 @@ def test_repeats_have_columns_and_are_shown_of_a_pass(tmp_path: Path) -> None:
         for option in ("num_samples=12", "temperature=0.8")
     ]
     done = serve_eval(
-        "run", "--launcher", "simulated", "-m", "org/m", "-t", ",".join(TASKS), "--repeats", "3",
-        "--set=launcher.varied=true", *sizes, "--references-dir", refs,
-        "-o", tmp_path / "r", COLUMNS="200",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+        f"run --launcher simulated -m org/m --repeats 3 --references-dir {refs} -o {tmp_path}/r -t",
+        ",".join(TASKS),
+        "--set=launcher.varied=true",
+        *sizes,
+        COLUMNS="200",
+        exits=0,
+    )
     assert done.stdout.count("avg@3 = ") == 2
     report = json.loads((tmp_path / "r/report.json").read_text())
     told = {task["result"]["task"]: task["result"]["stability"] for task in report["tasks"]}
-    collected = serve_eval("runs", "table", tmp_path / "r").stdout
+    collected = serve_eval(f"runs table {tmp_path}/r").stdout
     for row in csv.DictReader(io.StringIO(collected, newline="")):
         known = told[row["task"]]
         assert row["repeats"] == "3"
         assert float(row["sd_repeats"]) == pytest.approx(known["sd"], rel=1e-5)
         assert float(row["pass_at_repeats"]) == pytest.approx(known["pass_at"]["3"], rel=1e-5)
         assert float(row["vote"]) == pytest.approx(known["majority"], rel=1e-5)
-    exported = serve_eval("runs", "export", tmp_path / "r", "--format", "csv").stdout
+    exported = serve_eval(f"runs export {tmp_path}/r --format csv").stdout
     [row] = csv.DictReader(io.StringIO(exported, newline=""))
-    noted = serve_eval("runs", "export", tmp_path / "r", "--format", "table").stdout
+    noted = serve_eval(f"runs export {tmp_path}/r --format table").stdout
     assert "reference: org/m, default (word_problems, passkey_short)" in noted
     for task in TASKS:
         assert row[f"{task} repeats"] == "3"

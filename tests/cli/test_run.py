@@ -68,13 +68,12 @@ def _records(tmp_path: Path, name: str = "out") -> list[dict[str, Any]]:
 
 
 def test_a_sound_endpoint_passes(flags: list[str], tmp_path: Path) -> None:
-    done = in_a_process("run", *flags)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = in_a_process("run", *flags, exits=0)
     first, drawn, *rows = done.stdout.splitlines()
     assert first.startswith(" PASS   gsm8k  ")
     assert drawn.count("●") == 1
     assert " asked    300 samples: 0 failed, 0 repaired, 0 cut off" in rows
-    verbose = serve_eval("judge", tmp_path / "out", "--verbose").stdout
+    verbose = serve_eval(f"judge {tmp_path}/out --verbose").stdout
     assert f"\n run      {tmp_path / 'out'}: simulated, default," in verbose
     assert {"theta", "alpha", "beta", "sigma"} <= set(verbose.split())
     assert "gsm8k: 300/300 done, 0 failed" in done.stderr

@@ -68,17 +68,8 @@ def plain(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def _run(
     data_root: Path, out: Path, *arguments: str, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    flags = [
-        "--dataset-root",
-        str(data_root),
-        "--tasks",
-        "gsm8k",
-        "--set",
-        "gsm8k.num_samples=60",
-        "-o",
-        str(out),
-    ]
-    return serve_eval("run", *flags, "--no-reference", *arguments, **environ)
+    flags = f"--dataset-root {data_root} --tasks gsm8k --set gsm8k.num_samples=60 -o {out}"
+    return serve_eval(f"run {flags} --no-reference", *arguments, **environ)
 
 
 def _task(out: Path) -> dict[str, Any]:
@@ -126,9 +117,9 @@ def test_an_unknown_model_is_said_with_the_nearest_before_anything_else(
 ) -> None:
     with _simulator(tmp_path, data_root, "--model", MODEL) as url:
         done = _run(data_root, tmp_path / "out", "--base-url", url, "--model", "my-org/my-modle")
-        models = ("--model", "my-org/my-modle", "--set", "compare.model_b=my-org/my-modell")
-        prompts = ("--tasks", "gsm8k", "--limit", "20", "--dataset-root", str(data_root))
-        both = serve_eval("compare", url, url, *models, *prompts, "-o", str(tmp_path / "both"))
+        models = "--model my-org/my-modle --set compare.model_b=my-org/my-modell"
+        prompts = f"--tasks gsm8k --limit 20 --dataset-root {data_root}"
+        both = serve_eval(f"compare {url} {url} -o {tmp_path}/both {models} {prompts}")
     for one in (done, both):
         assert one.returncode == 4, one.stderr
         assert f"Did you mean '{MODEL}'?" in one.stderr
@@ -221,8 +212,7 @@ def test_a_run_goes_on_at_a_new_address_and_stays_there(
             "--set",
             "limits.max_error_rate=1",
         )
-    done = serve_eval("run", "--resume", tmp_path / "out", "--base-url", plain)
-    assert done.returncode == 3, done.stderr
+    done = serve_eval(f"run --resume {tmp_path}/out --base-url {plain}", exits=3)
     assert _task(tmp_path / "out")["result"]["scored"] == 60
     assert f"the answers come from 2 addresses: {', '.join(sorted([old, plain]))}" in done.stdout
     assert (
@@ -237,17 +227,8 @@ def test_the_default_folder_is_called_after_the_model_that_the_endpoint_lists(
     plain: str, data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    flags = [
-        "--dataset-root",
-        data_root,
-        "--tasks",
-        "gsm8k",
-        "--set",
-        "gsm8k.num_samples=60",
-        "--no-reference",
-    ]
-    done = serve_eval("run", "--base-url", plain, *flags)
-    assert done.returncode == 3, done.stderr
+    flags = f"--dataset-root {data_root} --tasks gsm8k --set gsm8k.num_samples=60 --no-reference"
+    done = serve_eval(f"run --base-url {plain} {flags}", exits=3)
     folder = (tmp_path / "outputs/latest").resolve()
     assert folder.name.endswith("_simulated")
     assert f"run folder outputs/{folder.name}" in done.stderr
@@ -259,9 +240,8 @@ def test_without_a_model_nothing_is_made_where_the_endpoint_does_not_answer(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = serve_eval(
-        "run", "--base-url", "127.0.0.1:9", "--tasks", "gsm8k", "--dataset-root", data_root
+        f"run --base-url 127.0.0.1:9 --tasks gsm8k --dataset-root {data_root}", exits=4
     )
-    assert done.returncode == 4
     assert done.stderr.startswith(
         "error: http://127.0.0.1:9/v1/models does not answer: cannot connect"
     )
@@ -285,4 +265,4 @@ def test_no_reference_is_used_where_none_is_wanted_though_one_ships(
         done = _run(data_root, tmp_path / "out", *flags)
     assert done.returncode == 3, done.stderr
     assert "--no-reference was given" in " ".join(done.stdout.split())
-    assert serve_eval("judge", tmp_path / "out").returncode == 3
+    assert serve_eval(f"judge {tmp_path}/out").returncode == 3

@@ -62,8 +62,7 @@ def _is_continued(folder: Path, *more: str) -> bool:
 
 
 def test_the_same_command_continues_and_says_so_on_its_first_line(unfinished: Path) -> None:
-    done = serve_eval(*RUN, "--concurrency", "3")
-    assert done.returncode == 3
+    done = serve_eval(*RUN, "--concurrency", "3", exits=3)
     first = done.stderr.splitlines()[0]
     assert first.startswith(f"serve-eval: continuing {unfinished}, which is unfinished (last")
     assert first.endswith("to begin a new run: --new")
@@ -154,19 +153,8 @@ COMMANDS = {
 @pytest.fixture(scope="module")
 def finished(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("format") / "out"
-    flags = [
-        "run",
-        "--launcher",
-        "simulated",
-        "--model",
-        "org/m",
-        "--tasks",
-        "gsm8k",
-        "--dataset-root",
-        data_root,
-    ]
-    done = serve_eval(*flags, "--set", "gsm8k.num_samples=40", "--no-reference", "-o", out)
-    assert done.returncode == 3, done.stderr
+    flags = f"run --launcher simulated --model org/m --tasks gsm8k --dataset-root {data_root}"
+    serve_eval(f"{flags} --set gsm8k.num_samples=40 --no-reference -o {out}", exits=3)
     return out
 
 
@@ -244,18 +232,15 @@ def test_a_newer_report_whose_fields_changed_is_told_by_its_version(
     (run / "report.json").write_text(
         json.dumps({"schema_version": REPORT_SCHEMA + 1, "everything": "else"})
     )
-    done = serve_eval(*_arguments("compare", run, finished))
-    assert (done.returncode, f"has format {REPORT_SCHEMA + 1}" in done.stderr) == (
-        2,
-        True,
-    ), done.stderr
+    serve_eval(
+        *_arguments("compare", run, finished), exits=2, tells=f"has format {REPORT_SCHEMA + 1}"
+    )
 
 
 def test_a_folder_of_newer_runs_alone_says_why_nothing_is_charted(run: Path) -> None:
     for one in ("first", "second"):
         _change(run.parent / one / "plan.json", FOLDER_FORMAT + 1)
-    done = serve_eval("runs", "trend", run.parent)
-    assert (done.returncode, "no finished run" in done.stderr) == (2, True), done.stderr
+    done = serve_eval(f"runs trend {run.parent}", exits=2, tells="no finished run")
     assert done.stderr.count(f"has format {FOLDER_FORMAT + 1}") == 2
 
 
@@ -271,9 +256,9 @@ def test_the_folder_of_a_newer_comparison_is_refused(
         file: file.read_bytes() for file in out.rglob("*") if file.is_file() and file.name != "lock"
     }
     done = (
-        serve_eval("diagnose", out)
+        serve_eval(f"diagnose {out}")
         if command == "diagnose"
-        else serve_eval("compare", run, second, "-o", out)
+        else serve_eval(f"compare {run} {second} -o {out}")
     )
     assert (done.returncode, "or a newer one" in done.stderr) == (2, True), done.stderr
     assert (

@@ -84,8 +84,8 @@ def hosted() -> Iterator[tuple[str, ScriptedServer]]:
 
 
 def _run(data_root: Path, out: Path, *arguments: str) -> CompletedProcess[str]:
-    flags = ["--dataset-root", str(data_root), "--tasks", "gsm8k", "--no-reference", "-o", str(out)]
-    return serve_eval("run", *flags, *arguments)
+    flags = f"--dataset-root {data_root} --tasks gsm8k --no-reference -o {out}"
+    return serve_eval(f"run {flags}", *arguments)
 
 
 def test_a_hosted_model_that_refuses_fields_is_served_by_the_options_that_its_refusals_name(
@@ -182,10 +182,7 @@ def test_a_streamed_run_tells_its_times_its_order_and_its_load(
         (["--set", "limits.max_error_rate=2"], "limits.max_error_rate: must be at most 1"),
         (["--set", "limits.rate_limit=-1"], "limits.rate_limit: must be above 0"),
         (["--set", "limits.requests_per_minute=0"], "limits.requests_per_minute: must be above 0"),
-        (
-            ["--set", "connection.max_tokens_field=tokens"],
-            "connection.max_tokens_field: expected ",
-        ),
+        (["--set", "connection.max_tokens_field=tokens"], "connection.max_tokens_field: expected "),
         (["--set", "limits.retry_budget=-1"], "limits.retry_budget: must be"),
         (
             ["--set", "limits.known_finish_reasons=content-filter"],
@@ -216,30 +213,35 @@ def test_names_of_every_time_that_an_option_was_given_count(
     ]
     given = ["--tasks", "gsm8l,mmlu", "--tasks", "humanevil", "-t", "gsm8k"]
     done = serve_eval(
-        command, *address, "--model", "m", "--dataset-root", data_root, *given, "-o", tmp_path / "o"
+        command,
+        *address,
+        "--model",
+        "m",
+        "--dataset-root",
+        data_root,
+        *given,
+        "-o",
+        tmp_path / "o",
+        exits=2,
+        tells="Did you mean 'gsm8k'?",
     )
-    assert done.returncode == 2
-    assert "Did you mean 'gsm8k'?" in done.stderr
     assert "Did you mean 'humaneval'?" in done.stderr
 
 
 def test_lines_of_the_variable_count_as_times(data_root: Path) -> None:
-    flags = ["--model", "m", "--dataset-root", data_root, "--no-reference", "--dry-run", "--json"]
-    done = serve_eval("run", "--base-url", "127.0.0.1:9", *flags, SERVE_EVAL_TASKS="gsm8k,\nmmlu\n")
-    assert done.returncode == 0, done.stderr
+    flags = f"--model m --dataset-root {data_root} --no-reference --dry-run --json"
+    done = serve_eval(
+        f"run --base-url 127.0.0.1:9 {flags}", SERVE_EVAL_TASKS="gsm8k,\nmmlu\n", exits=0
+    )
     assert [task["task"] for task in json.loads(done.stdout)["tasks"]] == ["gsm8k", "mmlu"]
 
 
 def test_a_watch_of_two_tasks_is_refused_and_so_is_a_check_that_no_time_knows(
     data_root: Path,
 ) -> None:
-    flags = ["--model", "m", "--dataset-root", data_root, "--tasks", "gsm8k", "--tasks", "mmlu"]
-    assert "a watch takes one task, not 2" in serve_eval("watch", "127.0.0.1:9", *flags).stderr
-    done = serve_eval(
-        "smoke", "127.0.0.1:9", "--require", "chta", "--require", "tools", "--dry-run"
-    )
-    assert done.returncode == 2
-    assert "chta" in done.stderr
+    flags = f"--model m --dataset-root {data_root} --tasks gsm8k --tasks mmlu"
+    assert "a watch takes one task, not 2" in serve_eval(f"watch 127.0.0.1:9 {flags}").stderr
+    serve_eval("smoke 127.0.0.1:9 --require chta --require tools --dry-run", exits=2, tells="chta")
 
 
 SAMPLE = Sample(

@@ -27,7 +27,7 @@ def _own_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_dry_run_shows_commands_and_files_and_starts_nothing(tmp_path: Path) -> None:
     settings = ["--set", "launcher.config={max_num_tokens: 1}", "--set", "launcher.gpus=[3]"]
-    said = serve_eval("serve", "trtllm", "--model", "org/m", *settings, "--dry-run")
+    said = serve_eval("serve trtllm --model org/m --dry-run", *settings)
     assert said.stdout.splitlines() == [
         "files:",
         "mkdir -p logs",
@@ -97,14 +97,12 @@ def test_the_list_names_the_folder_that_a_server_was_started_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    started = serve_eval("serve", "embedded", "--detach")
-    assert started.returncode == 0, started.stderr
+    started = serve_eval("serve embedded --detach", exits=0)
     number = re.findall(r"^id: +(\w+)$", started.stdout, re.MULTILINE)[0]
-    listed = serve_eval("serve", "--list", "-v").stdout
-    told = json.loads(serve_eval("serve", "--list", "--json").stdout)
+    listed = serve_eval("serve --list -v").stdout
+    told = json.loads(serve_eval("serve --list --json").stdout)
     [command] = told["commands"]
-    stopped = serve_eval(*command.split()[1:])
-    assert stopped.returncode == 0, stopped.stderr
+    stopped = serve_eval(*command.split()[1:], exits=0)
     assert stopped.stdout.startswith(
         f" STOPPED   {number}  embedded: embedded at http://127.0.0.1:"
     )
@@ -112,7 +110,7 @@ def test_the_list_names_the_folder_that_a_server_was_started_from(
     [server] = told["result"]["servers"]
     assert (server["id"], server["state"], server["started_in"]) == (number, "ready", str(tmp_path))
     assert f"  {tmp_path}  {server['log_dir']}\n" in listed, listed
-    assert serve_eval("serve", "--list", "-q").stdout.startswith(" NO SERVERS ")
+    assert serve_eval("serve --list -q").stdout.startswith(" NO SERVERS ")
 
 
 def test_of_the_settings_in_the_environment_those_of_the_launcher_count(
@@ -124,27 +122,28 @@ def test_of_the_settings_in_the_environment_those_of_the_launcher_count(
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [[], ["trtllm", "--list"], ["trtllm", "--stop", "all"], ["--list", "--stop", "all"]],
+    "arguments", ["", "trtllm --list", "trtllm --stop all", "--list --stop all"]
 )
-def test_one_thing_is_done_at_a_time(arguments: list[str]) -> None:
-    said = serve_eval("serve", *arguments)
-    assert said.returncode == 2
-    assert "give one of: a launcher, a plan file, --list, --stop" in said.stderr
+def test_one_thing_is_done_at_a_time(arguments: str) -> None:
+    serve_eval(
+        f"serve {arguments}", exits=2, tells="give one of: a launcher, a plan file, --list, --stop"
+    )
 
 
 def test_nothing_is_held_at_first() -> None:
     nothing = " NO SERVERS   this machine  no servers are running\n"
-    assert serve_eval("serve", "--list").stdout == nothing
-    ended = serve_eval("serve", "--stop", "all")
+    assert serve_eval("serve --list").stdout == nothing
+    ended = serve_eval("serve --stop all")
     assert (ended.returncode, ended.stdout) == (0, nothing)
-    unknown = serve_eval("serve", "--stop", "0a1b2c3d")
-    assert unknown.returncode == 2
-    assert "no servers 0a1b2c3d run on this machine; running: none" in unknown.stderr
+    serve_eval(
+        "serve --stop 0a1b2c3d",
+        exits=2,
+        tells="no servers 0a1b2c3d run on this machine; running: none",
+    )
 
 
 def test_a_folder_that_cannot_be_is_refused_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    said = serve_eval("serve", "trtllm", "--model", "m", "-o", tmp_path / "file")
-    assert said.returncode == 2
-    assert "cannot write: File exists" in said.stderr
+    serve_eval(
+        f"serve trtllm --model m -o {tmp_path}/file", exits=2, tells="cannot write: File exists"
+    )

@@ -78,8 +78,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _show(*arguments: str | Path, code: int = 0, **environ: str) -> str:
-    done = serve_eval("show", *arguments, **{"COLUMNS": "80", **environ})
-    assert done.returncode == code, done.stdout + done.stderr
+    done = serve_eval("show", *arguments, **{"COLUMNS": "80", **environ}, exits=code)
     return done.stdout if code == 0 else done.stderr
 
 
@@ -126,8 +125,7 @@ def test_the_commands_that_come_next_can_be_run(run: Path, other: Path) -> None:
         commands = json.loads(_show(*asked, "--json"))["commands"]
         assert len(commands) == 1
         for command in commands:
-            done = serve_eval(*shlex.split(command)[1:])
-            assert done.returncode == 0, done.stderr
+            serve_eval(*shlex.split(command)[1:], exits=0)
 
 
 def test_a_sample_is_shown_with_everything_that_is_known(run: Path) -> None:
@@ -237,7 +235,7 @@ def test_two_runs_are_compared_sample_by_sample(run: Path, other: Path) -> None:
 
 def test_a_comparison_shows_its_flips(run: Path, other: Path, tmp_path: Path) -> None:
     folder = tmp_path / "compared"
-    done = serve_eval("compare", run, other, "-o", folder)
+    done = serve_eval(f"compare {run} {other} -o {folder}")
     assert done.returncode in (0, 1, 3), done.stderr
     assert f" A RIGHT, B WRONG   {TASK} {RETRIED}\n" in _show(folder)
     named = tmp_path / "several"
@@ -260,8 +258,7 @@ def test_flips_from_the_reference_are_listed_with_its_scores(
     refs = tmp_path / "references"
     whole = tmp_path / "whole"
     _run(whole, Answers(whole=True))
-    done = serve_eval("references", "register", whole, "--references-dir", refs)
-    assert done.returncode == 0, done.stderr
+    serve_eval(f"references register {whole} --references-dir {refs}", exits=0)
     shown = tmp_path / "shown"
     _run(shown, Answers(whole=True, b=True), "--references-dir", str(refs), judged=True)
     told = _show(shown, "--flips")
@@ -287,9 +284,8 @@ def test_of_a_case_the_expected_answer_is_shown_and_not_its_scorer(tmp_path: Pat
         " expected: {answer: Paris}}\n"
     )
     with ScriptedServer(answer("Lyon"), routes={"/v1/models": models("m")}).serve_in_thread() as at:
-        asked = ["--cases", str(cases), "--base-url", at, "--model", "m", "--no-reference"]
-        done = serve_eval("run", *asked, "-o", tmp_path / "run")
-    assert done.returncode == 3, done.stderr
+        asked = f"--cases {cases} --base-url {at} --model m --no-reference"
+        serve_eval(f"run -o {tmp_path}/run {asked}", exits=3)
     listed = _show(tmp_path / "run")
     assert re.search(r'^ wrong +france#\w+ +\{"answer":"Paris"\} +lyon$', listed, re.MULTILINE)
     [command] = re.findall(r"serve-eval show .*(?<=/run) '(france#\w+)'$", listed, re.MULTILINE)
@@ -320,10 +316,10 @@ def test_shards_merged_and_rescored_runs_keep_their_prompts(tmp_path: Path) -> N
         with ScriptedServer(Answers(), routes={"/v1/models": models("m")}).serve_in_thread() as url:
             flags = ["--base-url", url, "--model", "m", "--tasks", TASK, "--no-reference"]
             flags += ["--set", f"{TASK}.num_samples={N}", "--shard", f"{number}/2"]
-            assert serve_eval("run", *flags, "-o", folder).returncode == 0
+            assert serve_eval(f"run -o {folder}", *flags).returncode == 0
     merged, rescored = tmp_path / "merged", tmp_path / "rescored"
-    assert serve_eval("runs", "merge", *shards, "-o", merged).returncode == 3
-    assert serve_eval("judge", "--rescore", merged, "-o", rescored).returncode == 0
+    assert serve_eval(f"runs merge -o {merged}", *shards).returncode == 3
+    assert serve_eval(f"judge --rescore {merged} -o {rescored}").returncode == 0
     for folder in (merged, rescored):
         told = _json(folder, "--all", *(sample.id for sample in SAMPLES))["samples"]
         prompts = {one["id"]: one["prompt"] for one in told}
@@ -335,7 +331,7 @@ def test_a_resumed_run_keeps_its_prompts(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, out)
     before = (out / f"prompts/{TASK}.jsonl").stat().st_mtime_ns
     with ScriptedServer(Answers(), routes={"/v1/models": models("m")}).serve_in_thread() as url:
-        assert serve_eval("run", "--resume", out, "--base-url", url).returncode == 3
+        assert serve_eval(f"run --resume {out} --base-url {url}").returncode == 3
     assert (out / f"prompts/{TASK}.jsonl").stat().st_mtime_ns == before
 
 
@@ -350,11 +346,11 @@ def test_latest_is_the_last_run_of_outputs(
     listed = _show("latest")
     assert f"serve-eval show outputs/second {FAILED}\n" in listed
     assert _show() == listed
-    assert serve_eval("judge", "outputs/first").returncode == 3  # it asks nothing
+    assert serve_eval("judge outputs/first").returncode == 3  # it asks nothing
     assert Path("outputs/latest").readlink() == Path("second")
-    for command in (("judge",), ("diagnose",), ("judge", "--rescore")):
-        assert serve_eval(*command, "latest").returncode in (0, 3)
-        of_all = serve_eval(*command, "outputs")
+    for command in ("judge", "diagnose", "judge --rescore"):
+        assert serve_eval(f"{command} latest").returncode in (0, 3)
+        of_all = serve_eval(f"{command} outputs")
         assert of_all.returncode in (0, 3)
         assert "the latest run: outputs/second" in of_all.stderr
     assert FAILED in _show(FAILED)  # no folder has this name, so it is an id of the latest run

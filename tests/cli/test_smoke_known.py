@@ -18,18 +18,18 @@ from tests.workflows.smoke.server import Quirks, create
 
 
 def _smoke(
-    *arguments: str | os.PathLike[str], quirks: tuple[str, ...] = (), **more: Any
+    arguments: str = "", *, quirks: tuple[str, ...] = (), **more: Any
 ) -> subprocess.CompletedProcess[str]:
     server = create(Quirks(names=frozenset(quirks), **more))
     with server.serve_in_thread() as url:
-        return serve_eval("smoke", url, *arguments)
+        return serve_eval(f"smoke {url} {arguments}")
 
 
 @pytest.fixture
 def known(tmp_path: Path) -> Path:
     """Return the file that the night wrote on which three checks failed and tools were missing."""
     file = tmp_path / "known.json"
-    done = _smoke("--write-known", file, quirks=("unhealthy", "one_index", "no_tools"))
+    done = _smoke(f"--write-known {file}", quirks=("unhealthy", "one_index", "no_tools"))
     assert (done.returncode, str(file) in done.stderr) == (1, True)
     return file
 
@@ -40,7 +40,7 @@ def _rows(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
 
 def test_what_is_known_to_fail_is_known_and_counted_apart(known: Path, tmp_path: Path) -> None:
     bad = ("unhealthy", "one_index", "no_tools")
-    done = _smoke("--known", known, "-o", tmp_path / "out", quirks=bad)
+    done = _smoke(f"--known {known} -o {tmp_path}/out", quirks=bad)
     assert done.returncode == 0, done.stdout
     assert " known    health, n, batch\n" in done.stdout
     assert " passed, 3 known, 1 unsupported as before\n" in done.stdout
@@ -54,7 +54,7 @@ def test_what_is_known_to_fail_is_known_and_counted_apart(known: Path, tmp_path:
     assert summary.startswith("PASS smoke test ")
     assert "**KNOWN** | health" in summary
     assert "3 known" in summary
-    told = json.loads(_smoke("--known", known, "--json", quirks=bad).stdout)["result"]
+    told = json.loads(_smoke(f"--known {known} --json", quirks=bad).stdout)["result"]
     assert told["counts"] == {"PASS": 35, "FAIL": 0, "KNOWN": 3, "UNSUPPORTED": 1}
     assert told["exit_code"] == 0
     assert (told["known"]["mended"], told["known"]["missing"]) == ([], [])
@@ -62,10 +62,7 @@ def test_what_is_known_to_fail_is_known_and_counted_apart(known: Path, tmp_path:
 
 def test_what_is_new_is_red_next_to_what_is_known(known: Path) -> None:
     done = _smoke(
-        "--known",
-        known,
-        "--json",
-        quirks=("unhealthy", "one_index", "no_tools", "no_done"),
+        f"--known {known} --json", quirks=("unhealthy", "one_index", "no_tools", "no_done")
     )
     assert done.returncode == 1
     rows = _rows(done)
@@ -77,14 +74,14 @@ def test_another_failure_of_a_known_check_is_red(known: Path) -> None:
     content = json.loads(known.read_text())
     content["fails"]["health"] = "HTTP 500: gone"
     known.write_text(json.dumps(content))
-    done = _smoke("--known", known, quirks=("unhealthy", "one_index", "no_tools"))
+    done = _smoke(f"--known {known}", quirks=("unhealthy", "one_index", "no_tools"))
     assert done.returncode == 1
     assert "another failure than the known one: HTTP 500: gone" in " ".join(done.stdout.split())
 
 
 def test_what_is_no_longer_supported_is_red(known: Path) -> None:
     bad = ("unhealthy", "one_index", "no_tools", "no_guided")
-    done = _smoke("--known", known, quirks=bad)
+    done = _smoke(f"--known {known}", quirks=bad)
     assert done.returncode == 1
     assert "json_schema: no longer supported: ignored" in done.stdout
     assert "1 unsupported as before\n" in done.stdout
@@ -92,10 +89,10 @@ def test_what_is_no_longer_supported_is_red(known: Path) -> None:
 
 
 def test_what_was_mended_is_said_with_what_to_do(known: Path) -> None:
-    done = _smoke("--known", known, quirks=("one_index",))
+    done = _smoke(f"--known {known}", quirks=("one_index",))
     assert done.returncode == 0, done.stdout
     assert f" mended   health; write the file again with --write-known {known}" in done.stdout
-    again = _smoke("--known", known, "--write-known", known, quirks=("one_index",))
+    again = _smoke(f"--known {known} --write-known {known}", quirks=("one_index",))
     assert (again.returncode, " known    n, batch\n" in again.stdout) == (0, True)
     content = json.loads(known.read_text())
     assert list(content["fails"]) == ["n", "batch"]
@@ -104,18 +101,18 @@ def test_what_was_mended_is_said_with_what_to_do(known: Path) -> None:
 
 def test_the_file_names_the_model_and_the_kind_of_server(tmp_path: Path) -> None:
     file = tmp_path / "known.json"
-    _smoke("--write-known", file, quirks=("unhealthy",), owner="vllm")
+    _smoke(f"--write-known {file}", quirks=("unhealthy",), owner="vllm")
     content = json.loads(file.read_text())
     assert (content["model"], content["server"]) == ("m", "vLLM")
     assert content["fails"] == {"health": "HTTP 503: an empty body"}
     for owner, said in (("llamacpp", "llama-server"), (None, "a server of unknown kind")):
-        done = _smoke("--known", file, quirks=("unhealthy",), owner=owner)
+        done = _smoke(f"--known {file}", quirks=("unhealthy",), owner=owner)
         assert done.returncode == 1
         told = " ".join(done.stdout.split())
         assert f"was written for model m on vLLM, and this is model m on {said}" in told
         assert "nothing in it counts" in told
     file.write_text(file.read_text().replace('"m"', '"other"'))
-    done = _smoke("--known", file, quirks=("unhealthy",), owner="vllm")
+    done = _smoke(f"--known {file}", quirks=("unhealthy",), owner="vllm")
     assert (done.returncode, "was written for model other on vLLM" in done.stdout) == (1, True)
 
 
@@ -124,7 +121,7 @@ def test_checks_that_are_missing_or_have_another_name_are_said(known: Path) -> N
     content["fails"] = {"helth": "HTTP 503", "cancel": "slow", **content["fails"]}
     content["passes"].remove("seed")
     known.write_text(json.dumps(content))
-    done = _smoke("-v", "--known", known, quirks=("unhealthy", "one_index", "no_tools"))
+    done = _smoke(f"-v --known {known}", quirks=("unhealthy", "one_index", "no_tools"))
     assert done.returncode == 0
     assert "not checked: helth" in done.stdout
     assert "there is no such check. Did you mean 'health'?" in done.stdout
@@ -152,35 +149,38 @@ def test_a_file_that_cannot_be_used_is_exit_code_2(
     file = tmp_path / "known.json"
     if content is not None:
         file.write_bytes(content)
-    for more in ((), ("--dry-run",)):
-        done = serve_eval("smoke", "127.0.0.1:9", "--known", file, *more)
-        assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+    for more in ("", "--dry-run"):
+        done = serve_eval(f"smoke 127.0.0.1:9 --known {file} {more}", exits=2, tells=told)
         assert "--write-known" in done.stderr
 
 
 def test_a_folder_is_no_file_of_known_failures(tmp_path: Path) -> None:
     for flag in ("--known", "--write-known"):
-        done = serve_eval("smoke", "127.0.0.1:9", flag, tmp_path)
-        assert (done.returncode, flag in done.stderr) == (2, True), done.stderr
-    done = serve_eval("smoke", "127.0.0.1:9", "--write-known", tmp_path / "no/known.json")
-    assert (done.returncode, "is not a folder" in done.stderr) == (2, True)
+        serve_eval("smoke 127.0.0.1:9", flag, tmp_path, exits=2, tells=flag)
+    serve_eval(
+        f"smoke 127.0.0.1:9 --write-known {tmp_path}/no/known.json",
+        exits=2,
+        tells="is not a folder",
+    )
 
 
 def test_a_smoke_test_that_stopped_writes_and_excuses_nothing(tmp_path: Path) -> None:
     file = tmp_path / "known.json"
-    dead = serve_eval("smoke", "127.0.0.1:9", "--write-known", file)
+    dead = serve_eval(f"smoke 127.0.0.1:9 --write-known {file}")
     assert (dead.returncode, file.exists()) == (4, False)
     assert "was not written, because not all checks ran" in dead.stderr
-    killing = ("--level", "full", "--set", "smoke.timeout=4", "--json")
-    night = json.loads(_smoke(*killing, quirks=("dies_of_long_prompts",)).stdout)["result"]
+    killing = "--level full --set smoke.timeout=4 --json"
+    night = json.loads(_smoke(killing, quirks=("dies_of_long_prompts",)).stdout)["result"]
     told = {row["name"]: row["told"] for row in night["rows"] if row["outcome"] == "FAIL"}
     assert "long_prompt" in told
     fails = {"reachable": f"http://127.0.0.1:9/v1 {dead.stdout}", **told}
     head = {"smoke_version": 1, "model": "m", "server": None}
     file.write_text(json.dumps({**head, "fails": fails}))
-    assert serve_eval("smoke", "127.0.0.1:9", "--known", file).returncode == 4
-    files = ("--known", file, "--write-known", file)
-    done = json.loads(_smoke(*killing, *files, quirks=("dies_of_long_prompts",)).stdout)["result"]
+    assert serve_eval(f"smoke 127.0.0.1:9 --known {file}").returncode == 4
+    files = f"--known {file} --write-known {file}"
+    done = json.loads(_smoke(f"{killing} {files}", quirks=("dies_of_long_prompts",)).stdout)[
+        "result"
+    ]
     assert (done["exit_code"], done["counts"]["KNOWN"], done["counts"]["FAIL"]) == (1, len(told), 0)
     assert done["stopped"] == "a short request was no longer answered after long_prompt"
     assert json.loads(file.read_text())["fails"] == fails
@@ -195,7 +195,9 @@ def _in_github(
     with server.serve_in_thread() as url:
         given = url if "127.0.0.1:9" not in arguments else ()
         done = serve_eval(
-            *("smoke", *filter(None, [given]), *arguments),
+            "smoke",
+            *filter(None, [given]),
+            *arguments,
             GITHUB_ACTIONS="true",
             GITHUB_STEP_SUMMARY=str(summary),
         )
@@ -236,8 +238,7 @@ def test_what_is_unsupported_is_no_warning_where_all_passed(tmp_path: Path) -> N
 
 
 def test_a_dead_port_is_no_other_model(known: Path) -> None:
-    done = serve_eval("smoke", "127.0.0.1:9", "--known", known)
-    assert done.returncode == 4
+    done = serve_eval(f"smoke 127.0.0.1:9 --known {known}", exits=4)
     assert "was written for" not in done.stdout
     assert "mended" not in done.stdout
 
@@ -247,7 +248,7 @@ def test_a_known_check_that_counts_is_red_if_its_count_fell_clearly(tmp_path: Pa
     asked = [question.text for question in questions()]
     wrong = {f"{text}\nReply with the answer only.": "no idea" for text in asked}
     few = dict(list(wrong.items())[15:])  # the other 15 are right
-    _smoke("--write-known", file, knows=dict(list(wrong.items())[8:]))  # 8 of 20 are right
+    _smoke(f"--write-known {file}", knows=dict(list(wrong.items())[8:]))  # 8 of 20 are right
     content = json.loads(file.read_text())
     assert content["counts"] == {"questions": [8, 20]}
     for known, knows, outcome in [
@@ -259,7 +260,7 @@ def test_a_known_check_that_counts_is_red_if_its_count_fell_clearly(tmp_path: Pa
     ]:
         counts = {} if known is None else {"questions": known}
         file.write_text(json.dumps({**content, "counts": counts}))
-        done = _smoke("--known", file, "--json", knows=knows)
+        done = _smoke(f"--known {file} --json", knows=knows)
         assert _rows(done)["questions"] == outcome, (known, done.stdout)
         assert done.returncode == (outcome == "FAIL")
         told = next(
@@ -272,7 +273,7 @@ def test_a_known_check_that_counts_is_red_if_its_count_fell_clearly(tmp_path: Pa
 
 def test_the_summary_says_once_what_is_unsupported_or_known(known: Path, tmp_path: Path) -> None:
     bad = ("unhealthy", "one_index", "no_tools", "no_guided")
-    _smoke("--known", known, "-o", tmp_path / "out", quirks=bad)
+    _smoke(f"--known {known} -o {tmp_path}/out", quirks=bad)
     summary = (tmp_path / "out/summary.md").read_text()
     for name in ("tools", "health", "n"):
         assert len(re.findall(rf"\*\*{name}\*\*|\| {name} \|", summary)) == 1, summary
@@ -281,14 +282,14 @@ def test_the_summary_says_once_what_is_unsupported_or_known(known: Path, tmp_pat
 
 def test_what_is_unsupported_as_before_is_counted_apart(tmp_path: Path) -> None:
     known = tmp_path / "known.json"
-    _smoke("--write-known", known, quirks=("no_tools",))
+    _smoke(f"--write-known {known}", quirks=("no_tools",))
     assert json.loads(known.read_text())["unsupported"] == ["tools"]
-    shown = _smoke("--known", known, quirks=("no_tools",)).stdout
+    shown = _smoke(f"--known {known}", quirks=("no_tools",)).stdout
     assert "1 unsupported as before\n lacks    as before: tools\n" in shown
     assert "none was called" not in shown
-    every = _smoke("--known", known, "-v", quirks=("no_tools",)).stdout
+    every = _smoke(f"--known {known} -v", quirks=("no_tools",)).stdout
     assert re.search(r"^ UNSUPPORTED  tools .* none was called: ", every, re.MULTILINE), every
     other = json.loads(known.read_text()) | {"model": "another"}
     known.write_text(json.dumps(other))
-    shown = _smoke("--known", known, quirks=("no_tools",)).stdout
+    shown = _smoke(f"--known {known}", quirks=("no_tools",)).stdout
     assert "1 unsupported\n lacks    tools\n" in shown

@@ -98,10 +98,7 @@ def test_a_command_imports_no_other() -> None:
     assert code == 0
     assert {
         name for name in modules if name.startswith("serve_eval.cli.") and "._" not in name
-    } == {
-        "serve_eval.cli.app",
-        "serve_eval.cli.references_power",
-    }
+    } == {"serve_eval.cli.app", "serve_eval.cli.references_power"}
 
 
 def test_a_run_with_the_default_verdict_does_without_what_is_heavy(
@@ -218,6 +215,4 @@ def test_a_command_collects_garbage_rarely() -> None:
 
 
 def test_without_a_command_the_commands_are_listed() -> None:
-    said = in_a_process()
-    assert said.returncode == 2
-    assert "Judge an endpoint, by flags, a plan or a suite of plans." in said.stderr
+    in_a_process(exits=2, tells="Judge an endpoint, by flags, a plan or a suite of plans.")

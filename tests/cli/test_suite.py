@@ -55,8 +55,7 @@ def _report(out: Path) -> dict[str, Any]:
 
 def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = serve_eval("run", suite, "-o", out, "-v", OPENAI_API_KEY=KEY)
-    assert done.returncode == 3, done.stdout + done.stderr
+    done = serve_eval(f"run {suite} -o {out} -v", OPENAI_API_KEY=KEY, exits=3)
     assert "suite nightly" in (out / "report.html").read_text()
     title, _, header, *lines = (line.strip() for line in done.stdout.splitlines())
     assert title == (
@@ -99,30 +98,31 @@ def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_pat
     for path in (out, *out.rglob("*")):
         assert path.stat().st_mode & 0o077 == 0, path
         assert not path.is_file() or KEY.encode() not in path.read_bytes()
-    again = serve_eval("run", "--resume", out, "--json", "--strict", SERVE_EVAL_MODEL="other")
+    again = serve_eval(f"run --resume {out} --json --strict", SERVE_EVAL_MODEL="other")
     assert again.returncode == json.loads(again.stdout)["exit_code"] == 1
     assert "4 of 5 runs are already finished" in again.stderr
     assert _report(out)["rows"][1:] == json.loads(again.stdout)["result"]["rows"][1:]
     suite.write_text(
         suite.read_text().replace("2999-01-01\n  - {match: {name", "2001-01-01\n  - {match: {name")
     )
-    expired = serve_eval("run", suite, "-o", out)
-    assert expired.returncode == 1, expired.stdout
-    assert (
-        "expired on 2001-01-01 (issue 12, broken on purpose); it no longer covers damaged_gsm8k"
-        in expired.stdout
+    serve_eval(
+        f"run {suite} -o {out}",
+        exits=1,
+        prints="expired on 2001-01-01 (issue 12, broken on purpose);"
+        " it no longer covers damaged_gsm8k",
     )
     suite.write_text(suite.read_text().replace("num_samples: 90", "num_samples: 95"))
-    other = serve_eval("run", suite, "-o", out)
-    assert other.returncode == 2
-    assert "simulated_gsm8k-2.tasks.gsm8k.num_samples: was 90, now 95" in other.stderr
+    serve_eval(
+        f"run {suite} -o {out}",
+        exits=2,
+        tells="simulated_gsm8k-2.tasks.gsm8k.num_samples: was 90, now 95",
+    )
 
 
 def test_a_dry_run_shows_runs_servers_and_requests_and_sends_nothing(
     suite: Path, tmp_path: Path
 ) -> None:
-    done = serve_eval("run", suite, "-o", tmp_path / "out", "--dry-run")
-    assert done.returncode == 3
+    done = serve_eval(f"run {suite} -o {tmp_path}/out --dry-run", exits=3)
     for said in (
         "launcher simulated accuracy=0.9, damage=0.6, model simulated:",
         "  damaged_gsm8k-2: default, verdict by reference, state broken",
@@ -177,8 +177,9 @@ def test_what_cannot_be_meant_is_said(
 ) -> None:
     (tmp_path / "night").mkdir()
     (tmp_path / "night/suite.json").write_text("{}")
-    done = serve_eval("run", *(part.format(suite=suite, tmp=tmp_path) for part in arguments))
-    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    done = serve_eval(
+        "run", *(part.format(suite=suite, tmp=tmp_path) for part in arguments), exits=2, tells=said
+    )
     assert "Traceback" not in done.stderr
 
 
@@ -210,9 +211,7 @@ def test_an_interrupted_suite_says_how_to_go_on_and_goes_on(suite: Path, tmp_pat
     assert f"Resume with: serve-eval run --resume {out}" in said
     had = (out / "runs/gsm8k-2/samples/gsm8k.jsonl").read_bytes()
     assert not (out / "suite_report.json").exists()
-    done = serve_eval("run", "--resume", out)
-    assert done.returncode == 3, done.stderr
-    assert "1 of 3 runs are already finished" in done.stderr
+    serve_eval(f"run --resume {out}", exits=3, tells="1 of 3 runs are already finished")
     assert (out / "runs/gsm8k-2/samples/gsm8k.jsonl").read_bytes().startswith(had)
     assert [row["outcome"] for row in _report(out)["rows"]] == ["ERROR", "PASS", "PASS"]
 
@@ -221,8 +220,8 @@ def test_an_interrupted_suite_says_how_to_go_on_and_goes_on(suite: Path, tmp_pat
 def test_a_killed_suite_ends_as_one_that_was_not(suite: Path, tmp_path: Path) -> None:
     code, _ = _interrupted(suite, tmp_path / "killed", signal.SIGKILL)
     assert code == -signal.SIGKILL
-    assert serve_eval("run", suite, "-o", tmp_path / "killed").returncode == 3
-    assert serve_eval("run", suite, "-o", tmp_path / "whole").returncode == 3
+    assert serve_eval(f"run {suite} -o {tmp_path}/killed").returncode == 3
+    assert serve_eval(f"run {suite} -o {tmp_path}/whole").returncode == 3
     assert _report(tmp_path / "killed")["rows"] == _report(tmp_path / "whole")["rows"]
 
 
@@ -244,15 +243,11 @@ matrix:
     )
     sim = "accuracy: 0.8, flip_rate: 0.034"
     (tmp_path / "first.yaml").write_text(first.replace("SIM", sim))
-    assert serve_eval("run", tmp_path / "first.yaml", "-o", tmp_path / "first").returncode == 3
-    registered = serve_eval(
-        "references",
-        "register",
-        tmp_path / "first/runs/simulated",
-        "--references-dir",
-        tmp_path / "refs",
+    assert serve_eval(f"run {tmp_path}/first.yaml -o {tmp_path}/first").returncode == 3
+    serve_eval(
+        f"references register {tmp_path}/first/runs/simulated --references-dir {tmp_path}/refs",
+        exits=0,
     )
-    assert registered.returncode == 0, registered.stderr
     gates = base.replace(
         "LAST", f"references_dir: {tmp_path / 'refs'}\n  verdict: {{paired: {{margin: 0.3}}}}"
     )
@@ -261,7 +256,7 @@ matrix:
         for i in range(1, 9)
     )
     (tmp_path / "gates.yaml").write_text(gates.replace("RUNS", f"endpoint: [{damages}]"))
-    done = serve_eval("run", tmp_path / "gates.yaml", "-o", tmp_path / "gates")
+    done = serve_eval(f"run {tmp_path}/gates.yaml -o {tmp_path}/gates")
     rows = _report(tmp_path / "gates")["rows"]
     alone = [row for row in rows if row["own"] == "FAIL"]
     assert alone, done.stdout
@@ -291,29 +286,26 @@ matrix:
     whole = "no_reference: true"
     first = write("first.yaml", whole, f"{{{sim}}}")
     first.write_text(first.read_text().replace(", limit: 120", ""))
-    assert serve_eval("run", first, "-o", tmp_path / "first").returncode == 3
+    assert serve_eval(f"run {first} -o {tmp_path}/first").returncode == 3
     refs = tmp_path / "refs"
     run = tmp_path / "first/runs/simulated"
-    taken = serve_eval("references", "register", run, "--references-dir", refs)
-    assert taken.returncode == 0, taken.stderr
+    serve_eval(f"references register {run} --references-dir {refs}", exits=0)
     both = f"{{{sim}, run: 1}}, {{{sim}, run: 2, damage: 0.3}}"
-    asked = serve_eval("run", write("both.yaml", whole, both), "-o", tmp_path / "out")
-    assert asked.returncode == 3, asked.stderr
+    serve_eval(f"run -o {tmp_path}/out", write("both.yaml", whole, both), exits=3)
     before = (tmp_path / "out/suite_report.json").read_bytes()
-    rule = ("--verdict", "paired", "--margin", "5", "--references-dir", refs)
-    done = serve_eval("judge", tmp_path / "out", *rule)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "suite nightly: 2 runs, 2 tasks: 1 FAIL, 1 PASS" in done.stdout
+    rule = f"--verdict paired --margin 5 --references-dir {refs}"
+    done = serve_eval(
+        f"judge {tmp_path}/out {rule}",
+        exits=1,
+        prints="suite nightly: 2 runs, 2 tasks: 1 FAIL, 1 PASS",
+    )
     assert " p holm " in done.stdout
-    told = json.loads(serve_eval("judge", tmp_path / "out", *rule, "--json").stdout)
+    told = json.loads(serve_eval(f"judge {tmp_path}/out --json {rule}").stdout)
     assert told["exit_code"] == 1
     assert {row["rule"] for row in told["result"]["rows"]} == {"paired"}
     assert all(row["p_holm"] is not None for row in told["result"]["rows"])
     assert (tmp_path / "out/suite_report.json").read_bytes() == before
     (tmp_path / "out/runs" / told["result"]["runs"][0]["name"] / "report.json").unlink()
-    cut = serve_eval("judge", tmp_path / "out", *rule)
-    assert cut.returncode == 1
-    assert "holds no finished run" in cut.stdout
-    named = serve_eval("references", "power", "--from", tmp_path / "out", "--detect", "5")
-    assert named.returncode == 2
+    serve_eval(f"judge {tmp_path}/out {rule}", exits=1, prints="holds no finished run")
+    named = serve_eval(f"references power --from {tmp_path}/out --detect 5", exits=2)
     assert all(f"out/runs/{one['name']}" in named.stderr for one in told["result"]["runs"])

@@ -19,17 +19,16 @@ from tests.cli.command import serve_eval
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
 
-def _run(folder: Path, task: str, *more: str, n: int = 12) -> None:
+def _run(folder: Path, task: str, more: str = "", *, n: int = 12) -> None:
     done = serve_eval(
-        "run", "--launcher", "simulated", "-m", "org/m", "-t", task, "--no-reference",
-        f"--set={task}.num_samples={n}", *more, "-o", folder,
-    )  # fmt: skip
+        f"run --launcher simulated -m org/m -t {task} --no-reference -o {folder}"
+        f" --set={task}.num_samples={n} {more}"
+    )
     assert (folder / "report.json").exists(), done.stderr
 
 
 def _export(*arguments: str | Path) -> str:
-    done = serve_eval("runs", "export", *arguments, COLUMNS="200")
-    assert done.returncode == 0, done.stderr
+    done = serve_eval("runs export", *arguments, COLUMNS="200", exits=0)
     return done.stdout
 
 
@@ -94,7 +93,7 @@ def test_suites_of_the_same_deployments_share_rows(tmp_path: Path) -> None:
             "plans:\n  - {name: bf16}\n  - {name: fp8, launcher: {name: simulated, damage: 0.9}}\n"
             "  - {name: lost, launcher: {name: simulated, no_completions: true, no_chat: true}}\n"
         )
-        serve_eval("run", tmp_path / f"{name}.yaml", "-o", tmp_path / name)
+        serve_eval(f"run {tmp_path}/{name}.yaml -o {tmp_path}/{name}")
     rows = _rows(tmp_path / "nightly", tmp_path / "texts")
     assert sorted(rows) == ["bf16", "fp8", "lost"]
     assert sorted(_rows(tmp_path)) == ["bf16", "fp8", "lost"]
@@ -110,17 +109,15 @@ matrix: {effort: [none, high]}
 """
 
 
-def _export_table_efforts(*more: str | Path) -> str:
-    done = serve_eval("runs", "export", *more, "--format", "table")
-    assert done.returncode == 0, done.stderr
+def _export_table_efforts(more: str = "") -> str:
+    done = serve_eval(f"runs export --format table {more}", exits=0)
     return " ".join(done.stdout.split())
 
 
 def test_efforts_are_rows_of_one_column_and_can_be_compared(tmp_path: Path) -> None:
     file, out = tmp_path / "s.yaml", tmp_path / "out"
     file.write_text(SUITE)
-    done = serve_eval("run", file, "-o", out)
-    assert done.returncode == 3, done.stdout + done.stderr
+    serve_eval(f"run {file} -o {out}", exits=3)
     said = _export_table_efforts(out)
     assert "run effort passkey_short n 20 x 2 effort-" in said
     assert "effort-none none " in said
@@ -132,20 +129,19 @@ def test_efforts_are_rows_of_one_column_and_can_be_compared(tmp_path: Path) -> N
         f"rows differ in the effort ({both}), which sets" for both in ("none, high", "high, none")
     )
     assert any(f"{words} temperature, top_p" in said for words in orders)
-    apart = _export_table_efforts(out, "--differences", "--baseline", "effort-none")
+    apart = _export_table_efforts(f"{out} --differences --baseline effort-none")
     assert "1 test by Holm, two-sided; with repeats on both sides, an interval is of these" in apart
 
 
 def test_a_setting_of_the_user_keeps_runs_in_columns_of_their_own(tmp_path: Path) -> None:
     for effort, temperature in (("none", "0.2"), ("high", "0.3")):
-        done = serve_eval(
-            "run", "--launcher", "simulated", "-m", "org/m", "-t", "passkey_short",
-            "--no-reference", "--limit", "20", "--preset", "qwen3-thinking",
-            "--set", f"effort={effort}",
-            "--set", f"passkey_short.temperature={temperature}", "--max-tokens", "64",
-            "--set", "passkey_short.thinking=null", "-o", tmp_path / effort,
-        )  # fmt: skip
-        assert done.returncode == 3, done.stderr
+        serve_eval(
+            "run --launcher simulated -m org/m -t passkey_short --no-reference --limit 20"
+            f" --preset qwen3-thinking --set effort={effort}"
+            f" --set passkey_short.temperature={temperature} --max-tokens 64"
+            f" --set passkey_short.thinking=null -o {tmp_path}/{effort}",
+            exits=3,
+        )
     assert (
         "2 columns, whose values cannot be compared: temperature differ"
         in _export_table_efforts(tmp_path)
@@ -163,12 +159,12 @@ def _write(file: Path, scorer: object) -> None:
 
 def test_a_column_says_the_changed_options_of_its_scorer(tmp_path: Path) -> None:
     file = tmp_path / "c.json"
-    asked = ("run", "--launcher", "simulated", "-m", "org/m", "--cases", file, "--no-reference")
+    asked = f"run --launcher simulated -m org/m --cases {file} --no-reference"
     _write(file, "numeric")
-    serve_eval(*asked, "-o", tmp_path / "first")
+    serve_eval(f"{asked} -o {tmp_path}/first")
     shutil.copytree(tmp_path / "first", tmp_path / "second")
     _write(file, {"numeric": {"absolute": 10}})
-    serve_eval(*asked, "-o", tmp_path / "second")
+    serve_eval(f"{asked} -o {tmp_path}/second")
     runs = (tmp_path / "first", tmp_path / "second")
     first, second = csv.DictReader(io.StringIO(_export(*runs, "--format", "csv"), newline=""))
     changed = "cases:sums (scorer numeric.absolute 10)"
@@ -233,14 +229,13 @@ def made(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path
     """Return the folder of a suite in which one task has no data, and one deployment is dead."""
     top = tmp_path_factory.mktemp("lost")
     (top / "s.yaml").write_text(SUITE_LOST_TASKS)
-    done = serve_eval("run", top / "s.yaml", "-o", top / "out", "-v", COLUMNS="80")
-    assert done.returncode == 4, done.stderr
+    done = serve_eval(f"run {top}/s.yaml -o {top}/out -v", COLUMNS="80", exits=4)
     (top / "printed").write_text(done.stdout)
     return top
 
 
 def test_every_planned_task_has_a_column_and_every_deployment_one_row(made: Path) -> None:
-    done = serve_eval("runs", "export", made / "out", "--format", "csv")
+    done = serve_eval(f"runs export {made}/out --format csv")
     sound, dead = csv.DictReader(done.stdout.splitlines())
     assert (sound["run"], dead["run"]) == ("sound", "dead")
     assert sound["server"] == "simulator"
@@ -250,7 +245,7 @@ def test_every_planned_task_has_a_column_and_every_deployment_one_row(made: Path
 
 
 def test_a_task_that_was_not_asked_has_the_number_of_samples_that_was_planned(made: Path) -> None:
-    done = serve_eval("runs", "export", made / "out", "--format", "csv")
+    done = serve_eval(f"runs export {made}/out --format csv")
     sound, dead = csv.DictReader(done.stdout.splitlines())
     assert {sound["gsm8k planned"], dead["gsm8k planned"]} == {"7"}
     assert dead["word_problems planned"] == "30"
@@ -258,12 +253,10 @@ def test_a_task_that_was_not_asked_has_the_number_of_samples_that_was_planned(ma
 
 @pytest.mark.parametrize("to_format", ["table", "markdown", "latex", "svg"])
 def test_all_formats_have_the_column(made: Path, to_format: str) -> None:
-    text = serve_eval("runs", "export", made / "out", "--format", to_format).stdout
+    text = serve_eval(f"runs export {made}/out --format {to_format}").stdout
     assert "gsm8k" in text
     assert "n 7" in text
-    assert (
-        serve_eval("runs", "export", made / "out", "--format", to_format, "--all").returncode == 0
-    )
+    assert serve_eval(f"runs export {made}/out --format {to_format} --all").returncode == 0
 
 
 def test_the_printed_table_has_it_too(made: Path) -> None:
@@ -274,9 +267,7 @@ def test_the_printed_table_has_it_too(made: Path) -> None:
     assert row.endswith("- E")
 
 
-def test_a_task_that_was_planned_with_other_options_has_a_column_of_its_own(
-    tmp_path: Path,
-) -> None:
+def test_a_task_that_was_planned_with_other_options_has_a_column_of_its_own(tmp_path: Path) -> None:
     plans = "".join(
         f"  - {{name: {name}, {where}, tasks: [{{word_problems: {{num_samples: {n}}}}}]}}\n"
         for name, where, n in (
@@ -288,8 +279,8 @@ def test_a_task_that_was_planned_with_other_options_has_a_column_of_its_own(
     (tmp_path / "s.yaml").write_text(
         f"defaults: {{model: org/m, no_reference: true}}\nplans:\n{plans}"
     )
-    assert serve_eval("run", tmp_path / "s.yaml", "-o", tmp_path / "out").returncode == 4
-    done = serve_eval("runs", "export", tmp_path / "out", "--format", "csv")
+    assert serve_eval(f"run {tmp_path}/s.yaml -o {tmp_path}/out").returncode == 4
+    done = serve_eval(f"runs export {tmp_path}/out --format csv")
     rows = {row["run"]: row for row in csv.DictReader(done.stdout.splitlines())}
     assert rows["alike"]["word_problems planned"] == "30"
     assert rows["other"]["word_problems planned"] == ""

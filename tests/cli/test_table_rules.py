@@ -26,9 +26,7 @@ SET = [f"--set={name}.num_samples={n}" for name, n in SIZES.items()]
 
 
 def _run(folder: Path, *more: str | Path, tasks: str = ",".join(SIZES)) -> str:
-    done = serve_eval(
-        "run", "--launcher", "simulated", "-m", MODEL, "-t", tasks, "-o", folder, *more
-    )
+    done = serve_eval(f"run --launcher simulated -m {MODEL} -t {tasks} -o {folder}", *more)
     assert (folder / "report.json").exists(), done.stderr
     return done.stdout
 
@@ -38,8 +36,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path
     """Return a folder with references in refs and a suite in out; one run of it is lost."""
     top = tmp_path_factory.mktemp("rules")
     _run(top / "first", "--no-reference", *SET)
-    taken = serve_eval("references", "register", top / "first", "--references-dir", top / "refs")
-    assert taken.returncode == 0, taken.stderr
+    serve_eval(f"references register {top}/first --references-dir {top}/refs", exits=0)
     tasks = ", ".join(f"{{{name}: {{num_samples: {n}}}}}" for name, n in SIZES.items())
     runs = "".join(
         f"    - {{label: {name}, launcher: {{name: simulated, damage: {damage}}}}}\n"
@@ -51,14 +48,13 @@ def made(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path
         f"matrix:\n  deployment:\n{runs}"
         "    - {label: lost, launcher: {name: external, base_url: 'http://127.0.0.1:9'}}\n"
     )
-    serve_eval("run", top / "suite.yaml", "-o", top / "out")
+    serve_eval(f"run {top}/suite.yaml -o {top}/out")
     assert (top / "out/suite_report.json").exists()
     return top
 
 
 def _export(*arguments: str | Path) -> str:
-    done = serve_eval("runs", "export", *arguments)
-    assert done.returncode == 0, done.stderr
+    done = serve_eval("runs export", *arguments, exits=0)
     return done.stdout
 
 
@@ -179,7 +175,7 @@ def test_p_of_samples_that_were_named_comes_with_its_doubt(
     """The wrong answers of a damaged night are asked again, and the drop looks proven."""
     flags = ("--references-dir", made / "refs", SET[0], "--set", "launcher.damage=0.3")
     _run(tmp_path / "night", *flags, tasks="word_problems")
-    wrong = serve_eval("show", tmp_path / "night", "--wrong", "--all", "--json").stdout
+    wrong = serve_eval(f"show {tmp_path}/night --wrong --all --json").stdout
     (tmp_path / "wrong.json").write_text(wrong)
     again = ("--verdict", "paired", "--samples", tmp_path / "wrong.json", "-o", tmp_path / "again")
     asked = ("run", "--launcher", "simulated", "-m", MODEL, "-t", "word_problems", *flags)
@@ -246,7 +242,7 @@ def test_repeats_that_are_one_draw_are_named(
 
 
 def test_collect_has_the_verdict_of_the_suite_and_names_what_it_lacks(made: Path) -> None:
-    done = serve_eval("runs", "table", made / "out")
+    done = serve_eval(f"runs table {made}/out")
     rows = list(csv.DictReader(io.StringIO(done.stdout, newline="")))
     report = json.loads((made / "out/suite_report.json").read_text())
     judged = {(row["run"], row["task"]): row for row in report["rows"]}
@@ -264,7 +260,7 @@ def test_collect_has_the_verdict_of_the_suite_and_names_what_it_lacks(made: Path
         assert (row["tests"], row["finding"]) == ("6", suite["finding"])
     assert f"an error ended {made / 'out/runs/lost'}: its rows have no value" in done.stderr
     assert "left out" not in done.stderr
-    alone = serve_eval("runs", "table", made / "first").stdout
+    alone = serve_eval(f"runs table {made}/first").stdout
     [one, _] = csv.DictReader(io.StringIO(alone, newline=""))
     assert (one["suite_verdict"], one["p_holm"], one["verdict"]) == ("", "", "NO REFERENCE")
 
@@ -275,8 +271,7 @@ def test_compare_pairs_a_subset_with_the_whole(made: Path, tmp_path: Path) -> No
     ids = list(_read_lines(whole / f"prompts/{word}.jsonl"))[10:30]
     flags = ("--no-reference", SET[0], "--set", "launcher.damage=0.9")
     _run(tmp_path / "part", "--samples", ",".join(ids), *flags, tasks=word)
-    done = serve_eval("compare", tmp_path / "whole", tmp_path / "part", "-o", tmp_path / "c")
-    assert done.returncode == 1, done.stderr
+    done = serve_eval(f"compare {tmp_path}/whole {tmp_path}/part -o {tmp_path}/c", exits=1)
     [task] = json.loads((tmp_path / "c/comparison.json").read_text())["tasks"]
     scores = [_read_lines(tmp_path / run / f"scores/{word}.jsonl") for run in ("whole", "part")]
     values = [5 * sum(one[name]["value"] for name in ids) for one in scores]
@@ -288,9 +283,11 @@ def test_compare_pairs_a_subset_with_the_whole(made: Path, tmp_path: Path) -> No
     assert judged in _flat(_export(tmp_path / "c", "--format", "markdown")).replace(" _", "_")
     other = [name for name in _read_lines(whole / f"prompts/{word}.jsonl") if name not in ids][:12]
     _run(tmp_path / "rest", "--samples", ",".join(other), *flags, tasks=word)
-    none = serve_eval("compare", tmp_path / "rest", tmp_path / "part", "-o", tmp_path / "d")
-    assert none.returncode == 3
-    assert "the two runs asked no common prompt" in none.stderr
+    serve_eval(
+        f"compare {tmp_path}/rest {tmp_path}/part -o {tmp_path}/d",
+        exits=3,
+        tells="the two runs asked no common prompt",
+    )
 
 
 def test_compare_pairs_chat_with_text_if_the_user_allows_it(tmp_path: Path) -> None:
@@ -306,13 +303,12 @@ def test_compare_pairs_chat_with_text_if_the_user_allows_it(tmp_path: Path) -> N
         "protocol.apply_chat_template=true",
         tasks=word,
     )
-    allowed = ("--allow-mismatch", "apply_chat_template", "--allow-mismatch", "stop")
-    refused = serve_eval("compare", tmp_path / "text", tmp_path / "chat", "-o", tmp_path / "no")
-    assert refused.returncode == 3
-    assert "apply_chat_template is false for A and true for B" in refused.stderr
-    done = serve_eval(
-        "compare", tmp_path / "text", tmp_path / "chat", *allowed, "-o", tmp_path / "c"
+    allowed = "--allow-mismatch apply_chat_template --allow-mismatch stop"
+    serve_eval(
+        f"compare {tmp_path}/text {tmp_path}/chat -o {tmp_path}/no",
+        exits=3,
+        tells="apply_chat_template is false for A and true for B",
     )
-    assert done.returncode == 1, done.stderr
+    serve_eval(f"compare {tmp_path}/text {tmp_path}/chat -o {tmp_path}/c {allowed}", exits=1)
     [task] = json.loads((tmp_path / "c/comparison.json").read_text())["tasks"]
     assert task["verdict"]["paired"]["pairs"] == 40

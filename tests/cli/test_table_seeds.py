@@ -29,23 +29,22 @@ from tests.cli.command import serve_eval
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
 HOT = (
-    "--set=word_problems.num_samples=40",
-    "--set=word_problems.temperature=0.8",
-    "--set=launcher.varied=true",
+    "--set=word_problems.num_samples=40 --set=word_problems.temperature=0.8"
+    " --set=launcher.varied=true"
 )
 
 
 def _run(folder: Path, seed: int, damage: float) -> None:
     done = serve_eval(
-        "run", "--launcher", "simulated", "-m", "org/m", "-t", "word_problems", "--no-reference",
-        *HOT, "--set", f"protocol.seed={seed!s}", f"--set=launcher.damage={damage}", "-o", folder,
-    )  # fmt: skip
+        f"run --launcher simulated -m org/m -t word_problems --set=launcher.damage={damage}"
+        f" -o {folder} --no-reference {HOT} --set",
+        f"protocol.seed={seed!s}",
+    )
     assert (folder / "report.json").exists(), done.stderr
 
 
-def _export(*arguments: str | Path) -> str:
-    done = serve_eval("runs", "export", *arguments, COLUMNS="200")
-    assert done.returncode == 0, done.stderr
+def _export(arguments: str = "") -> str:
+    done = serve_eval(f"runs export {arguments}", COLUMNS="200", exits=0)
     return done.stdout
 
 
@@ -74,13 +73,13 @@ def seeds(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Pat
 
 
 def test_a_difference_is_the_mean_over_the_seeds_of_both_sides(seeds: Path) -> None:
-    asked = (seeds, "--differences", "--baseline", "bf16")
+    asked = f"{seeds} --differences --baseline bf16"
     each = {
         (name, seed): 100.0 * fmean(_values(seeds / f"{name}-seed{seed}").values())
         for name in ("bf16", "int3")
         for seed in (1, 2)
     }
-    [row] = csv.DictReader(io.StringIO(_export(*asked, "--format", "csv"), newline=""))
+    [row] = csv.DictReader(io.StringIO(_export(f"{asked} --format csv"), newline=""))
     before, after = (
         _average(seeds / f"{name}-seed{seed}" for seed in (1, 2)) for name in ("bf16", "int3")
     )
@@ -88,7 +87,7 @@ def test_a_difference_is_the_mean_over_the_seeds_of_both_sides(seeds: Path) -> N
     assert float(row["word_problems value"]) == pytest.approx(after)
     assert float(row["word_problems reference"]) == pytest.approx(before)
     assert row["word_problems sampling seeds"] == "the sampling seeds 1, 2 that both sides have"
-    text = _export(*asked, "--format", "table")
+    text = _export(f"{asked} --format table")
     first, last = (f"{each['int3', seed] - each['bf16', seed]:+.1f}" for seed in (1, 2))
     assert (
         "* int3: word_problems: the mean over the sampling seeds 1, 2 that both sides have:"
@@ -99,31 +98,30 @@ def test_a_difference_is_the_mean_over_the_seeds_of_both_sides(seeds: Path) -> N
 
 def test_a_note_has_no_differences_from_another_reference(tmp_path: Path) -> None:
     """The chat runs have a registered reference, and the baseline was asked otherwise."""
-    asked = ("--launcher", "simulated", "-m", "org/m", "-t", "word_problems", *HOT)
-    chat = (*asked, "--set", "protocol.apply_chat_template=true")
-    refs = ("--references-dir", str(tmp_path / "refs"))
-    taken = serve_eval("references", "take", *chat, "--runs", "2", *refs, "-o", tmp_path / "taken")
-    assert taken.returncode == 0, taken.stderr
+    asked = f"--launcher simulated -m org/m -t word_problems {HOT}"
+    chat = f"{asked} --set protocol.apply_chat_template=true"
+    refs = f"--references-dir {tmp_path}/refs"
+    serve_eval(f"references take --runs 2 -o {tmp_path}/taken {chat} {refs}", exits=0)
     _run(tmp_path / "runs/bf16", 1, 0.0)
     _run(tmp_path / "runs/int3", 1, 0.6)
     for seed in "12":
-        damaged = ("--set", f"protocol.seed={seed}", "--set=launcher.damage=0.6")
-        done = serve_eval("run", *chat, *damaged, *refs, "-o", tmp_path / f"runs/chat-seed{seed}")
+        damaged = f"--set protocol.seed={seed} --set=launcher.damage=0.6"
+        done = serve_eval(f"run -o {tmp_path}/runs/chat-seed{seed} {chat} {damaged} {refs}")
         assert (tmp_path / f"runs/chat-seed{seed}/report.json").exists(), done.stderr
-    own = _export(tmp_path / "runs", "--differences", "--format", "table")
+    own = _export(f"{tmp_path}/runs --differences --format table")
     assert "the mean over sampling seeds 1, 2: " in own
-    text = _export(tmp_path / "runs", "--differences", "--baseline", "bf16", "--format", "table")
+    text = _export(f"{tmp_path}/runs --differences --baseline bf16 --format table")
     assert "the baseline was asked otherwise" in text
     assert "the mean over sampling seeds" not in text
 
 
 def test_a_value_is_the_mean_over_its_seeds(seeds: Path) -> None:
-    text = _export(seeds, "--format", "table")
+    text = _export(f"{seeds} --format table")
     assert re.search(r"^bf16 .* N s3$", text, re.MULTILINE)
     assert re.search(r"^int3 .* N s2$", text, re.MULTILINE)
     assert "s: number of sampling seeds that the figure is the mean over" in text
     assert "with the interval of that mean and the worst verdict" in " ".join(text.split())
-    rows = csv.DictReader(io.StringIO(_export(seeds, "--format", "csv"), newline=""))
+    rows = csv.DictReader(io.StringIO(_export(f"{seeds} --format csv"), newline=""))
     for row, name, drawn in zip(rows, ("bf16", "int3"), ("123", "12"), strict=True):
         runs = [seeds / f"{name}-seed{seed}" for seed in drawn]
         values = [_average([run]) for run in runs]
@@ -138,7 +136,7 @@ def test_a_value_is_the_mean_over_its_seeds(seeds: Path) -> None:
         assert row["word_problems other runs"] == "0"
         assert row["word_problems sampling seeds"] == ", ".join(drawn)
         assert f"{name}: word_problems: the mean over sampling seeds {', '.join(drawn)}: sd" in text
-    each = _export(seeds, "--format", "table", "--all")
+    each = _export(f"{seeds} --format table --all")
     assert not re.search(r" N s\d", each)
 
 
@@ -149,7 +147,7 @@ def test_seeds_with_equal_texts_are_one_draw_until_one_text_differs(
     note = "the answers with sampling seeds {} are the same texts: they are one draw"
     here = tmp_path / "seeds"
     shutil.copytree(seeds, here)
-    before = _export(here, "--format", "table")
+    before = _export(f"{here} --format table")
     assert note.format("1, 2, 3") in before
     assert note.format("1, 2") in before
     file = here / "bf16-seed2/samples/word_problems.jsonl"
@@ -157,14 +155,14 @@ def test_seeds_with_equal_texts_are_one_draw_until_one_text_differs(
     record = json.loads(first)
     record["response"]["text"] = "another text"
     file.write_text("".join(f"{line}\n" for line in (json.dumps(record), *others)))
-    after = _export(here, "--format", "table")
+    after = _export(f"{here} --format table")
     assert note.format("1, 2, 3") not in after
     assert note.format("1, 2") in after
 
 
 def test_the_figures_of_a_difference_are_those_of_the_runs_in_it(seeds: Path) -> None:
-    asked = (seeds, "--differences", "--baseline", "int3", "--format", "csv")
-    [row] = csv.DictReader(io.StringIO(_export(*asked), newline=""))
+    asked = f"{seeds} --differences --baseline int3 --format csv"
+    [row] = csv.DictReader(io.StringIO(_export(asked), newline=""))
     runs = [seeds / f"bf16-seed{seed}" for seed in (1, 2)]
     assert row["word_problems run"] == "; ".join(map(str, runs))
     assert row["word_problems reference of"] == "int3"
@@ -178,22 +176,22 @@ def test_a_difference_says_that_seeds_that_differ_as_a_whole_widen_it(
     """One seed of the damaged deployment lost most of its answers: Cochran's Q is large."""
     here = tmp_path / "seeds"
     shutil.copytree(seeds, here)
-    asked = (here, "--differences", "--baseline", "bf16")
+    asked = f"{here} --differences --baseline bf16"
 
     def read() -> tuple[float, float]:
-        [row] = csv.DictReader(io.StringIO(_export(*asked, "--format", "csv"), newline=""))
+        [row] = csv.DictReader(io.StringIO(_export(f"{asked} --format csv"), newline=""))
         ends = [float(row[f"word_problems difference {end}"]) for end in ("low", "high")]
         return ends[1] - ends[0], float(row["word_problems error factor"])
 
     assert read()[1] == 1.0
-    assert "differ as a whole" not in _export(*asked, "--format", "table")
+    assert "differ as a whole" not in _export(f"{asked} --format table")
     file = here / "bf16-seed2/scores/word_problems.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     changed = [{**line, "value": line["value"] if i < 10 else 0.0} for i, line in enumerate(lines)]
     file.write_text("".join(f"{json.dumps(line)}\n" for line in changed))
     assert read()[1] > 2.0
     for name in ("table", "markdown", "latex", "svg"):
-        text = re.sub(r"<[^>]*>|[{}\\]", "", _export(*asked, "--format", name))
+        text = re.sub(r"<[^>]*>|[{}\\]", "", _export(f"{asked} --format {name}"))
         assert "int3: word_problems: the runs of bf16 differ as a whole" in " ".join(text.split())
         assert re.search(r"each error of the +difference is multiplied by [2-9]\.", text)
 
@@ -244,12 +242,10 @@ def test_a_seed_without_a_value_stands_in_the_row_of_its_deployment(tmp_path: Pa
     file = tmp_path / "s.yaml"
     with _serving() as address:
         file.write_text(suite.format(address=address, seeds=[1]))
-        done = serve_eval("run", file, "-o", tmp_path / "out")
-        assert done.returncode == 3, done.stderr
+        serve_eval(f"run {file} -o {tmp_path}/out", exits=3)
     file.write_text(suite.format(address=address, seeds=[1, 2]))
-    done = serve_eval("run", file, "-o", tmp_path / "out")
-    assert done.returncode == 4, done.stderr
-    text = _export(tmp_path / "out", "--format", "csv")
+    serve_eval(f"run {file} -o {tmp_path}/out", exits=4)
+    text = _export(f"{tmp_path}/out --format csv")
     rows = {row["run"]: row for row in csv.DictReader(io.StringIO(text, newline=""))}
     assert rows.keys() == {"good", "bad"}
     bad = rows["bad"]
@@ -259,7 +255,7 @@ def test_a_seed_without_a_value_stands_in_the_row_of_its_deployment(tmp_path: Pa
     assert Path(bad["word_problems run"]) in (tmp_path / "out/runs").glob("bad*")
     assert (bad["word_problems scored"], bad["word_problems sd over seeds"]) == ("30", "")
     for name in ("table", "markdown", "latex", "svg"):
-        text = re.sub(r"[{}\\]", "", _export(tmp_path / "out", "--format", name))
+        text = re.sub(r"[{}\\]", "", _export(f"{tmp_path}/out --format {name}"))
         assert re.search(r"\bE s1\b", text), name
         assert "bad: word_problems: verdicts of the seeds 1, 2: N E" in text
         assert "sampling seed 2 has no value: ERROR" in text

@@ -16,18 +16,8 @@ from tests.cli.command import in_a_process, serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
-ASK = (
-    "run",
-    "--launcher",
-    "simulated",
-    "--set",
-    "launcher.accuracy=1.0",
-    "--model",
-    "m",
-    "--tasks",
-    "word_problems",
-)
-LIMITED = ("--limit", "3", "--no-reference")
+ASK = "run --launcher simulated --set launcher.accuracy=1.0 --model m --tasks word_problems"
+LIMITED = "--limit 3 --no-reference"
 DONE = 3  # the run has no reference
 Change = Callable[[dict[str, Any]], None]
 
@@ -80,8 +70,7 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trap]:
 def finished(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
     """Return a finished run of the user."""
     out = tmp_path_factory.mktemp("own") / "out"
-    done = serve_eval(*ASK, *LIMITED, "--header", "X-Team: evals", "-o", out)
-    assert done.returncode == DONE, done.stderr
+    serve_eval(f"{ASK} {LIMITED} --header 'X-Team: evals' -o {out}", exits=DONE)
     return out
 
 
@@ -206,9 +195,13 @@ def test_a_folder_of_somebody_else_runs_and_reaches_nothing(
         plan.update(_filled(plan, trap))
 
     folder = _foreign(finished, tmp_path / "hostile", hostile)
-    done = serve_eval("run", "--resume", folder, AWS_SECRET="aws", SECRET_XYZ="xyz")
-    assert done.returncode == 2, done.stderr
-    assert f"the plan in {folder} was not saved there by you" in done.stderr
+    done = serve_eval(
+        f"run --resume {folder}",
+        AWS_SECRET="aws",
+        SECRET_XYZ="xyz",
+        exits=2,
+        tells=f"the plan in {folder} was not saved there by you",
+    )
     (line,) = [line for line in done.stderr.splitlines() if line.startswith(f"  {field}: ")]
     assert line.endswith(f" {json.dumps(_filled(value, trap))}")
     assert done.stderr.isascii()
@@ -223,7 +216,7 @@ def test_what_a_plan_does_is_told_whole(finished: Path, tmp_path: Path, trap: Tr
         _reached(api_key_env="AWS_SECRET", headers={"X-A": "Token ${SECRET_XYZ}"})(plan)
 
     folder = _foreign(finished, tmp_path / "hostile", hostile)
-    done = serve_eval("run", "--resume", folder)
+    done = serve_eval(f"run --resume {folder}")
     assert (
         f'  launcher.base_url: send the prompts, and the key in AWS_SECRET, to "{trap.url}"\n'
         in done.stderr
@@ -233,9 +226,7 @@ def test_what_a_plan_does_is_told_whole(finished: Path, tmp_path: Path, trap: Tr
         in done.stderr
     )
     assert "  connection.headers: send, with the value of SECRET_XYZ, {" in done.stderr
-    mine = serve_eval(
-        "run", "--resume", folder, "--base-url", "http://127.0.0.1:9/v1", "--header", "X-A: me"
-    )
+    mine = serve_eval(f"run --resume {folder} --base-url http://127.0.0.1:9/v1 --header 'X-A: me'")
     assert "connection.api_key_env" in mine.stderr
     assert not {"launcher.base_url", "connection.headers"} & {
         *mine.stderr.replace(":", " ").split()
@@ -247,10 +238,10 @@ def test_a_plan_that_is_trusted_runs_and_reaches_what_it_says(
     finished: Path, tmp_path: Path, trap: Trap
 ) -> None:
     runs = _foreign(finished, tmp_path / "runs", _launched("trtllm", command=trap.command))
-    assert serve_eval("run", "--resume", runs, "--trust-plan").returncode in (2, 4)
+    assert serve_eval(f"run --resume {runs} --trust-plan").returncode in (2, 4)
     assert trap.marker.read_text().startswith("run\n")
     looked_at = serve_eval(
-        "run", "--resume", _foreign(finished, tmp_path / "x", lambda plan: None), "--dry-run"
+        "run --dry-run --resume", _foreign(finished, tmp_path / "x", lambda plan: None)
     )
     assert looked_at.returncode in (0, DONE), "a dry run sends nothing and shows what is there"
 
@@ -262,8 +253,7 @@ def test_judges_of_cases_are_reached_too(finished: Path, tmp_path: Path, trap: T
     (file := tmp_path / "towns.yaml").write_text(yaml.safe_dump(content))
     task = {"name": "cases:towns", "options": {"path": [str(file)]}}
     folder = _foreign(finished, tmp_path / "hostile", lambda plan: plan.update(tasks=[task]))
-    done = serve_eval("run", "--resume", folder, AWS_SECRET="aws")
-    assert done.returncode == 2
+    done = serve_eval(f"run --resume {folder}", AWS_SECRET="aws", exits=2)
     where = "  cases:towns.scorer, judge fair"
     assert (
         f'{where}.base_url: send the answers, and the key in AWS_SECRET, to "{trap.url}"\n'
@@ -279,30 +269,27 @@ def test_judges_of_cases_are_reached_too(finished: Path, tmp_path: Path, trap: T
 def test_a_run_of_ones_own_goes_on_until_it_is_changed_or_copied(
     finished: Path, tmp_path: Path
 ) -> None:
-    assert serve_eval("run", "--resume", finished).returncode == DONE
+    assert serve_eval(f"run --resume {finished}").returncode == DONE
     out = tmp_path / "out"
-    again = serve_eval(*ASK, *LIMITED, "--header", "X-Team: evals", "-o", out)
-    assert again.returncode == DONE, again.stderr
+    serve_eval(f"{ASK} {LIMITED} --header 'X-Team: evals' -o {out}", exits=DONE)
     _changed(out, _reached(headers={"X-Team": "others"}))
-    asked = serve_eval("run", "--resume", out)
-    assert (
-        asked.returncode,
-        '  connection.headers: send {"X-Team": "others"}\n' in asked.stderr,
-    ) == (2, True)
-    assert serve_eval("run", "--resume", out, "--header", "X-Team: evals").returncode == DONE
+    serve_eval(
+        f"run --resume {out}", exits=2, tells='  connection.headers: send {"X-Team": "others"}\n'
+    )
+    assert serve_eval(f"run --resume {out} --header 'X-Team: evals'").returncode == DONE
     saved = json.loads((out / "plan.json").read_text())["plan"]["connection"]["headers"]
     assert saved == {"X-Team": "evals"}, "later commands must use what was approved"
-    assert serve_eval("run", "--resume", out).returncode == DONE
+    assert serve_eval(f"run --resume {out}").returncode == DONE
     moved = shutil.move(out, tmp_path / "moved")
-    assert serve_eval("run", "--resume", moved).returncode == 2
-    assert serve_eval("run", "--resume", moved, "--trust-plan").returncode == DONE
-    assert serve_eval("run", "--resume", moved).returncode == DONE, (
+    assert serve_eval(f"run --resume {moved}").returncode == 2
+    assert serve_eval(f"run --resume {moved} --trust-plan").returncode == DONE
+    assert serve_eval(f"run --resume {moved}").returncode == DONE, (
         "an approved folder must not ask again"
     )
     content = json.loads((tmp_path / "moved/plan.json").read_text())
     del content["signature"]  # as in folders of earlier versions
     (tmp_path / "moved/plan.json").write_text(json.dumps(content))
-    assert serve_eval("run", "--resume", moved).returncode == 2
+    assert serve_eval(f"run --resume {moved}").returncode == 2
 
 
 def test_links_in_a_folder_of_somebody_else_are_not_written_through(
@@ -313,12 +300,14 @@ def test_links_in_a_folder_of_somebody_else_are_not_written_through(
     for name in ("lock", "report.json.partial", "samples/word_problems.jsonl"):
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(mine)
-    asked = serve_eval("run", "--resume", folder)
-    assert asked.returncode == 2
-    assert f'  samples/word_problems.jsonl: write through this link to "{mine}"\n' in asked.stderr
-    for command in (("judge",), ("judge", "--rescore")):
-        serve_eval(*command, folder)
-    assert serve_eval("run", "--resume", folder, "--trust-plan").returncode == 2, (
+    serve_eval(
+        f"run --resume {folder}",
+        exits=2,
+        tells=f'  samples/word_problems.jsonl: write through this link to "{mine}"\n',
+    )
+    for command in ("judge", "judge --rescore"):
+        serve_eval(f"{command} {folder}")
+    assert serve_eval(f"run --resume {folder} --trust-plan").returncode == 2, (
         "a linked lock must be refused, even with --trust-plan"
     )
     assert mine.read_text() == "mine\n"
@@ -338,15 +327,17 @@ def test_commands_that_read_do_not_write_where_a_link_leads(
         (folder / name).symlink_to(mine)
     sample = json.loads((folder / "samples/word_problems.jsonl").read_text().splitlines()[0])["id"]
     given = {"RUN": folder, "SAMPLE": sample}
-    done = serve_eval(*(given.get(word, word) for word in command.split()))
-    assert (done.returncode, f'scores leads to "{mine}"' in done.stderr) == (2, True)
+    serve_eval(
+        *(given.get(word, word) for word in command.split()),
+        exits=2,
+        tells=f'scores leads to "{mine}"',
+    )
     assert [file.read_text() for file in mine.rglob("*")] == ["mine\n"]
-    assert serve_eval("run", "--resume", folder, "--dry-run").returncode in (
-        0,
-        DONE,
-    ), "a dry run writes nothing"
+    assert serve_eval(f"run --resume {folder} --dry-run").returncode in (0, DONE), (
+        "a dry run writes nothing"
+    )
     shutil.copytree(folder, tmp_path / "followed")  # the copy follows the links
-    assert serve_eval("judge", tmp_path / "followed").returncode == DONE
+    assert serve_eval(f"judge {tmp_path}/followed").returncode == DONE
 
 
 def test_files_that_a_folder_of_somebody_else_calls_logs_are_neither_read_nor_written(
@@ -359,16 +350,16 @@ def test_files_that_a_folder_of_somebody_else_calls_logs_are_neither_read_nor_wr
     sessions = json.loads((folder / "environment.json").read_text())
     sessions[-1]["endpoint"]["info"] |= {"log_file": str(mine), "logs": {"a": str(mine)}}
     (folder / "environment.json").write_text(json.dumps(sessions))
-    assert serve_eval("run", "--resume", folder, OPENAI_API_KEY=key).returncode == DONE
+    assert serve_eval(f"run --resume {folder}", OPENAI_API_KEY=key).returncode == DONE
     assert mine.read_text() == before
-    assert "ERROR" not in serve_eval("diagnose", folder).stdout
+    assert "ERROR" not in serve_eval(f"diagnose {folder}").stdout
 
 
 def test_a_plan_without_anything_to_ask_for_goes_on_anywhere(
     finished: Path, tmp_path: Path
 ) -> None:
     folder = _foreign(finished, tmp_path / "copy", _reached(headers={}))
-    assert serve_eval("run", "--resume", folder).returncode == DONE
+    assert serve_eval(f"run --resume {folder}").returncode == DONE
 
 
 @pytest.mark.parametrize("how", ["nowhere", "readable", "of another"])
@@ -379,14 +370,12 @@ def test_without_a_key_of_ones_own_it_is_asked(finished: Path, tmp_path: Path, h
         (state / "serve-eval/key").write_bytes(b"k" * 32)
         (state / "serve-eval/key").chmod(0o644 if how == "readable" else 0o600)
     place = "/proc/nowhere" if how == "nowhere" else str(state)
-    asked = serve_eval("run", "--resume", finished, XDG_STATE_HOME=place)
-    assert asked.returncode == 2
+    asked = serve_eval(f"run --resume {finished}", XDG_STATE_HOME=place, exits=2)
     assert (f"No key can be kept in {place}/serve-eval" in asked.stderr) is (how != "of another")
     assert (
-        serve_eval("run", "--resume", finished, "--trust-plan", XDG_STATE_HOME=place).returncode
-        == DONE
+        serve_eval(f"run --resume {finished} --trust-plan", XDG_STATE_HOME=place).returncode == DONE
     )
-    assert serve_eval("run", "--resume", finished, "--trust-plan").returncode == DONE
+    assert serve_eval(f"run --resume {finished} --trust-plan").returncode == DONE
 
 
 def test_commands_that_read_a_folder_run_and_reach_nothing(
@@ -411,8 +400,9 @@ def test_commands_that_read_a_folder_run_and_reach_nothing(
         assert "unexpected" not in done.stderr, done.stderr
         assert trap.untouched(), command
     assert "signature" not in json.loads((tmp_path / "scored/plan.json").read_text())
-    later = serve_eval("run", "--resume", tmp_path / "scored", **around)
-    assert (later.returncode, "was not saved there by you" in later.stderr) == (2, True)
+    serve_eval(
+        f"run --resume {tmp_path}/scored", **around, exits=2, tells="was not saved there by you"
+    )
 
 
 def test_other_commands_that_ask_ask_too(finished: Path, tmp_path: Path, trap: Trap) -> None:
@@ -428,11 +418,13 @@ def test_other_commands_that_ask_ask_too(finished: Path, tmp_path: Path, trap: T
         ("check", "workers", folder),
     ):
         more = ("-o", tmp_path / "out") if command[0] == "compare" else ()
-        done = serve_eval(*command, *more, AWS_SECRET="aws")
-        assert (
-            done.returncode,
-            f'connection.proxy: send everything through "{trap.url}"' in done.stderr,
-        ) == (2, True)
+        serve_eval(
+            *command,
+            *more,
+            AWS_SECRET="aws",
+            exits=2,
+            tells=f'connection.proxy: send everything through "{trap.url}"',
+        )
     assert trap.untouched()
 
 
@@ -440,16 +432,16 @@ def test_attribute_asks_nobody_that_a_folder_was_made_to_name(
     finished: Path, tmp_path: Path, trap: Trap
 ) -> None:
     out = tmp_path / "out"
-    assert serve_eval(*ASK, *LIMITED, "-o", out).returncode == DONE
+    assert serve_eval(f"{ASK} {LIMITED} -o {out}").returncode == DONE
     sessions = json.loads((out / "environment.json").read_text())
     assert sessions[0]["signature"]
     sessions[0]["endpoint"]["base_url"] = trap.url
     (out / "environment.json").write_text(json.dumps(sessions))
-    asked = serve_eval("check", "workers", out)
-    assert (
-        asked.returncode,
-        f'environment.json: send prompts of the run to "{trap.url}"' in asked.stderr,
-    ) == (2, True)
+    serve_eval(
+        f"check workers {out}",
+        exits=2,
+        tells=f'environment.json: send prompts of the run to "{trap.url}"',
+    )
     assert trap.untouched()
 
 
@@ -468,17 +460,16 @@ def test_a_suite_of_somebody_else_asks_for_each_of_its_runs(tmp_path: Path, trap
     }
     (file := tmp_path / "suite.yaml").write_text(yaml.safe_dump({"name": "s", "plans": [run]}))
     out = tmp_path / "out"
-    assert serve_eval("run", file, "-o", out).returncode == DONE
-    assert serve_eval("run", "--resume", out).returncode == DONE
+    assert serve_eval(f"run {file} -o {out}").returncode == DONE
+    assert serve_eval(f"run --resume {out}").returncode == DONE
     content = json.loads((out / "suite.json").read_text())
     _launched("trtllm", command=trap.command)(content["suite"]["runs"][0]["plan"])
     (out / "suite.json").write_text(json.dumps(content))
-    asked = serve_eval("run", "--resume", out, "--rerun", "all")
-    assert asked.returncode == 2
+    asked = serve_eval(f"run --resume {out} --rerun all", exits=2)
     assert f"  one: launcher.command: run {json.dumps(trap.command)}\n" in asked.stderr
     assert trap.untouched()
     shutil.rmtree(out / "runs")
-    serve_eval("run", "--resume", out, "--trust-plan")
+    serve_eval(f"run --resume {out} --trust-plan")
     assert trap.marker.exists()
 
 
@@ -495,19 +486,21 @@ def test_a_suite_of_somebody_else_writes_to_its_own_folder_alone(tmp_path: Path,
         yaml.safe_dump({"name": "s", "plans": [{**run, "no_reference": True}]})
     )
     out = tmp_path / "out"
-    assert serve_eval("run", file, "-o", out).returncode == DONE
+    assert serve_eval(f"run {file} -o {out}").returncode == DONE
     content = json.loads((out / "suite.json").read_text())
     content["suite"]["runs"][0]["name"] = name.replace("/VICTIM", str(tmp_path / "victim"))
     (out / "suite.json").write_text(json.dumps(content))
     before = sorted(tmp_path.rglob("*"))
-    asked = serve_eval("run", "--resume", out, "--trust-plan")
-    assert (asked.returncode, "cannot be used as the name of a folder" in asked.stderr) == (2, True)
+    serve_eval(
+        f"run --resume {out} --trust-plan", exits=2, tells="cannot be used as the name of a folder"
+    )
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_process_of_its_own_keeps_its_secrets(finished: Path, tmp_path: Path, trap: Trap) -> None:
     folder = _foreign(finished, tmp_path / "hostile", _launched("trtllm", command=trap.command))
-    done = in_a_process("run", "--resume", folder, OPENAI_API_KEY="sk-real", SECRET_XYZ="xyz")
-    assert done.returncode == 2
+    done = in_a_process(
+        f"run --resume {folder}", OPENAI_API_KEY="sk-real", SECRET_XYZ="xyz", exits=2
+    )
     assert not {"sk-real", "xyz"} & {*done.stderr.split()}
     assert trap.untouched()

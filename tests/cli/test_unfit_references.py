@@ -35,22 +35,21 @@ def _take(*more: str) -> list[str]:
 
 
 def test_a_reference_of_ten_samples_does_not_fail_a_run_of_all(tmp_path: Path) -> None:
-    taken = serve_eval(*_take("--runs", "1", "-o", "out"))
-    assert taken.returncode == 0, taken.stderr
-    assert "the mean of 1 run of 10 samples\n" in taken.stdout
+    taken = serve_eval(
+        *_take("--runs", "1", "-o", "out"), exits=0, prints="the mean of 1 run of 10 samples\n"
+    )
     assert f" warning  {FEW}" in taken.stdout
     assert "1 of 3 runs: more runs would make the reference less noisy" in taken.stdout
     assert "references take: launcher simulated, 1 run, " in taken.stderr
-    own = ("--model", "my-org/m", "--references-dir", "tiny")
-    shown = serve_eval("references", "show", "word_problems", *own)
+    own = "--model my-org/m --references-dir tiny"
+    shown = serve_eval(f"references show word_problems {own}")
     assert f" warning  {FEW}" in shown.stdout
-    checked = serve_eval("references", "check", "tiny", "-v")
+    checked = serve_eval("references check tiny -v")
     assert (checked.returncode, checked.stdout.count("1 run of 10 samples")) == (0, 1)
     assert f"my-org/m: {FEW}" in checked.stdout
 
     run = ["run", *SIMULATED, "--references-dir", "tiny"]
-    done = serve_eval(*run, *_right(0.9), "-o", "sound", "--notify-text", "line.txt")
-    assert done.returncode == 0, done.stdout
+    done = serve_eval(*run, *_right(0.9), "-o", "sound", "--notify-text", "line.txt", exits=0)
     said = " ".join(done.stdout.split())
     assert "the reference has 10 of these 500 samples" in said
     assert "uncertain by ±31.0 points, and the run is judged with n = 10" in said
@@ -59,14 +58,15 @@ def test_a_reference_of_ten_samples_does_not_fail_a_run_of_all(tmp_path: Path) -
     assert float(line.split("[")[1].split(",")[0]) < 0.0, line  # no drop is proven
     report = json.loads((tmp_path / "sound/report.json").read_text())
     assert report["tasks"][0]["verdict"]["num_samples"] == 10
-    of_the_test = serve_eval("judge", "sound", "-v").stdout
+    of_the_test = serve_eval("judge sound -v").stdout
     assert "the test uses the n of the reference, 10; the run has 500" in of_the_test
-    broken = serve_eval(*run, *_right(0.2), "-o", "broken")
-    assert broken.returncode == 1, broken.stdout
+    serve_eval(*run, *_right(0.2), "-o", "broken", exits=1)
 
-    registered = serve_eval("references", "register", "broken", "--references-dir", "red")
-    assert registered.returncode == 0, registered.stderr
-    assert "broken was FAIL against 100.000" in registered.stdout
+    serve_eval(
+        "references register broken --references-dir red",
+        exits=0,
+        prints="broken was FAIL against 100.000",
+    )
 
 
 def test_a_suite_widens_the_interval_by_the_reference_too(tmp_path: Path) -> None:
@@ -75,8 +75,7 @@ def test_a_suite_widens_the_interval_by_the_reference_too(tmp_path: Path) -> Non
         "name: s\nplans:\n  - {name: a, launcher: {name: simulated, accuracy: 0.9},"
         " model: my-org/m, tasks: [word_problems], references_dir: tiny}\n"
     )
-    done = serve_eval("run", "s.yaml", "-o", "s", "--notify-text", "line.txt")
-    assert done.returncode == 0, done.stdout
+    serve_eval("run s.yaml -o s --notify-text line.txt", exits=0)
     line = Path("line.txt").read_text()
     assert "(drop " in line
     assert float(line.split("[")[1].split(",")[0]) < 0.0, line
@@ -102,8 +101,7 @@ def test_a_plan_without_an_address_is_refused_by_every_command_that_asks_its_end
     plan = "model: m\ntasks: [word_problems]\n"
     Path("plan.yaml").write_text(plan)
     Path("suite.yaml").write_text("name: s\nplans: [{name: a, model: m, tasks: [word_problems]}]\n")
-    done = serve_eval(*command.split())
-    assert (done.returncode, NO_ADDRESS in done.stderr) == (2, True), done.stderr
+    serve_eval(*command.split(), exits=2, tells=NO_ADDRESS)
 
 
 def _endpoint(done_stderr: str) -> str:
@@ -132,8 +130,8 @@ def test_the_address_of_a_reference_is_the_one_that_is_given_and_is_said_first(
     plan = "model: m\ntasks: [word_problems]\n"
     Path("plan.yaml").write_text(plan)
     Path("own.yaml").write_text(f"{plan}base_url: 127.0.0.1:7\n")
-    shared = ["--runs", "0", "-o", "out"]  # refused before anything is sent
-    done = serve_eval("references", "take", *words.split(), *shared, **variables)
+    shared = "--runs 0 -o out"  # refused before anything is sent
+    done = serve_eval(f"references take {shared}", *words.split(), **variables)
     assert _endpoint(done.stderr) == asked, done.stderr
 
 
@@ -153,8 +151,7 @@ def test_the_address_of_a_reference_is_the_one_that_is_given_and_is_said_first(
     ],
 )
 def test_what_a_reference_cannot_take_is_refused_with_the_reason(words: str, said: str) -> None:
-    done = serve_eval("references", "take", *words.split(), "-t", "word_problems")
-    assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    done = serve_eval("references take -t word_problems", *words.split(), exits=2, tells=said)
     assert "Did you mean" not in done.stderr
 
 
@@ -164,13 +161,12 @@ HOT = ["--set", "passkey_short.temperature=0.8"]
 
 def _take_reference_seeds(*more: str, runs: str = "3", varied: bool = True) -> str:
     words = [*ASKED, *HOT, *(["--set", "launcher.varied=true"] if varied else []), *more]
-    done = serve_eval("references", "take", "--runs", runs, *words, "-o", "taken")
-    assert done.returncode == 0, done.stderr
+    done = serve_eval(f"references take --runs {runs} -o taken", *words, exits=0)
     return done.stderr + done.stdout
 
 
 def _run(folder: str, *more: str) -> tuple[int, str]:
-    done = serve_eval("run", *ASKED, *HOT, "--references-dir", "my-references", "-o", folder, *more)
+    done = serve_eval(f"run --references-dir my-references -o {folder}", *ASKED, *HOT, *more)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -187,11 +183,10 @@ def test_a_reference_without_a_seed_judges_seeded_runs_with_a_note(seeds: str) -
         "defaults: {model: org/m, references_dir: my-references, launcher: simulated,\n"
         f"  tasks: [{{passkey_short: {{temperature: 0.8}}}}]}}\nmatrix: {{{seeds}}}\n"
     )
-    dry = serve_eval("run", "s.yaml", "--dry-run")
+    dry = serve_eval("run s.yaml --dry-run")
     assert (dry.returncode, dry.stderr) == (0, "")
     assert "note: sampling seed 2 here and none with the reference: a seed is a draw" in dry.stdout
-    done = serve_eval("run", "s.yaml", "-o", "out")
-    assert done.returncode == 0, done.stdout + done.stderr
+    serve_eval("run s.yaml -o out", exits=0)
     rows = json.loads(Path("out/suite_report.json").read_text())["rows"]
     assert [row["outcome"] for row in rows] == ["PASS", "PASS"]
 
@@ -238,24 +233,11 @@ def test_runs_that_are_one_draw_are_named_before_and_after_they_are_asked() -> N
     assert " seeds    sampling seed 7 in each of 3 runs\n" in told
     assert told.index(said) < told.index(" taken at ")
     again = serve_eval(
-        "references", "register", *(f"taken/run_{k}" for k in (1, 2)), "--references-dir", "again"
+        "references register --references-dir again", *(f"taken/run_{k}" for k in (1, 2))
     )
     assert "one_draw: each of the 2 runs has sampling seed 7" in again.stdout
-    repeated = serve_eval(
-        "run",
-        *ASKED,
-        *HOT,
-        "--set",
-        "protocol.seed=7",
-        "--repeats",
-        "2",
-        "--no-reference",
-        "-o",
-        "r",
-    )
-    assert repeated.returncode == 3
-    one = serve_eval("references", "register", "r", "--references-dir", "one")
-    assert one.returncode == 0, one.stderr
+    serve_eval("run --set protocol.seed=7 --repeats 2 --no-reference -o r", *ASKED, *HOT, exits=3)
+    one = serve_eval("references register r --references-dir one", exits=0)
     assert "one_draw" not in one.stdout
     assert "sampling seed 7, and the 2 repeats have seeds of their own" in one.stdout
 
@@ -268,7 +250,7 @@ def test_runs_of_a_server_that_repeats_its_replies_are_one_draw() -> None:
 def test_collect_has_the_sampling_seed() -> None:
     _run("runs/a", "--no-reference", "--references-dir", ".", "--set", "protocol.seed=5")
     _run("runs/b", "--no-reference", "--references-dir", ".")
-    done = serve_eval("runs", "table", "runs")
+    done = serve_eval("runs table runs")
     rows = list(csv.DictReader(io.StringIO(done.stdout, newline="")))
     assert [row["sampling_seed"] for row in rows] == ["5", ""]
 
@@ -284,21 +266,20 @@ def test_a_missing_folder_of_references_has_the_command_that_makes_it() -> None:
 def test_runs_with_a_seed_each_make_a_reference_without_one() -> None:
     for seed in "1223":
         folder = f"run{seed}" if not Path(f"run{seed}").exists() else "again"
-        varied = ["--set", "launcher.varied=true", "--set", f"protocol.seed={seed}"]
-        done = serve_eval("run", *ASKED, *HOT, "--no-reference", *varied, "-o", folder)
-        assert done.returncode == 3, done.stderr
+        varied = f"--set launcher.varied=true --set protocol.seed={seed}"
+        serve_eval(f"run -o {folder} --no-reference {varied}", *ASKED, *HOT, exits=3)
     made = serve_eval(
-        "references", "register", "run1", "run2", "run3", "--references-dir", "my-references"
+        "references register run1 run2 run3 --references-dir my-references",
+        exits=0,
+        prints="the mean of 3 runs",
     )
-    assert made.returncode == 0, made.stderr
-    assert "the mean of 3 runs" in made.stdout
     assert " seeds    3 sampling seeds: 1, 2, 3\n" in made.stdout
     [file] = Path("my-references").glob("*.yaml")
     assert "seed: 1" not in file.read_text().replace("random_seed", "")
     code, printed = _run("judged", "--set", "protocol.seed=9", "--set", "launcher.varied=true")
     assert code == 0, printed
-    refused = serve_eval(
-        "references", "register", "run1", "run2", "again", "--references-dir", "others"
+    serve_eval(
+        "references register run1 run2 again --references-dir others",
+        exits=2,
+        tells='seed: was "1", now "2"',
     )
-    assert refused.returncode == 2
-    assert 'seed: was "1", now "2"' in refused.stderr

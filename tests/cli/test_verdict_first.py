@@ -408,7 +408,7 @@ def test_no_command_mixes_its_output_with_that_of_others(code: Path, tmp_path: P
     (tmp_path / "suite.yaml").write_text(json.dumps({"plans": [{"name": "one", **plan}]}))
     suite = ("run", tmp_path / "suite.yaml", "-o", tmp_path / "suite")
     assert _parsed(*suite, "--json")["result"]["rows"]
-    listed = in_a_process("data", "list", "tasks", *include)
+    listed = in_a_process("data list tasks", *include)
     assert "  loud" in listed.stdout
     assert "noise by" not in listed.stdout
     files = _parsed("runs", "export", out, *include, "-o", tmp_path / "exported", "--json")
@@ -417,17 +417,15 @@ def test_no_command_mixes_its_output_with_that_of_others(code: Path, tmp_path: P
 
 @pytest.mark.slow
 def test_prompts_that_are_dumped_to_standard_output_get_there(code: Path) -> None:
-    done = in_a_process("run", *_flags(code), "--dump-prompts", "/dev/stdout")
-    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [
-        "0",
-        "1",
-        "2",
-    ], done.stderr
+    done = in_a_process("run --dump-prompts /dev/stdout", *_flags(code))
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["0", "1", "2"], (
+        done.stderr
+    )
 
 
 @pytest.mark.slow
 def test_help_still_goes_to_standard_output() -> None:
-    done = in_a_process("references", "register", "--help")
+    done = in_a_process("references register --help")
     assert "--include-path" in done.stdout
     assert done.stderr == ""
 

@@ -52,9 +52,15 @@ def _last(folder: Path) -> list[str]:
 
 def test_a_job_runs_the_plan_that_was_given(flags: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "my job"
-    done = serve_eval(*flags, "--write-job", folder, "--sbatch-arg=-p", "--sbatch-arg=big")
-    assert done.returncode == 0, done.stderr
-    assert f"sbatch '{folder}/job.sbatch'" in done.stdout
+    serve_eval(
+        *flags,
+        "--write-job",
+        folder,
+        "--sbatch-arg=-p",
+        "--sbatch-arg=big",
+        exits=0,
+        prints=f"sbatch '{folder}/job.sbatch'",
+    )
     asked = resolve(read(folder / "plan.yaml", ValueError).value, {}, {}).plan
     options = {"tasks": ["gsm8k"], "base_url": "host:8000", "model": "m", "limit": 20}
     given = resolve({**options, "no_reference": True, "dataset_root": flags[8]}, {}, {}).plan
@@ -69,9 +75,16 @@ def test_a_job_runs_the_plan_that_was_given(flags: list[str], tmp_path: Path) ->
 
 def test_an_array_asks_a_shard_in_each_task(flags: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "job"
-    done = serve_eval(*flags, "--write-job", folder, "--job-array", "4", "--allow-code-execution")
-    assert done.returncode == 0, done.stderr
-    assert f"merge {folder}/shards/* -o {folder}/run" in done.stdout
+    serve_eval(
+        *flags,
+        "--write-job",
+        folder,
+        "--job-array",
+        "4",
+        "--allow-code-execution",
+        exits=0,
+        prints=f"merge {folder}/shards/* -o {folder}/run",
+    )
     assert "#SBATCH --array=1-4\n" in (folder / "job.sbatch").read_text()
     shard = ["--shard", "auto/4", "-o", f"{folder}/shards/$SLURM_ARRAY_TASK_ID"]
     assert _last(folder)[7:] == [*shard, "--allow-code-execution"]
@@ -84,8 +97,7 @@ def test_the_job_has_the_folder_and_the_flags_that_were_given(
     flags: list[str], tmp_path: Path
 ) -> None:
     more = ["-o", tmp_path / "out", "--strict", "--rerun", "never"]
-    done = serve_eval(*flags, *more, "--write-job", tmp_path / "job")
-    assert done.returncode == 0, done.stderr
+    serve_eval(*flags, *more, "--write-job", tmp_path / "job", exits=0)
     words = _last(tmp_path / "job")[7:]
     assert words == ["--strict", "--rerun", "never", "-o", f"{tmp_path}/out"]
     array = serve_eval(*flags, *more, "--write-job", tmp_path / "job", "--job-array", "2")
@@ -97,8 +109,7 @@ def test_variables_of_the_time_of_submission_do_not_change_the_plan(
     flags: list[str], tmp_path: Path
 ) -> None:
     """Keys, and variables that are no options, reach the job."""
-    done = serve_eval(*flags, "--write-job", tmp_path / "job")
-    assert done.returncode == 0, done.stderr
+    serve_eval(*flags, "--write-job", tmp_path / "job", exits=0)
     *_, forget, _ = (tmp_path / "job/job.sbatch").read_text().splitlines()
     environ = {"SERVE_EVAL_TASKS": "mmlu", "SERVE_EVAL_OUTPUT_DIR": "a b", "OPENAI_API_KEY": "k"}
     kept = {"SERVE_EVAL_PASS_ENV": "A", "SERVE_EVAL_LOCK_DIR": "/l", "PATH": "/usr/bin:/bin"}
@@ -114,7 +125,7 @@ def test_variables_of_the_time_of_submission_do_not_change_the_plan(
 
 
 def test_no_variable_of_an_option_is_kept() -> None:
-    told = serve_eval("run", "--help-all").stdout
+    told = serve_eval("run --help-all").stdout
     flags = {f"--{name.lower().replace('_', '-')}" for name in ("TASKS", *KEPT)}
     assert {flag for flag in flags if f"{flag} " in told} == {"--tasks"}
 
@@ -124,16 +135,14 @@ def test_sbatch_checks_the_script(flags: list[str], slurm: Path, tmp_path: Path)
     (slurm / "sinfo").write_text("#!/bin/sh\necho '(null)'\n")
     gpus = ["--launcher", "trtllm", "--set", "launcher.tp=2"]
     asked = [word for word in flags if word not in ("--base-url", "host:8000")]
-    done = serve_eval(*asked, *gpus, "--write-job", folder)
-    assert done.returncode == 0, done.stderr
-    assert "sbatch: Job 1 to start" in done.stdout
+    serve_eval(*asked, *gpus, "--write-job", folder, exits=0, prints="sbatch: Job 1 to start")
     assert (slurm / "sbatch.asked").read_text() == f"--test-only {folder}/job.sbatch\n"
     script = (folder / "job.sbatch").read_text()
     assert "--exclusive" in script
     assert "gpus" not in script  # this cluster knows none
-    refused = serve_eval(*flags, "--write-job", folder, "--sbatch-arg=--partition=no")
-    assert refused.returncode == 2
-    assert "refuses" in refused.stderr
+    refused = serve_eval(
+        *flags, "--write-job", folder, "--sbatch-arg=--partition=no", exits=2, tells="refuses"
+    )
     assert "invalid partition" in refused.stderr
 
 
@@ -149,9 +158,13 @@ def test_a_cluster_that_does_not_answer_refuses_nothing(
     flags: list[str], slurm: Path, tmp_path: Path
 ) -> None:
     (slurm / "sinfo").write_text("#!/bin/sh\necho 'cannot contact controller' >&2; exit 1\n")
-    done = serve_eval(*flags, "--write-job", tmp_path / "job")
-    assert done.returncode == 0
-    assert "so the script was not checked: cannot contact controller" in done.stdout
+    serve_eval(
+        *flags,
+        "--write-job",
+        tmp_path / "job",
+        exits=0,
+        prints="so the script was not checked: cannot contact controller",
+    )
     assert not (slurm / "sbatch.asked").exists()
 
 
@@ -172,16 +185,10 @@ def test_a_cluster_that_does_not_answer_refuses_nothing(
     ],
 )
 def test_what_a_run_would_refuse_is_refused_before_a_job_is_written(
-    flags: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    more: list[str],
-    message: str,
+    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = serve_eval(*flags, *more)
-    assert done.returncode == 2
-    assert message in done.stderr
+    serve_eval(*flags, *more, exits=2, tells=message)
     assert not (tmp_path / "job").exists()
 
 
@@ -198,15 +205,14 @@ waivers: [{{match: {{model: org/a}}, reason: issue 12, until: 2031-01-31}}]
 """
     )
     folder = tmp_path / "job"
-    done = serve_eval("run", file, "--write-job", folder)
-    assert done.returncode == 0, done.stderr
+    serve_eval(f"run {file} --write-job {folder}", exits=0)
     assert _last(folder)[5:] == ["run", f"{folder}/plan.yaml", "-o", f"{folder}/run"]
     asked = read_suite(file, {})
     assert {run.task_label for run in asked.runs} == {"gsm8k", "mmlu"}
     assert read_suite(folder / "plan.yaml", {}) == asked
     assert asked.waivers[0].until == date(2031, 1, 31)
     assert "#SBATCH --gpus-per-node=4\n" in (folder / "job.sbatch").read_text()
-    refused = serve_eval("run", file, "--write-job", folder, "--job-array", "2")
+    refused = serve_eval(f"run {file} --write-job {folder} --job-array 2")
     assert "a suite has no shards" in refused.stderr
-    with_folder = serve_eval("run", "--resume", folder, "--write-job", folder)
+    with_folder = serve_eval(f"run --resume {folder} --write-job {folder}")
     assert "leave out --resume" in with_folder.stderr

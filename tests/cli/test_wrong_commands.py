@@ -238,8 +238,7 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str,
         found["host"] = found["ok"].removesuffix("/v1")
         for task, out in (("word_problems", "done"), ("passkey_short", "keys")):
             words = f"run --base-url {found['ok']} -m m --tasks {task} --no-reference"
-            made = serve_eval(*words.split(), "--set", f"{task}.num_samples=2", "-o", out)
-            assert made.returncode == 3, made.stderr
+            serve_eval(*words.split(), "--set", f"{task}.num_samples=2", "-o", out, exits=3)
         yield found
 
 
@@ -252,8 +251,7 @@ def test_the_message_names_the_cause_and_the_fix(
     addresses: Mapping[str, str], wrong: WrongCommand
 ) -> None:
     words = wrong.words.format(**addresses).split()
-    done = serve_eval(*words, terminal=True, COLUMNS="80", **wrong.environ)
-    assert done.returncode == wrong.code, done.stderr
+    done = serve_eval(*words, terminal=True, COLUMNS="80", **wrong.environ, exits=wrong.code)
     told = " ".join(done.stderr.split())
     assert wrong.cause.format(**addresses) in told
     assert wrong.fix.format(**addresses) in told
@@ -273,11 +271,11 @@ def finished(url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run, a comparison and a smoke test, each finished in a folder of its own."""
     folder = tmp_path_factory.mktemp("finished")
     cases = write_sums(folder, 100, 4)
-    asked = ["--model", "M", "--cases", cases]
-    serve_eval("run", "--base-url", url, *asked, "--no-reference", "-o", folder / "run")
+    asked = f"--model M --cases {cases}"
+    serve_eval(f"run --base-url {url} --no-reference -o {folder}/run {asked}")
     with flavour_in_thread("never") as other:
-        serve_eval("compare", url, other, *asked, "--self", "0", "-o", folder / "both")
-    serve_eval("smoke", url, "-o", folder / "smoke")
+        serve_eval(f"compare {url} {other} --self 0 -o {folder}/both {asked}")
+    serve_eval(f"smoke {url} -o {folder}/smoke")
     assert all((folder / name / "summary.md").exists() for name in ("run", "both", "smoke"))
     return folder
 
@@ -302,8 +300,7 @@ def test_a_usage_error_keeps_the_summary_of_a_finished_result(
 ) -> None:
     places = {"URL": url, **{word.upper(): finished / word for word in ("run", "both", "smoke")}}
     before = _read(finished)
-    done = serve_eval(*(places.get(word, word) for word in WRONG[name]))
-    assert done.returncode == 2, done.stderr
+    serve_eval(*(places.get(word, word) for word in WRONG[name]), exits=2)
     assert _read(finished) == before
 
 
@@ -311,6 +308,5 @@ def test_a_usage_error_is_still_told_where_the_command_asks_for_it(
     finished: Path, tmp_path: Path
 ) -> None:
     junit = tmp_path / "junit.xml"
-    done = serve_eval("run", "--resume", finished / "run", "--limit", "0", "--junit", junit)
-    assert done.returncode == 2
+    serve_eval(f"run --resume {finished}/run --limit 0 --junit {junit}", exits=2)
     assert "limit: must be 1 or more" in junit.read_text()

@@ -120,8 +120,7 @@ TYPED = {
 
 @pytest.mark.parametrize("typed", TYPED)
 def test_a_wrong_line_is_answered_with_the_right_one(typed: str) -> None:
-    done = serve_eval(*shlex.split(typed))
-    assert done.returncode == 2
+    done = serve_eval(*shlex.split(typed), exits=2)
     assert done.stderr.startswith("error: there is no command ")
     right = re.search(r"^Write: serve-eval (.*)$", done.stderr, re.MULTILINE)
     assert right is not None, done.stderr
@@ -135,9 +134,11 @@ def test_a_wrong_line_is_answered_with_the_right_one(typed: str) -> None:
     [("gsm8k_cot", "gsm8k"), ("gpqa_diamond", "gpqa"), ("mmlu_generative", "mmlu")],
 )
 def test_a_task_of_lm_eval_names_ours(task: str, meant: str) -> None:
-    done = serve_eval("run", "--base-url", "127.0.0.1:9", "--tasks", task)
-    assert done.returncode == 2
-    assert f"unknown task {task!r}. Did you mean {meant!r}?" in done.stderr
+    serve_eval(
+        f"run --base-url 127.0.0.1:9 --tasks {task}",
+        exits=2,
+        tells=f"unknown task {task!r}. Did you mean {meant!r}?",
+    )
 
 
 def test_every_former_command_is_answered_by_one_of_today() -> None:
@@ -149,8 +150,7 @@ def test_every_former_command_is_answered_by_one_of_today() -> None:
 
 @pytest.mark.parametrize("option", OTHER_OPTIONS)
 def test_an_option_of_another_tool_is_answered_by_one_of_ours(option: str) -> None:
-    done = serve_eval("run", option, "x")
-    assert done.returncode == 2
+    done = serve_eval("run", option, "x", exits=2)
     assert f"there is no option {option}: write {OTHER_OPTIONS[option]}" in done.stderr
 
 
@@ -175,8 +175,7 @@ def test_an_option_of_another_tool_is_answered_by_one_of_ours(option: str) -> No
 )
 def test_words_of_titles_name_the_command_that_answers(words: str, command: str) -> None:
     assert find_commands(words)[0].command == command
-    said = serve_eval("--help", *words.split())
-    assert said.returncode == 0
+    said = serve_eval("--help", *words.split(), exits=0)
     assert f"serve-eval {command}" in said.stdout.splitlines()[2]
 
 
@@ -195,9 +194,7 @@ def test_titles_stand_in_the_list_of_pages_by_question() -> None:
 
 
 def test_a_wrong_command_with_words_of_a_title_points_to_the_answer() -> None:
-    done = serve_eval("my", "threshold", "is", "flaky")
-    assert done.returncode == 2
-    assert "serve-eval references power" in done.stderr
+    serve_eval("my threshold is flaky", exits=2, tells="serve-eval references power")
 
 
 def test_help_all_lists_the_commands_of_every_group_within_80_columns() -> None:
@@ -205,20 +202,17 @@ def test_help_all_lists_the_commands_of_every_group_within_80_columns() -> None:
     assert max(map(len, said.splitlines())) <= 80
     for words, _ in walk():
         assert re.search(rf"^  {' '.join(words)}  ", said, re.MULTILINE), words
-    of_data = serve_eval("data", "--help-all").stdout
+    of_data = serve_eval("data --help-all").stdout
     assert ("data cases expand" in of_data, "references take" in of_data) == (True, False)
 
 
 def test_words_that_nothing_answers_say_so() -> None:
     assert find_commands("zebra") == []
-    done = serve_eval("--help", "zebra")
-    assert (done.returncode, "no help is about 'zebra'" in done.stderr) == (2, True)
+    serve_eval("--help zebra", exits=2, tells="no help is about 'zebra'")
 
 
 def test_the_help_of_a_command_of_a_group_comes_by_its_words() -> None:
-    assert (
-        serve_eval("--help", "check", "load").stdout == serve_eval("check", "load", "--help").stdout
-    )
+    assert serve_eval("--help check load").stdout == serve_eval("check load --help").stdout
 
 
 ESC = "\x1b]0;owned\x07\x1b[2J"
@@ -228,8 +222,8 @@ ESC = "\x1b]0;owned\x07\x1b[2J"
     "columns", ["0", "-3", "1", "99999999999999999999", "wide", "²", " 80", ""]
 )
 def test_an_odd_width_is_ignored(columns: str) -> None:
-    usual = serve_eval("data", "list", "tasks", COLUMNS="80")
-    odd = serve_eval("data", "list", "tasks", COLUMNS=columns, LINES=columns)
+    usual = serve_eval("data list tasks", COLUMNS="80")
+    odd = serve_eval("data list tasks", COLUMNS=columns, LINES=columns)
     assert (odd.returncode, odd.stdout) == (0, usual.stdout)
 
 
@@ -252,18 +246,14 @@ def test_a_command_that_wrote_nothing_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = serve_eval("run", "--launcher", "simulated", "--tasks", "word_problems", "--limit", "2")
-    assert done.returncode == 3, done.stderr
+    serve_eval("run --launcher simulated --tasks word_problems --limit 2", exits=3)
     assert not (tmp_path / "outputs").exists()
 
 
 def _cases(tmp_path: Path, text: str) -> str:
     file = tmp_path / "cases.yaml"
     file.write_text(text)
-    done = serve_eval(
-        *("run", "--launcher", "simulated", "--cases", file, "--no-reference"),
-        *("-o", tmp_path / "out"),
-    )
+    done = serve_eval(f"run --launcher simulated --cases {file} --no-reference -o {tmp_path}/out")
     assert (done.returncode, (tmp_path / "out").exists()) == (2, False), done.stderr
     return done.stderr
 
@@ -274,13 +264,17 @@ def test_iterations_and_repeats_have_a_bound_that_the_error_names(tmp_path: Path
         "  cases: [{{case: a, input: {{prompt: x}}, expected: {{answer: x}}}}]\n"
     )
     assert f"{MOST_REPEATS}" in _cases(tmp_path, case.format(1_000_000_000))
-    done = serve_eval("run", "--tasks", "gsm8k", "--base-url", "h:1", "--repeats", "1000000000")
-    assert (done.returncode, f"at most {MOST_REPEATS:,}" in done.stderr) == (2, True)
-    many = serve_eval(
-        *("run", "--tasks", "word_problems", "--launcher", "simulated", "--no-reference"),
-        *("--repeats", "100000", "-o", tmp_path / "out"),
+    serve_eval(
+        "run --tasks gsm8k --base-url h:1 --repeats 1000000000",
+        exits=2,
+        tells=f"at most {MOST_REPEATS:,}",
     )
-    assert (many.returncode, f"the limit is {MOST_ASKED:,}" in many.stderr) == (2, True)
+    serve_eval(
+        "run --tasks word_problems --launcher simulated --no-reference --repeats 100000"
+        f" -o {tmp_path}/out",
+        exits=2,
+        tells=f"the limit is {MOST_ASKED:,}",
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -348,54 +342,36 @@ def test_the_wait_for_an_answer_reads_no_body(encoding: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("run", "--launcher", "simulated", "--tasks", "word_problems", "--limit", "2", "-o"),
-        ("verify", "h:1", "h:2", "-o"),
-        ("compare", "h:1", "h:2", "--tasks", "word_problems", "-o"),
-        ("check", "load", "--base-url", "h:1", "--tasks", "word_problems", "-o"),
-        ("check", "tools", "--base-url", "127.0.0.1:9", "-o"),
-        ("check", "invariants", "--base-url", "h:1", "--tasks", "word_problems", "-o"),
-        ("setup", "demo", "-o"),
-        ("smoke", "127.0.0.1:9", "-o"),
-        ("watch", "127.0.0.1:9", "-o"),
-        ("show",),
-        ("diagnose",),
-        ("judge",),
-        (
-            "judge",
-            "--rescore",
-        ),
-        (
-            "runs",
-            "merge",
-        ),
-        (
-            "runs",
-            "view",
-        ),
-        (
-            "runs",
-            "trend",
-        ),
-        (
-            "runs",
-            "table",
-        ),
-        ("run", "--resume"),
-        ("run",),
-        (
-            "runs",
-            "export",
-        ),
+        "run --launcher simulated --tasks word_problems --limit 2 -o",
+        "verify h:1 h:2 -o",
+        "compare h:1 h:2 --tasks word_problems -o",
+        "check load --base-url h:1 --tasks word_problems -o",
+        "check tools --base-url 127.0.0.1:9 -o",
+        "check invariants --base-url h:1 --tasks word_problems -o",
+        "setup demo -o",
+        "smoke 127.0.0.1:9 -o",
+        "watch 127.0.0.1:9 -o",
+        "show",
+        "diagnose",
+        "judge",
+        "judge --rescore",
+        "runs merge",
+        "runs view",
+        "runs trend",
+        "runs table",
+        "run --resume",
+        "run",
+        "runs export",
     ],
 )
 @pytest.mark.parametrize("kind", ["file", "under-a-file/x", "broken", "n" * 300])
 def test_a_path_of_the_wrong_kind_is_an_error_of_the_user(
-    tmp_path: Path, words: tuple[str, ...], kind: str
+    tmp_path: Path, words: str, kind: str
 ) -> None:
     (tmp_path / "file").write_text("text")
     (tmp_path / "under-a-file").write_text("text")
     (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
-    done = serve_eval(*words, tmp_path / kind)
+    done = serve_eval(f"{words} {tmp_path}/{kind}")
     assert "defect" not in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
     assert done.returncode in (2, 3, 4, 5), done.stderr
@@ -406,8 +382,7 @@ def test_a_null_character_in_a_plan_is_an_error_of_the_user(tmp_path: Path) -> N
     plan = {"model": "m", "tasks": ["word_problems"], "launcher": {"name": "simulated"}}
     plan |= {"output_dir": "a\0b", "no_reference": True, "limit": 2}
     (tmp_path / "plan.yaml").write_text(json.dumps(plan))
-    done = serve_eval("run", tmp_path / "plan.yaml")
-    assert (done.returncode, "null" in done.stderr) == (2, True), done.stderr
+    done = serve_eval(f"run {tmp_path}/plan.yaml", exits=2, tells="null")
     assert "defect" not in done.stderr
 
 
@@ -417,7 +392,7 @@ def test_collect_writes_no_controls_of_foreign_texts(tmp_path: Path) -> None:
         f"Hypothesis testing: {ESC}\nMODEL_NAME: {ESC}\n"
         "[TRT-LLM] MMLU weighted average accuracy: 55.5\n"
     )
-    done = serve_eval("runs", "table", log)
+    done = serve_eval(f"runs table {log}")
     assert "\x1b" not in done.stdout + done.stderr
     assert "\x07" not in done.stdout + done.stderr
 
@@ -448,9 +423,13 @@ def test_drawn_text_keeps_colours_and_links_only(text: str, kept: str) -> None:
     ],
 )
 def test_a_flag_of_run_that_compare_lacks_is_set_for_a_task(flag: str, option: str) -> None:
-    done = serve_eval("compare", "a", "b", flag, "1")
-    assert done.returncode == 2
-    assert f"no option {flag}: set it for a task, --set TASK.{option}=VALUE" in done.stderr
+    serve_eval(
+        "compare a b",
+        flag,
+        "1",
+        exits=2,
+        tells=f"no option {flag}: set it for a task, --set TASK.{option}=VALUE",
+    )
 
 
 @pytest.mark.parametrize("command", ["compare h:1 h:2", "verify h:1 h:2", "check load h:1"])
@@ -465,12 +444,10 @@ def test_a_flag_of_run_that_compare_lacks_is_set_for_a_task(flag: str, option: s
 def test_a_key_that_would_change_both_sides_is_refused(
     command: str, given: str, instead: str
 ) -> None:
-    done = serve_eval(*command.split(), "--set", given)
-    assert done.returncode == 2
+    done = serve_eval(*command.split(), "--set", given, exits=2)
     assert f"--set {given.partition('=')[0]}: {instead}" in done.stderr
 
 
 def test_list_of_a_name_prints_the_command_that_describes_it() -> None:
-    done = serve_eval("data", "list", "word_problems")
-    assert done.returncode == 2
+    done = serve_eval("data list word_problems", exits=2)
     assert "serve-eval data list tasks word_problems" in done.stderr.splitlines()

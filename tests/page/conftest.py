@@ -51,16 +51,16 @@ class MadeRuns:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> MadeRuns:
     folder = tmp_path_factory.mktemp("pages")
     made = MadeRuns(*(folder / name for name in ("run", "other", "comparison", "repeated")))
-    flags = ["--launcher", "simulated", "-m", "embedded", "--tasks", "word_problems"]
+    flags = "--launcher simulated -m embedded --tasks word_problems"
     for out, accuracy, more in (
-        (made.run, "0.6", ("--limit", "60")),
-        (made.other, "0.9", ("--limit", "60", "--set", "launcher.damage=0.1")),
-        (made.repeated, "0.5", ("--limit", "3", "--repeats", "3", "--set", "no_prompts=true")),
+        (made.run, "0.6", "--limit 60"),
+        (made.other, "0.9", "--limit 60 --set launcher.damage=0.1"),
+        (made.repeated, "0.5", "--limit 3 --repeats 3 --set no_prompts=true"),
     ):
-        accurate = ["--set", f"launcher.accuracy={accuracy}"]
-        done = serve_eval("run", *flags, *accurate, *more, "-o", out, **DRAWN)
+        accurate = f"--set launcher.accuracy={accuracy}"
+        done = serve_eval(f"run -o {out} {flags} {accurate} {more}", **DRAWN)
         assert (out / "report.html").exists(), done.stderr
-    serve_eval("compare", made.other, made.run, "-o", made.comparison, **DRAWN)
+    serve_eval(f"compare {made.other} {made.run} -o {made.comparison}", **DRAWN)
     assert (made.comparison / "report.html").exists()
     return made
 

@@ -336,9 +336,8 @@ def test_the_command_line_names_the_path_that_it_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    asked = ("--base-url", "localhost:9", "-t", "word_problems")
-    done = serve_eval("run", *asked, "--references-dir", "refs")
-    assert done.returncode == 2
+    asked = "--base-url localhost:9 -t word_problems"
+    done = serve_eval(f"run --references-dir refs {asked}", exits=2)
     told = "".join(done.stderr.split())
     assert f"{os.path.realpath(tmp_path)}/refsisnotafolder" in told, done.stderr
 

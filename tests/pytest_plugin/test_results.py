@@ -134,8 +134,8 @@ def test_ctrl_c_still_ends_the_session(tmp_path: Path) -> None:
 
 
 def test_a_server_that_ended_is_told_with_the_answers_so_far(tmp_path: Path) -> None:
-    asked = ("--launcher", "simulated", "-t", "word_problems", "--limit", "5", "--no-reference")
-    serve_eval("run", *asked, "-o", tmp_path / "run")
+    asked = "--launcher simulated -t word_problems --limit 5 --no-reference"
+    serve_eval(f"run -o {tmp_path}/run {asked}")
     told = describe_error(ServerEndedError("no server listens any more"), tmp_path / "run")
     assert "\nanswered so far: 5 of 5 of word_problems\nrun folder: " in told, told
 

@@ -303,7 +303,7 @@ def test_the_worst_test_speaks_with_the_counts_of_all(
     told = rf"FAIL word_problems embedded \({NAME}damaged\): {DROP}; {COUNTS}(; likely: .+)?"
     assert re.fullmatch(rf"{told}; {counts}; runs/test_it.py/TestLine/test_damaged/\S+", line), line
     run = line.rpartition("; ")[2]
-    alone = serve_eval("judge", tmp_path / run, "--notify-text", "-").stdout.splitlines()[-1]
+    alone = serve_eval(f"judge {tmp_path}/{run} --notify-text -").stdout.splitlines()[-1]
     said = alone.rpartition("; ")[0]
     assert line.startswith(
         said.replace("embedded:", "embedded (test_it.py::TestLine::test_damaged):", 1)

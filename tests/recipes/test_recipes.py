@@ -27,14 +27,12 @@ def _plan(file: str = "plan.yaml") -> dict[str, Any]:
     return content
 
 
-def convert(name: str, *more: str) -> tuple[dict[str, Any], str]:
+def convert(name: str, more: str = "") -> tuple[dict[str, Any], str]:
     """Return the plan of a recipe, which a dry run takes, and its text."""
-    done = serve_eval("setup", "init", "--from", EXAMPLES / name, *more)
-    assert done.returncode == 0, done.stderr
+    done = serve_eval(f"setup init --from {EXAMPLES}/{name} {more}", exits=0)
     assert "would be refused" not in done.stdout
     assert done.stdout.startswith(" WRITTEN   plan.yaml")
-    shown = serve_eval("run", "plan.yaml", "--dry-run")
-    assert shown.returncode == 0, shown.stderr
+    serve_eval("run plan.yaml --dry-run", exits=0)
     return _plan(), Path("plan.yaml").read_text()
 
 
@@ -80,8 +78,7 @@ def test_a_recipe_of_one_node_needs_no_slurm_and_names_what_is_unknown() -> None
 
 
 def test_variants_become_plans_of_their_own() -> None:
-    done = serve_eval("setup", "init", "--from", EXAMPLES / "srt_variants.yaml", "-o", "p.yaml")
-    assert done.returncode == 0, done.stderr
+    done = serve_eval(f"setup init --from {EXAMPLES}/srt_variants.yaml -o p.yaml", exits=0)
     small = _plan("p-small.yaml")["launcher"]
     assert small["env"] == {"A": "1"}
     assert small["config"] == {"tensor_parallel_size": 2, "enable_chunked_prefill": True}
@@ -92,9 +89,7 @@ def test_variants_become_plans_of_their_own() -> None:
     assert done.stdout.startswith(" WRITTEN   3 plans: 3 WRITTEN\n")
     assert len(done.stdout.splitlines()) <= 22
     assert "\n fill in  p-small.yaml: launcher: the recipe gives 8 GPUs" in done.stdout
-    whole = serve_eval(
-        "setup", "init", "--from", EXAMPLES / "srt_variants.yaml", "--force", "-v"
-    ).stdout
+    whole = serve_eval(f"setup init --from {EXAMPLES}/srt_variants.yaml --force -v").stdout
     assert " left out plan-small.yaml and 2 more: the frontend and router of dynamo" in whole
 
 
@@ -114,9 +109,12 @@ def test_a_variant_is_chosen_as_srtctl_does(selector: str, names: list[str]) -> 
 
 
 def test_an_unknown_variant_names_the_known_ones() -> None:
-    refused = serve_eval("setup", "init", "--from", f"{EXAMPLES / 'srt_variants.yaml'}:big")
-    assert refused.returncode == 2
-    assert "Its variants: small, sizes_0, sizes_1." in refused.stderr
+    serve_eval(
+        "setup init --from",
+        f"{EXAMPLES / 'srt_variants.yaml'}:big",
+        exits=2,
+        tells="Its variants: small, sizes_0, sizes_1.",
+    )
 
 
 def test_a_sweep_has_a_plan_per_combination() -> None:
@@ -143,8 +141,7 @@ def test_lists_of_unlike_lengths_are_refused() -> None:
     ],
 )
 def test_recipes_of_other_engines_are_named_and_refused(name: str, words: str) -> None:
-    refused = serve_eval("setup", "init", "--from", EXAMPLES / name)
-    assert (refused.returncode, words in refused.stderr) == (2, True), refused.stderr
+    refused = serve_eval(f"setup init --from {EXAMPLES}/{name}", exits=2, tells=words)
     assert "serve-eval setup init URL" in refused.stderr
     assert not Path("plan.yaml").exists()
 
@@ -200,14 +197,13 @@ def test_keys_of_a_fleet_are_the_orchestrators(key: str, value: object, refused:
         "context_servers: {num_instances: 1, urls: [localhost:8001]}\n"
         "generation_servers: {num_instances: 1, urls: [localhost:8002]}\n"
     )
-    done = serve_eval("setup", "init", "--from", "recipe.yaml", "--model", "m")
-    assert done.returncode == 0, done.stderr
+    done = serve_eval("setup init --from recipe.yaml --model m", exits=0)
     assert _plan()["launcher"]["orchestrator"] == {key: value}
     assert ("starts no coordinator elsewhere" in done.stdout) is refused
 
 
 def test_configs_next_to_an_orchestrators_file_are_taken() -> None:
-    plan, text = convert("separate/disagg_config.yaml", "--model", "org/model")
+    plan, text = convert("separate/disagg_config.yaml", "--model org/model")
     sides = plan["launcher"]["trtllm_disaggregated"]
     assert sides["generation_servers"]["config"]["tensor_parallel_size"] == 2
     assert sides["context_servers"]["config"]["disable_overlap_scheduler"] is True
@@ -244,8 +240,11 @@ def test_a_deployment_of_dynamo_is_read() -> None:
 
 
 def test_an_address_and_a_recipe_exclude_each_other() -> None:
-    refused = serve_eval("setup", "init", "localhost:8000", "--from", EXAMPLES / "srt.yaml")
-    assert (refused.returncode, "leave the address out" in refused.stderr) == (2, True)
+    serve_eval(
+        f"setup init localhost:8000 --from {EXAMPLES}/srt.yaml",
+        exits=2,
+        tells="leave the address out",
+    )
 
 
 @pytest.mark.parametrize(
@@ -266,16 +265,15 @@ def test_an_address_and_a_recipe_exclude_each_other() -> None:
 )
 def test_files_that_are_no_recipes_are_refused(text: str, words: str) -> None:
     Path("recipe.yaml").write_text(text)
-    refused = serve_eval("setup", "init", "--from", "recipe.yaml")
-    assert (refused.returncode, words in refused.stderr) == (2, True), refused.stderr
-    assert serve_eval("setup", "init", "--from", "nowhere.yaml").returncode == 2
+    serve_eval("setup init --from recipe.yaml", exits=2, tells=words)
+    assert serve_eval("setup init --from nowhere.yaml").returncode == 2
 
 
 @pytest.mark.parametrize("name", ["srt_alone.yaml", "llm_args.yaml", "separate/disagg_config.yaml"])
 def test_a_model_that_the_command_names_is_not_left_to_fill_in(name: str) -> None:
-    found = serve_eval("setup", "init", "--from", EXAMPLES / name, "-o", "open.yaml")
+    found = serve_eval(f"setup init --from {EXAMPLES}/{name} -o open.yaml")
     assert " fill in  model: " in found.stdout
-    plan, text = convert(name, "--model", "org/mine")
+    plan, text = convert(name, "--model org/mine")
     assert plan["model"] == "org/mine"
     assert "# * model:" not in text
 
@@ -286,19 +284,18 @@ def test_sides_with_models_of_their_own_keep_them() -> None:
         "context_servers: {model: org/fp4, num_instances: 1}\n"
         "generation_servers: {num_instances: 1}\n"
     )
-    done = serve_eval("setup", "init", "--from", "recipe.yaml")
+    done = serve_eval("setup init --from recipe.yaml")
     assert " fill in  model: the recipe has several: org/fp8, org/fp4" in done.stdout
     launcher = _plan()["launcher"]
     sides = [launcher[f"{kind}_servers"]["model"] for kind in ("context", "generation")]
     assert sides == ["org/fp4", "org/fp8"]
-    shown = serve_eval("run", "plan.yaml", "--dry-run")
+    shown = serve_eval("run plan.yaml --dry-run")
     assert "the accuracy is that of neither" in shown.stderr
 
 
 def test_a_plan_that_exists_is_replaced_only_by_force() -> None:
     Path("plan.yaml").write_text("mine")
-    refused = serve_eval("setup", "init", "--from", EXAMPLES / "srt.yaml")
-    assert (refused.returncode, "with --force" in refused.stderr) == (2, True)
+    serve_eval(f"setup init --from {EXAMPLES}/srt.yaml", exits=2, tells="with --force")
     assert Path("plan.yaml").read_text() == "mine"
 
 
@@ -308,9 +305,11 @@ def test_a_plan_that_a_run_would_refuse_says_so() -> None:
         "  ctx: {cache_transceiver_config: {backend: UCX}}\n"
         "  gen: {cache_transceiver_config: {backend: NIXL}}\n"
     )
-    done = serve_eval("setup", "init", "--from", "recipe.yaml", "--model", "m")
-    assert done.returncode == 0
-    assert "a run would be refused: launcher: the backend of cache_trans" in done.stdout
+    serve_eval(
+        "setup init --from recipe.yaml --model m",
+        exits=0,
+        prints="a run would be refused: launcher: the backend of cache_trans",
+    )
 
 
 def test_roles_of_srt_slurm_are_its_sections_under_other_names() -> None:
@@ -362,8 +361,9 @@ def test_a_variant_called_base_is_chosen_by_its_whole_name() -> None:
 
 
 def test_a_file_without_a_base_names_its_variants() -> None:
-    refused = serve_eval("setup", "init", "--from", f"{EXAMPLES / 'srt_roles.yaml'}:base")
-    assert (refused.returncode, "no variant base" in refused.stderr) == (2, True)
+    serve_eval(
+        "setup init --from", f"{EXAMPLES / 'srt_roles.yaml'}:base", exits=2, tells="no variant base"
+    )
 
 
 @pytest.mark.parametrize(
@@ -382,8 +382,7 @@ def test_a_file_without_a_base_names_its_variants() -> None:
 )
 def test_wrong_roles_are_refused_by_name(roles: str, words: str) -> None:
     Path("recipe.yaml").write_text(f"schema: 2\nengine: trtllm\nroles: {roles}\n")
-    refused = serve_eval("setup", "init", "--from", "recipe.yaml")
-    assert (refused.returncode, words in refused.stderr) == (2, True), refused.stderr
+    serve_eval("setup init --from recipe.yaml", exits=2, tells=words)
 
 
 @pytest.mark.parametrize(
@@ -404,8 +403,7 @@ def test_wrong_roles_are_refused_by_name(roles: str, words: str) -> None:
 )
 def test_the_engine_of_roles_is_read(text: str, words: str) -> None:
     Path("recipe.yaml").write_text(text)
-    refused = serve_eval("setup", "init", "--from", "recipe.yaml")
-    assert (refused.returncode, words in refused.stderr) == (2, True), refused.stderr
+    serve_eval("setup init --from recipe.yaml", exits=2, tells=words)
 
 
 @pytest.mark.parametrize(
@@ -434,7 +432,7 @@ def test_the_nodes_that_a_plan_needs_are_named(
         for role, (count, width) in given
     )
     Path("recipe.yaml").write_text(f"engine: trtllm\nresources: {{{options}}}\nroles:\n{roles}")
-    done = serve_eval("setup", "init", "--from", "recipe.yaml", "--model", "m")
+    done = serve_eval("setup init --from recipe.yaml --model m")
     assert said in done.stdout
 
 
@@ -455,6 +453,5 @@ def test_a_dry_run_names_the_machines_that_ranks_need(launcher: str, said: str) 
     Path("plan.yaml").write_text(
         f"model: m\ntasks: [word_problems]\nno_reference: true\nlauncher: {launcher}\n"
     )
-    shown = serve_eval("run", "plan.yaml", "--dry-run")
-    assert shown.returncode == 0, shown.stderr
+    shown = serve_eval("run plan.yaml --dry-run", exits=0)
     assert (said in shown.stderr) if said else ("the servers need" not in shown.stderr)

@@ -42,10 +42,7 @@ FLAVOURS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "opened": (NONE, {"thinks": "always", "thoughts": ThoughtsForm(opened=True, words=SHORT)}),
     "field_long": (PARSER, {"thinks": "always", "thoughts": ThoughtsForm(words=LONG)}),
     "inline_long": (NONE, {"thinks": "always", "thoughts": ThoughtsForm(words=LONG)}),
-    "opened_long": (
-        NONE,
-        {"thinks": "always", "thoughts": ThoughtsForm(opened=True, words=LONG)},
-    ),
+    "opened_long": (NONE, {"thinks": "always", "thoughts": ThoughtsForm(opened=True, words=LONG)}),
     "hybrid_field": (PARSER, {"thinks": "as_asked", "thoughts": ThoughtsForm(words=LONG)}),
     "hybrid_opened": (
         NONE,
@@ -159,9 +156,9 @@ def attribute_once(name: str, damaged: bool, number: int) -> str:
             "--set",
             f"seed={number!s}",
         ]
-        serve_eval("run", "--base-url", good, "--cases", cases, *words)
+        serve_eval(f"run --base-url {good} --cases {cases}", *words)
         workers = [word for url in (good, other) for word in ("--worker", url)]
-        ran = serve_eval("check", "workers", folder / "run", *workers, "--samples", "20")
+        ran = serve_eval(f"check workers {folder}/run --samples 20", *workers)
     return _tell(ran)
 
 
@@ -171,17 +168,8 @@ def invariants_once(name: str, damaged: bool, number: int) -> str:
     with tempfile.TemporaryDirectory() as text, flavour_in_thread(name, **faults) as url:
         folder = Path(text)
         cases = write_sums(folder, _limit_of(number, damaged))
-        words = [
-            "--model",
-            "M",
-            "--cases",
-            cases,
-            "--set",
-            "invariants.chunk_tokens=0",
-            "--concurrency",
-            "4",
-        ]
-        ran = serve_eval("check", "invariants", url, *words, "--limit", "20", "-o", folder / "out")
+        words = f"--model M --cases {cases} --set invariants.chunk_tokens=0 --concurrency 4"
+        ran = serve_eval(f"check invariants {url} --limit 20 -o {folder}/out {words}")
     return _tell(ran)
 
 
@@ -205,8 +193,8 @@ def canaries_once(name: str, damaged: bool, number: int) -> str:
     """Return what the canaries say of a server; a damaged one answers with another's code."""
     model = CopyingModel(leaks=damaged)
     with tempfile.TemporaryDirectory() as text, flavour_in_thread(name, model) as url:
-        words = ["--model", "M", "--canaries", "--limit", "42", "--concurrency", "6"]
-        ran = serve_eval("check", "invariants", url, *words, "-o", Path(text) / "out")
+        words = "--model M --canaries --limit 42 --concurrency 6"
+        ran = serve_eval(f"check invariants {url} {words} -o", Path(text) / "out")
     return _tell(ran)
 
 
@@ -230,7 +218,7 @@ def tools_once(name: str, damaged: bool, number: int) -> str:
             words += ["--limit", "120"]
             if number % 2 and not damaged:
                 words += ["--set", f"tool_calls.max_tokens={FEW}"]
-            ran = serve_eval("check", "tools", url, *words, "-o", folder / "out")
+            ran = serve_eval(f"check tools {url} -o {folder}/out", *words)
     return _tell(ran)
 
 
@@ -306,8 +294,8 @@ def load_once(name: str, damaged: bool, number: int) -> str:
             for i in range(40)
         )
         (folder / "cases.yaml").write_text(cases)
-        words = ["--model", "M", "--cases", folder / "cases.yaml", "--concurrency", "1,8"]
-        ran = serve_eval("check", "load", url, *words, "-o", folder / "out")
+        words = f"--model M --cases {folder}/cases.yaml --concurrency 1,8"
+        ran = serve_eval(f"check load {url} -o {folder}/out {words}")
     return _tell(ran)
 
 
@@ -347,8 +335,8 @@ def judge_once(name: str, damaged: bool, number: int) -> str:
             for i in range(12)
         )
         (folder / "cases.yaml").write_text(cases)
-        words = ["--model", "M", "--no-reference", "-o", folder / "out"]
-        ran = serve_eval("run", "--base-url", asked, "--cases", folder / "cases.yaml", *words)
+        words = f"--model M --no-reference -o {folder}/out"
+        ran = serve_eval(f"run --base-url {asked} --cases {folder}/cases.yaml {words}")
         file = folder / "out/report.json"
         if not file.exists():
             return f"exit {ran.returncode}: {(ran.stdout + ran.stderr)[:400]}"

@@ -117,17 +117,8 @@ def verify_once(name: str, damaged: bool, number: int) -> str:
         flavour_in_thread(name) as good,
         flavour_in_thread(name, **faults) as other,
     ):
-        words = [
-            "--model",
-            "M",
-            "--floor",
-            "0.08",
-            "--probes",
-            "60",
-            "--set",
-            f"seed={number!s}",
-        ]
-        ran = serve_eval("verify", good, other, *words, route, "-o", folder)
+        words = ["--model", "M", "--floor", "0.08", "--probes", "60", "--set", f"seed={number!s}"]
+        ran = serve_eval(f"verify {good} {other}", *words, route, "-o", folder)
     if ran.returncode == NOT_COMPARABLE:
         return UNJUDGED
     return f"exit {ran.returncode}: {(ran.stdout + ran.stderr)[:300]}" if ran.returncode else ""

@@ -19,16 +19,16 @@ def compare(name: str, a: str, b: str, out: Path, *, limit: int, seed: int = 0) 
     """
     began = time.monotonic()
     ran = serve_eval(
-        "compare", a, b, "--model", MODEL, "--tasks", "word_problems", "--limit", limit,
-        "--set", f"seed={seed}", "--self", 20, "-o", out,
-    )  # fmt: skip
+        f"compare {a} {b} --model {MODEL} --tasks word_problems --limit {limit} --set seed={seed}"
+        f" --self 20 -o {out}"
+    )
     assert (out / "comparison.json").exists(), ran.stderr
     [task] = json.loads((out / "comparison.json").read_text())["tasks"]
     paired = task["verdict"]["paired"]
     took = time.monotonic() - began
     told = "not asked"
     if seed == 0:
-        found = json.loads(serve_eval("diagnose", out, "--json").stdout)["result"]["between"]
+        found = json.loads(serve_eval(f"diagnose {out} --json").stdout)["result"]["between"]
         told = f"{found[0]['rule']}: {found[0]['told']}" if found else "nothing between A and B"
     TABLE.append(
         f"compare {name} | {task['a']['value']:.1f} | {task['b']['value']:.1f} | lost"
@@ -40,7 +40,7 @@ def compare(name: str, a: str, b: str, out: Path, *, limit: int, seed: int = 0) 
 
 def attribute(name: str, run: Path, *more: str, samples: int = 15) -> tuple[Any, int]:
     """Ask the servers of a run separately; return who is accused, or the error, and the exit."""
-    ran = serve_eval("check", "workers", run, "--samples", samples, "--concurrency", 16, *more)
+    ran = serve_eval(f"check workers {run} --samples {samples} --concurrency 16", *more)
     if ran.returncode not in (0, 1):
         told = " ".join((ran.stderr + ran.stdout).split())
         TABLE.append(f"attribute {name} | exit {ran.returncode} | {told[-240:]}")
@@ -61,7 +61,7 @@ def attribute(name: str, run: Path, *more: str, samples: int = 15) -> tuple[Any,
 
 def verify(name: str, url: str, reference: Path, out: Path, *parts: str) -> Any:
     """Verify a deployment against a registered reference; return verification.json."""
-    ran = serve_eval("verify", url, "--model", MODEL, "--reference", reference, *parts, "-o", out)
+    ran = serve_eval(f"verify {url} --model {MODEL} --reference {reference} -o {out}", *parts)
     assert (out / "verification.json").exists(), ran.stderr
     found = json.loads((out / "verification.json").read_text())
     side = found["sides"][0]

@@ -70,14 +70,12 @@ def runs(sides: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Pa
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         _write(group=True)
-        asked = ["--cases", "cases.yaml", "--quiet"]
+        asked = "--cases cases.yaml --quiet"
         a, b = (["--base-url", side, "--model", "m"] for side in sides)
-        assert serve_eval("run", *asked, *a, "--no-reference", "-o", "A").returncode == 3
-        done = serve_eval("references", "register", "A", "--references-dir", "refs")
-        assert done.returncode == 0, done.stderr
-        rule = ["--references-dir", "refs", "--verdict", "paired", "-o", "B"]
-        done = serve_eval("run", *asked, *b, *rule)
-        assert done.returncode == 3, done.stdout + done.stderr
+        assert serve_eval(f"run --no-reference -o A {asked}", *a).returncode == 3
+        serve_eval("references register A --references-dir refs", exits=0)
+        rule = "--references-dir refs --verdict paired -o B"
+        serve_eval(f"run {asked} {rule}", *b, exits=3)
     return folder
 
 
@@ -108,14 +106,13 @@ def test_the_interval_of_the_value_is_that_of_passages() -> None:
 
 
 def test_texts_name_the_groups_and_power_plans_with_them() -> None:
-    assert "200 prompts in 40 groups" in serve_eval("judge", "B").stdout
+    assert "200 prompts in 40 groups" in serve_eval("judge B").stdout
     paired = _verdict()["paired"]
     assert paired["groups"] == 40
     assert paired["design_effect"] == pytest.approx(5.0, abs=0.2)
     least = {}
     for effect in ([], ["--set", "power.design_effect=1"]):
-        done = serve_eval("references", "power", "--from", "B", "--detect", "5", *effect)
-        assert done.returncode == 0, done.stderr
+        done = serve_eval("references power --from B --detect 5", *effect, exits=0)
         line = next(one for one in done.stdout.splitlines() if one.startswith(" paired  "))
         least[bool(effect)] = int(line.split()[1].replace(",", ""))
         assert ("design effect 5" in done.stdout) is not bool(effect)
@@ -123,61 +120,59 @@ def test_texts_name_the_groups_and_power_plans_with_them() -> None:
 
 
 def test_a_dry_run_plans_with_the_groups_of_the_reference(sides: tuple[str, str]) -> None:
-    asked = ["--cases", "cases.yaml", "--base-url", sides[1], "--model", "m", "--dry-run"]
-    done = serve_eval("run", *asked, "--references-dir", "refs", "--verdict", "paired")
-    assert done.returncode == 0, done.stderr
+    asked = f"--cases cases.yaml --base-url {sides[1]} --model m --dry-run"
+    done = serve_eval(f"run --references-dir refs --verdict paired {asked}", exits=0)
     said = "groups: 200 prompts in 40 groups tell a paired rule as much as 39 independent ones"
     assert f"{said} (design effect 5.1" in done.stdout
     assert "of the reference's run)" in done.stdout
     assert "proven drop" not in done.stdout  # one run shows no flips
-    rule = ["--references-dir", "refs", "--verdict", "classic"]
-    assert "groups:" not in serve_eval("run", *asked, *rule).stdout
+    rule = "--references-dir refs --verdict classic"
+    assert "groups:" not in serve_eval(f"run {asked} {rule}").stdout
 
 
 def test_a_margin_that_the_groups_can_never_exclude_is_refused(sides: tuple[str, str]) -> None:
     """200 equal single answers exclude 2 points, 40 passages only 6.4."""
-    asked = ["--cases", "cases.yaml", "--base-url", sides[0], "--model", "m", "-o", "never"]
-    rule = ["--references-dir", "refs", "--verdict", "noninferiority", "--set", "verdict.margin=6"]
-    done = serve_eval("run", *asked, *rule)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert "200 prompts in 40 groups with 1 and 1 answers of the two sides" in done.stderr
+    asked = f"--cases cases.yaml --base-url {sides[0]} --model m -o never"
+    rule = "--references-dir refs --verdict noninferiority --set verdict.margin=6"
+    done = serve_eval(
+        f"run {asked} {rule}",
+        exits=2,
+        tells="200 prompts in 40 groups with 1 and 1 answers of the two sides",
+    )
     assert "exclude no drop below 6.34 points" in done.stderr
     assert "ask 215 prompts or more" in done.stderr
     assert "set a margin of 6.34 points or more" in done.stderr
 
 
 def test_power_takes_the_design_effect_of_the_references_runs(sides: tuple[str, str]) -> None:
-    done = serve_eval("references", "register", "A", "B", "--references-dir", "refs2")
-    assert done.returncode == 0, done.stderr
-    asked = ["--cases", "cases.yaml", "--base-url", sides[0], "--model", "m"]
-    judged = ["--references-dir", "refs2", "--verdict", "paired"]
-    planned = serve_eval("run", *asked, *judged, "--dry-run").stdout
+    serve_eval("references register A B --references-dir refs2", exits=0)
+    asked = f"--cases cases.yaml --base-url {sides[0]} --model m"
+    judged = "--references-dir refs2 --verdict paired"
+    planned = serve_eval(f"run --dry-run {asked} {judged}").stdout
     assert "(design effect 5, of the reference's 2 runs)" in planned
     assert re.search(r"proven drop: \d+\.\d\d points with a probability of 0\.8", planned)
     assert "at a flip rate of 0.55, that of the reference's 2 runs" in planned
-    serve_eval("run", *asked, *judged, "-o", "C")
-    done = serve_eval("references", "power", "--from", "C", "--detect", "5")
-    assert done.returncode == 0, done.stderr
-    assert "design effect 5, of the reference's 2 runs: prompts share groups" in done.stdout
-    done = serve_eval(
-        "references", "power", "--from", "C", "--detect", "5", "--set", "power.design_effect=2"
+    serve_eval(f"run -o C {asked} {judged}")
+    serve_eval(
+        "references power --from C --detect 5",
+        exits=0,
+        prints="design effect 5, of the reference's 2 runs: prompts share groups",
     )
+    done = serve_eval("references power --from C --detect 5 --set power.design_effect=2")
     assert "design effect 2: prompts share groups" in done.stdout
 
 
 def test_the_scores_keep_the_group_and_an_export_has_it() -> None:
     lines = [json.loads(line) for line in Path("B/scores/cases-sea.jsonl").read_text().splitlines()]
     assert {line["group"] for line in lines} == {f"p{p}" for p in range(PASSAGES)}
-    done = serve_eval("runs", "export", "B", "-o", "exported")
-    assert done.returncode == 0, done.stderr
+    serve_eval("runs export B -o exported", exits=0)
     [file] = Path("exported").rglob("samples_*.jsonl")
     first = json.loads(file.read_text().splitlines()[0])
     assert first["doc"]["group"] == "p0"
 
 
 def test_a_comparison_of_the_folders_agrees_with_the_run() -> None:
-    done = serve_eval("compare", "A", "B", "-o", "compared")
-    assert done.returncode == 3, done.stdout + done.stderr
+    serve_eval("compare A B -o compared", exits=3)
     told = json.loads(Path("compared/comparison.json").read_text())
     assert told["tasks"][0]["verdict"]["paired"]["p"] == pytest.approx(_verdict()["paired"]["p"])
 
@@ -185,8 +180,7 @@ def test_a_comparison_of_the_folders_agrees_with_the_run() -> None:
 def test_without_the_group_the_same_answers_fail_and_a_warning_says_why() -> None:
     try:
         _write(group=False)
-        done = serve_eval("judge", "B", "--json")
-        assert done.returncode == 1, done.stdout + done.stderr
+        done = serve_eval("judge B --json", exits=1)
         [task] = json.loads(done.stdout)["result"]["tasks"]
         assert task["verdict"]["outcome"] == "FAIL"
         assert task["verdict"]["paired"]["p"] < 0.01
@@ -194,14 +188,12 @@ def test_without_the_group_the_same_answers_fail_and_a_warning_says_why() -> Non
         assert said[0].startswith("shared_text: 200 of 200 prompts share a long text with others")
     finally:
         _write(group=True)
-    again = serve_eval("judge", "B", "--json")
-    assert again.returncode == 3
+    again = serve_eval("judge B --json", exits=3)
     assert json.loads(again.stdout)["result"]["tasks"][0]["verdict"] == _verdict()
 
 
 def test_rescored_answers_keep_their_groups() -> None:
-    done = serve_eval("judge", "--rescore", "B", "-o", "rescored")
-    assert done.returncode == 0, done.stdout + done.stderr
+    serve_eval("judge --rescore B -o rescored", exits=0)
     assert _verdict("rescored/report.json")["paired"]["p"] == _verdict()["paired"]["p"]
 
 
@@ -209,9 +201,8 @@ def test_load_counts_passages_too() -> None:
     # Five passages are misread whenever requests are in flight together.
     server = ScriptedServer(_Side(range(5), above=1).reply, routes={"/v1/models": models("m")})
     with server.serve_in_thread() as url:
-        asked = ["--cases", "cases.yaml", "--model", "m", "--concurrency", "1,8"]
-        done = serve_eval("check", "load", url, *asked, "-o", "load", "--json")
-        assert done.returncode == 0, done.stdout + done.stderr
+        asked = "--cases cases.yaml --model m --concurrency 1,8"
+        done = serve_eval(f"check load {url} -o load --json {asked}", exits=0)
         [task] = json.loads(done.stdout)["result"]["tasks"]
         point = task["points"][-1]
         assert point["lost"] > 15  # as single questions: p below .0001
@@ -222,7 +213,7 @@ def _stop_early(url: str, rule: str, out: str, *more: str) -> dict[str, Any]:
     """Run with an early stop and return the verdict."""
     asked = ["--cases", "cases.yaml", "--base-url", url, "--model", "m", "--early-stop"]
     judged = ["--references-dir", "refs", "--verdict", rule, "--set", "verdict.max_missing=0.2"]
-    done = serve_eval("run", *asked, *judged, *more, "-o", out)
+    done = serve_eval(f"run -o {out}", *asked, *judged, *more)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return _verdict(f"{out}/report.json")
 
@@ -245,11 +236,8 @@ def test_an_early_stop_by_pairs_asks_passages_whole_and_stops(sides: tuple[str, 
     assert passages != sorted(passages, key=lambda name: int(name[1:]))
     # The course of such a run cannot be judged, nor what was in flight together.
     assert not read(Path("early")).in_random_order
-    assert (
-        f"after {early['looked_at']} of 200 in whole groups" in serve_eval("judge", "early").stdout
-    )
-    again = serve_eval("run", "--resume", "early", "--no-early-stop")
-    assert again.returncode == 0, again.stdout + again.stderr
+    assert f"after {early['looked_at']} of 200 in whole groups" in serve_eval("judge early").stdout
+    serve_eval("run --resume early --no-early-stop", exits=0)
     whole = _verdict("early/report.json")["paired"]
     assert (whole["groups"], whole["alpha"]) == (PASSAGES, 0.025)
     assert not read(Path("early")).in_random_order

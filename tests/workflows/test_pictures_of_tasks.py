@@ -40,24 +40,22 @@ def pages(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Pat
         "defaults: {model: org/llama-8b, limit: 24, no_reference: true,"
         f" tasks: [{', '.join(TASKS)}]}}\nmatrix:\n  build:\n{runs}\n"
     )
-    suite = serve_eval("run", top / "nightly.yaml", "-o", top / "suite")
-    assert suite.returncode == 3, suite.stderr
-    run = serve_eval(
-        "run", "--launcher", "simulated", "-m", "org/llama-8b", "-t", ",".join(TASKS),
-        "--limit", "24", "--no-reference", "-o", top / "run",
-    )  # fmt: skip
-    assert run.returncode == 3, run.stderr
+    serve_eval(f"run {top}/nightly.yaml -o {top}/suite", exits=3)
+    serve_eval(
+        f"run --launcher simulated -m org/llama-8b --limit 24 --no-reference -o {top}/run -t",
+        ",".join(TASKS),
+        exits=3,
+    )
     a, b = (top / f"suite/runs/build-{i}" for i in (0, 4))
-    assert serve_eval("compare", a, b, "-o", top / "compare").returncode in (0, 1, 3)
+    assert serve_eval(f"compare {a} {b} -o {top}/compare").returncode in (0, 1, 3)
     (top / "plan.yaml").write_text("model: org/llama-8b\nlauncher: {name: simulated}\n")
     load = serve_eval(
-        "check", "load", top / "plan.yaml", "-t", "word_problems,tool_calls",
-        "--limit", "12",
-        "--concurrency", "1,4", "-o", top / "load",
-    )  # fmt: skip
+        f"check load {top}/plan.yaml -t word_problems,tool_calls --limit 12 --concurrency 1,4"
+        f" -o {top}/load"
+    )
     assert (top / "load/report.html").exists(), load.stderr
-    assert serve_eval("runs", "view", top / "suite", "-o", top / "view.html").returncode == 0
-    drift = serve_eval("runs", "trend", top / "suite", "-o", top / "drift.html")
+    assert serve_eval(f"runs view {top}/suite -o {top}/view.html").returncode == 0
+    drift = serve_eval(f"runs trend {top}/suite -o {top}/drift.html")
     assert (top / "drift.html").exists(), drift.stderr
     return top
 
@@ -96,11 +94,12 @@ def test_a_picture_of_a_suite_has_each_run_once(pages: Path) -> None:
 
 
 def test_a_watch_takes_one_task(tmp_path: Path) -> None:
-    done = serve_eval(
-        "watch", "http://127.0.0.1:9", "-t", ",".join(TASKS[:2]), "-o", tmp_path / "w"
+    serve_eval(
+        f"watch http://127.0.0.1:9 -o {tmp_path}/w -t",
+        ",".join(TASKS[:2]),
+        exits=2,
+        tells="a watch takes one task, not 2",
     )
-    assert done.returncode == 2
-    assert "a watch takes one task, not 2" in done.stderr
 
 
 def test_every_maker_of_pictures_is_walked_here() -> None:

@@ -99,11 +99,12 @@ def test_a_run_leaves_files_that_a_consumer_reads_and_tells_github(tmp_path: Pat
     summary, out = tmp_path / "step.md", tmp_path / "out"
     summary.write_text("### before\n")
     done = serve_eval(
-        "run", "--launcher", "simulated", "--set", "launcher.accuracy=0.1",
-        "--set", "word_problems.num_samples=60", "--tasks", "word_problems", "--model", "embedded",
-        "-o", out, GITHUB_STEP_SUMMARY=str(summary), GITHUB_ACTIONS="true",
-    )  # fmt: skip
-    assert done.returncode == 1, done.stderr
+        "run --launcher simulated --set launcher.accuracy=0.1 --set word_problems.num_samples=60"
+        f" --tasks word_problems --model embedded -o {out}",
+        GITHUB_STEP_SUMMARY=str(summary),
+        GITHUB_ACTIONS="true",
+        exits=1,
+    )
     read = JUnitXml.fromfile(str(out / "junit.xml"))
     assert (read.tests, read.failures, read.errors, read.skipped) == (1, 1, 0, 0)
     [suite] = read
@@ -138,7 +139,7 @@ plans:
 waivers:
   - {match: {name: red}, reason: known, until: 2999-01-01}
 """)
-    serve_eval("run", file, "-o", tmp_path / "out")
+    serve_eval(f"run {file} -o {tmp_path}/out")
     read = JUnitXml.fromfile(str(tmp_path / "out/junit.xml"))
     cases = {suite.name: next(iter(suite)) for suite in read}
     assert isinstance(cases["red"].result[0], Skipped), "waived"
@@ -160,8 +161,7 @@ def test_the_recipes_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     [command] = [one for one in commands if one.startswith("serve-eval")]
     plan = {"model": "m", "launcher": "simulated", "tasks": [{"word_problems": {"num_samples": 9}}]}
     (tmp_path / "plan.yaml").write_text(json.dumps(plan | {"no_reference": True}))
-    done = serve_eval(*command.split()[1:])
-    assert done.returncode == 3, done.stderr
+    serve_eval(*command.split()[1:], exits=3)
     [junit] = re.findall(r"junit '(.*?)'", page)
     assert gitlab["accuracy"]["artifacts"]["reports"]["junit"] == junit
     assert JUnitXml.fromfile(str(tmp_path / junit)).tests == 1

@@ -124,9 +124,9 @@ def test_without_the_extra_the_page_has_the_rulers_of_the_terminal(tmp_path: Pat
 
 
 def test_with_the_extra_the_page_does_not_name_it(tmp_path: Path) -> None:
-    flags = ["--launcher", "simulated", "-m", "embedded", "--tasks", "word_problems"]
-    more = ["--limit", "30", "--no-reference", "-o", tmp_path / "out"]
-    serve_eval("run", *flags, *more, SERVE_EVAL_NO_PICTURES="")
+    flags = "--launcher simulated -m embedded --tasks word_problems"
+    more = f"--limit 30 --no-reference -o {tmp_path}/out"
+    serve_eval(f"run {flags} {more}", SERVE_EVAL_NO_PICTURES="")
     page = (tmp_path / "out/report.html").read_text()
     assert page.count("<desc") == 3
     assert "The extra page" not in page

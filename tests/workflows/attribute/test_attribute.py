@@ -444,17 +444,8 @@ def test_no_key_goes_to_workers_that_the_user_did_not_name(finished: tuple[Path,
 
 
 def test_the_command_shows_its_cost_and_sends_nothing(finished: tuple[Path, Plan]) -> None:
-    flags = [
-        "--worker",
-        "context=h:1",
-        "--worker",
-        "context=h:2",
-        "--worker",
-        "generation=h:3",
-        "--dry-run",
-    ]
-    done = serve_eval("check", "workers", finished[0], "--samples", "3", *flags)
-    assert done.returncode == 0, done.stderr
+    flags = "--worker context=h:1 --worker context=h:2 --worker generation=h:3 --dry-run"
+    done = serve_eval(f"check workers {finished[0]} --samples 3 {flags}", exits=0)
     assert done.stdout.splitlines() == [
         "context http://h:1/v1",
         "context http://h:2/v1",
@@ -465,7 +456,7 @@ def test_the_command_shows_its_cost_and_sends_nothing(finished: tuple[Path, Plan
         ),
         "nothing was sent",
     ]
-    assert serve_eval("check", "workers", finished[0], "--samples", "0").returncode == 2
+    assert serve_eval(f"check workers {finished[0]} --samples 0").returncode == 2
 
 
 @pytest.mark.parametrize("max_tokens", [64, 2048])

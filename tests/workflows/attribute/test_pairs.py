@@ -214,12 +214,7 @@ def _compare(out: Path, *, faults: Mapping[str, Any], known: bool) -> tuple[Comp
         async with (
             deployed(1, 1, answers=answers, perf_metrics=False) as a,
             deployed(
-                1,
-                1,
-                answers=answers,
-                faults=faults,
-                tensor_parallel=size,
-                perf_metrics=False,
+                1, 1, answers=answers, faults=faults, tensor_parallel=size, perf_metrics=False
             ) as b,
         ):
             sides = [
@@ -294,13 +289,12 @@ def test_a_bad_worker_is_named_on_all_faces_and_compared_with_a_sound_one(
             stack.enter_context(_Solver(targets=targets, wrong=wrong).server.serve_in_thread())
             for wrong in (False, True)
         )
-        asked = ("--tasks", "word_problems", "--limit", str(PROMPTS), "--model", "m")
-        ran = serve_eval("run", "--base-url", good, *asked, "--no-reference", "-o", "run")
+        asked = f"--tasks word_problems --limit {PROMPTS} --model m"
+        ran = serve_eval(f"run --base-url {good} --no-reference -o run {asked}")
         assert ran.returncode in (0, 3), ran.stderr
         of_run = [Path("run", name).read_bytes() for name in FACES]
-        workers = ("--worker", good, "--worker", bad, "--samples", str(PROMPTS))
-        done = serve_eval("check", "workers", "run", *workers, "--json", "--notify-text", "line")
-        assert done.returncode == FAIL, done.stderr
+        workers = f"--worker {good} --worker {bad} --samples {PROMPTS}"
+        done = serve_eval(f"check workers run --json --notify-text line {workers}", exits=FAIL)
         shown = json.loads(done.stdout)
         assert shown["result"] == json.loads(Path("run/attribution.json").read_text())
         [one] = shown["conclusions"]

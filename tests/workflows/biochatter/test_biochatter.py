@@ -36,17 +36,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cases = top / "cases.yaml"
     cases.write_text(CASES)
     for name, accuracy in (("good", "1"), ("bad", "0")):
-        done = serve_eval(
-            "run", "--launcher", "simulated", "-m", f"org/{name}", "--cases", cases, "--repeats",
-            "2", "--set", f"launcher.accuracy={accuracy}", "--no-reference", "-o", top / name,
-        )  # fmt: skip
-        assert done.returncode == 3, done.stderr
+        serve_eval(
+            f"run --launcher simulated -m org/{name} --cases {cases} --repeats 2"
+            f" --set launcher.accuracy={accuracy} --no-reference -o {top}/{name}",
+            exits=3,
+        )
     return top
 
 
 def test_each_case_has_its_scores_and_each_failure_its_row(runs: Path, tmp_path: Path) -> None:
-    done = serve_eval("runs", "export", runs, "--format", "biochatter", "-o", tmp_path)
-    assert done.returncode == 0, done.stderr
+    serve_eval(f"runs export {runs} --format biochatter -o {tmp_path}", exits=0)
     [file] = tmp_path.glob("*extraction.csv")
     assert file.read_text().splitlines()[0] == (
         "model_name,subtask,score,iterations,md5_hash,datetime,biochatter_version"
@@ -80,9 +79,8 @@ def test_result_files_of_biochatter_are_added_to_the_tables(runs: Path, tmp_path
         "org/good,x:assay:y,0.6/1,5,h1,2024-04-27 11:48:18,0.4.10\n"
         "org/good,x:tissue:y,1.0;0.0/1,2,h2,2025-04-27 11:48:18,0.5.0\n"
     )
-    flags = ["--format", "biochatter", "--add", old]
-    done = serve_eval("runs", "export", runs / "good", *flags, "-o", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
+    flags = f"--format biochatter --add {old}"
+    serve_eval(f"runs export {runs}/good -o {tmp_path}/out {flags}", exits=0)
     [row] = _rows(tmp_path / "out/processed/old_task.csv")
     assert (row["Score achieved"], row["Score possible"]) == ("4", "7")
     by_subtask = {
@@ -93,9 +91,11 @@ def test_result_files_of_biochatter_are_added_to_the_tables(runs: Path, tmp_path
 
 
 def test_add_is_refused_for_other_formats(runs: Path, tmp_path: Path) -> None:
-    done = serve_eval("runs", "export", runs / "good", "--add", tmp_path / "a.csv")
-    assert done.returncode == 2
-    assert "--add is for --format biochatter" in done.stderr
+    serve_eval(
+        f"runs export {runs}/good --add {tmp_path}/a.csv",
+        exits=2,
+        tells="--add is for --format biochatter",
+    )
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM", "\tx", "\rx"])
@@ -117,16 +117,16 @@ def test_deployments_of_one_model_are_not_merged(tmp_path: Path) -> None:
     }
     for i, (name, more) in enumerate(flags.items()):
         for model in ("org/m:7:gguf:Q4", *(["org/single"] if i == 0 else [])):
-            done = serve_eval(
-                "run", "--launcher", "simulated", "-m", model, "--cases", cases, "--repeats", "2",
-                "--set", f"launcher.accuracy={1 - i % 2}", "--no-reference", *more,
-                "-o", tmp_path / "runs" / (name if model != "org/single" else "single"),
-            )  # fmt: skip
-            assert done.returncode == 3, done.stderr
-    done = serve_eval(
-        "runs", "export", tmp_path / "runs", "--format", "biochatter", "-o", tmp_path / "out"
-    )
-    assert done.returncode == 0, done.stderr
+            serve_eval(
+                f"run --launcher simulated -m {model} --cases {cases} --repeats 2 --set",
+                f"launcher.accuracy={1 - i % 2}",
+                "--no-reference",
+                *more,
+                "-o",
+                tmp_path / "runs" / (name if model != "org/single" else "single"),
+                exits=3,
+            )
+    serve_eval(f"runs export {tmp_path}/runs --format biochatter -o {tmp_path}/out", exits=0)
     names = [f"org/m:7:gguf:Q4 ({name.replace(':', '-')})" for name in flags]
     [file] = (tmp_path / "out").glob("*extraction.csv")
     rows = _rows(file)

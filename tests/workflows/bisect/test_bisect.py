@@ -52,7 +52,7 @@ tasks: [{word_problems: {num_samples: 40}}]
 limits: {order_seed: 1}
 launcher: {name: breakable, step: "v{step}", bad_steps: [v3], accuracy: 1.0, damage: 0.9}
 """
-INCLUDE = ("--set", f"include_path={INCLUDED}")
+INCLUDE = f"--set include_path={INCLUDED}"
 
 
 @pytest.fixture
@@ -66,8 +66,7 @@ def plans(tmp_path: Path) -> tuple[str, Path, str, Path]:
 def test_the_dry_run_shows_the_first_steps_and_the_expected_starts(
     plans: tuple[str, Path, str, Path],
 ) -> None:
-    done = serve_eval("bisect", *plans, *INCLUDE, "--dry-run")
-    assert done.returncode == 0
+    done = serve_eval(f"bisect {INCLUDE} --dry-run", *plans, exits=0)
     lines = done.stdout.splitlines()
     assert lines[:4] == [
         "3 options that differ:",
@@ -78,18 +77,14 @@ def test_the_dry_run_shows_the_first_steps_and_the_expected_starts(
     assert lines[4] == "step 1: bad"
     assert lines[5].startswith("step 2, if step 1 is worse: ")
     assert lines[-2].startswith("server starts: ")
-    told = serve_eval("bisect", *plans, *INCLUDE, "--dry-run", "--json").stdout
+    told = serve_eval(f"bisect --dry-run {INCLUDE} --json", *plans).stdout
     content = json.loads(told)
     assert [len(content["changes"]), content["steps"][0]] == [3, "bad"]
     assert 4 < content["starts"]["mean"] < content["starts"]["most"] + 1
     kept = (
-        "--set",
-        "bisect.keep=served.tp",
-        "--set",
-        "bisect.together=served.graphs,served.overlap",
-        "--dry-run",
+        "--set bisect.keep=served.tp --set bisect.together=served.graphs,served.overlap --dry-run"
     )
-    done = serve_eval("bisect", *plans, *INCLUDE, *kept)
+    done = serve_eval(f"bisect {INCLUDE} {kept}", *plans)
     assert done.stdout.splitlines()[0] == "1 option that differs:"
     assert "  served.graphs+served.overlap: false, false -> true, true" in done.stdout
 
@@ -98,21 +93,23 @@ def test_a_step_is_named_in_text_and_in_json(tmp_path: Path) -> None:
     plan, steps, out = tmp_path / "plan.yaml", tmp_path / "steps", tmp_path / "out"
     plan.write_text(STEPS)
     steps.write_text("# nightly builds\n1\n2\n\n3\n")
-    done = serve_eval(
-        "bisect", "--plan", plan, "--set", f"bisect.steps_file={steps}", *INCLUDE, "-o", out
+    serve_eval(
+        f"bisect --plan {plan} --set bisect.steps_file={steps} -o {out} {INCLUDE}",
+        exits=1,
+        prints="culprit: 3, the first bad step; 2 is the last good one",
     )
-    assert done.returncode == 1, done.stderr
-    assert "culprit: 3, the first bad step; 2 is the last good one" in done.stdout
-    again = serve_eval("bisect", "--plan", plan, "--steps", "1,2,3", *INCLUDE, "-o", out, "--json")
+    again = serve_eval(f"bisect --plan {plan} --steps 1,2,3 -o {out} --json {INCLUDE}")
     content = json.loads(again.stdout)["result"]
     assert (again.returncode, content["exit_code"], content["ending"]) == (1, 1, "found")
     assert content["suspects"][0]["members"] == ["3"]
     assert all((out / name).exists() for name in ("report.html", "junit.xml", "summary.md"))
     [command] = json.loads(again.stdout)["commands"]
-    following = serve_eval(*shlex.split(command)[1:])
-    assert (following.returncode, "FAIL" in following.stdout) == (0, True), following.stderr
-    other = serve_eval("bisect", "--plan", plan, "--steps", "1,2,4", *INCLUDE, "-o", out)
-    assert (other.returncode, "holds another bisection" in other.stderr) == (2, True)
+    serve_eval(*shlex.split(command)[1:], exits=0, prints="FAIL")
+    serve_eval(
+        f"bisect --plan {plan} --steps 1,2,4 -o {out} {INCLUDE}",
+        exits=2,
+        tells="holds another bisection",
+    )
 
 
 @pytest.mark.parametrize(
@@ -140,9 +137,7 @@ def test_what_does_not_fit_together_is_refused(
     arguments: tuple[str, ...], said: str, plans: tuple[str, Path, str, Path]
 ) -> None:
     words = [plans[1] if word == "GOOD" else word for word in arguments]
-    done = serve_eval("bisect", *words, *INCLUDE)
-    assert done.returncode == 2
-    assert said in done.stderr
+    serve_eval(f"bisect {INCLUDE}", *words, exits=2, tells=said)
 
 
 SURE = {"samples": 40, "accuracy": 1.0, "damage": 0.9, "order_seed": 1}

@@ -223,18 +223,17 @@ def test_a_test_takes_the_value_that_it_judges_and_leaves_the_others() -> None:
 def test_lines_with_metrics_that_are_not_read_are_named(tmp_path: Path) -> None:
     log = tmp_path / "other.log"
     log.write_text(f"{EVAL_PREFIX}Arena-Hard win rate: 61.3\nloading 12 of 13\nmy F1 score = 0.7\n")
-    done = serve_eval("runs", "table", log)
-    assert done.returncode == 5
+    done = serve_eval(f"runs table {log}", exits=5)
     said = done.stderr
     assert "2 lines with a metric could not be read, such as: " in said
     assert "Arena-Hard win rate: 61.3; my F1 score = 0.7" in said
     assert "no result in a log could be read: see the warnings" in said
     log.write_text("MMLU weighted average accuracy: 72.56 (14042)\nmy F1 score = 0.7\n")
-    done = serve_eval("runs", "table", log)
+    done = serve_eval(f"runs table {log}")
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 2)
     assert "1 line with a metric could not be read, such as: my F1 score = 0.7" in done.stderr
     log.write_text("nothing here\n")
-    assert "no result in a log was found" in serve_eval("runs", "table", log).stderr
+    assert "no result in a log was found" in serve_eval(f"runs table {log}").stderr
 
 
 @pytest.mark.parametrize("cut", range(14))
@@ -270,39 +269,36 @@ def test_runs_and_logs_of_a_folder_are_collected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run = ("run", "--launcher", "simulated", "-m", "@m", "--no-reference", "--limit", "5")
-    serve_eval(*run, "-t", "passkey_short,word_problems", "-o", "all/a", "--quant-algo", "FP8")
-    serve_eval(*run, "-t", "passkey_short", "-o", "all/deep/b")
+    run = "run --launcher simulated -m @m --no-reference --limit 5"
+    serve_eval(f"{run} -t passkey_short,word_problems -o all/a --quant-algo FP8")
+    serve_eval(f"{run} -t passkey_short -o all/deep/b")
     (tmp_path / "all/deep/b/report.json").unlink()
     (tmp_path / "all/ci.log").write_text("\n".join(LOG))
     (tmp_path / "all/a/logs/server.log").write_text("\n".join(LOG))
-    done = serve_eval("runs", "table", "all", "all/a")
-    assert done.returncode == 0
+    done = serve_eval("runs table all all/a", exits=0)
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert [row["source"] for row in rows] == ["all/ci.log"] * 3 + ["all/a"] * 4
     assert {row["model"] for row in rows[3:]} == {"'@m"}
     assert [row["task"] for row in rows[3:5]] == ["passkey_short", "word_problems"]
     assert (rows[3]["verdict"], rows[3]["quant_algo"]) == ("NO REFERENCE", "FP8")
     assert "all/deep/b is not finished, and is left out" in done.stderr
-    written = serve_eval("runs", "table", "all", "all/a", "-o", "t.csv")
+    written = serve_eval("runs table all all/a -o t.csv")
     assert Path("t.csv").read_text() == done.stdout
     assert written.stdout.startswith(" WRITTEN   t.csv  7 rows of 1 run and 3 results of logs\n")
     assert "all/deep/b is not finished, and is left out" in written.stdout
-    form = json.loads(serve_eval("runs", "table", "all", "all/a", "--json").stdout)
+    form = json.loads(serve_eval("runs table all all/a --json").stdout)
     assert [row["source"] for row in form["result"]["rows"]] == [row["source"] for row in rows]
     # As every next command, it runs as it stands.
     [table] = form["commands"]
     assert serve_eval(*shlex.split(table)[1:]).returncode == 0
-    junit = serve_eval("runs", "table", "all", "--junit", "j.xml")
+    junit = serve_eval("runs table all --junit j.xml")
     assert junit.stdout.startswith("source,")
     cases = list(ElementTree.parse("j.xml").getroot().iter("testcase"))
     assert [case.get("classname") for case in cases] == ["all/ci.log"] * 3 + ["all/a"] * 2
     (tmp_path / "empty").mkdir()
-    assert serve_eval("runs", "table", "empty").returncode == 5
-    assert serve_eval("runs", "table", "nowhere").returncode == 2
-    wide = serve_eval(
-        "runs", "export", "all/a", "--format", "csv"
-    ).stdout  # a row for each deployment
+    assert serve_eval("runs table empty").returncode == 5
+    assert serve_eval("runs table nowhere").returncode == 2
+    wide = serve_eval("runs export all/a --format csv").stdout  # a row for each deployment
     assert wide.startswith("model,")
 
 

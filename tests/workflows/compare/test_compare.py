@@ -434,16 +434,15 @@ def test_the_command_compares_finished_runs(
 ) -> None:
     _, out = damaged
     said = serve_eval(
-        "compare", out / "a", out / "b", "-o", tmp_path / "again", "--margin", "2", "-v"
+        f"compare {out}/a {out}/b -o {tmp_path}/again --margin 2 -v",
+        exits=FAIL,
+        prints="a drop of 2.000 points is not excluded",
     )
-    assert said.returncode == FAIL, said.stderr
-    assert "a drop of 2.000 points is not excluded" in said.stdout
     assert "turned wrong" in said.stdout
     assert "detects only drops" not in said.stdout
     told = json.loads((tmp_path / "again" / "comparison.json").read_text())
     assert told["rule"] == {"name": "paired", "options": {"margin": 2.0}}
-    swapped = serve_eval("compare", out / "b", out / "a", "-o", tmp_path / "swapped", "--json")
-    assert swapped.returncode == PASS, swapped.stderr
+    swapped = serve_eval(f"compare {out}/b {out}/a -o {tmp_path}/swapped --json", exits=PASS)
     assert json.loads(swapped.stdout)["result"]["tasks"][0]["worse"] == told["tasks"][0]["better"]
 
 
@@ -464,10 +463,7 @@ def test_the_command_asks_an_endpoint_what_the_other_side_was_asked(
             }
         )
     )
-    said = serve_eval(
-        "compare", out / "a", tmp_path / "plan.yaml", "-o", tmp_path / "out", "--self", "0"
-    )
-    assert said.returncode == FAIL, said.stderr
+    serve_eval(f"compare {out}/a {tmp_path}/plan.yaml -o {tmp_path}/out --self 0", exits=FAIL)
     assert (tmp_path / "out" / "b" / "report.json").exists()
     assert not (tmp_path / "out" / "again").exists()
 
@@ -511,18 +507,16 @@ def test_the_chat_template_is_an_option_of_the_command(
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--verdict", "classic"], 2, "does not compare pairs"),
-        (["--margin", "-1"], 2, "above 0"),
-        (["--self", "-1"], 2, "--self must be 0 or more"),
+        ("--verdict classic", 2, "does not compare pairs"),
+        ("--margin -1", 2, "above 0"),
+        ("--self -1", 2, "--self must be 0 or more"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(
-    alike: tuple[Comparison, Path], tmp_path: Path, arguments: list[str], code: int, message: str
+    alike: tuple[Comparison, Path], tmp_path: Path, arguments: str, code: int, message: str
 ) -> None:
     _, out = alike
-    said = serve_eval("compare", out / "a", out / "b", "-o", tmp_path / "out", *arguments)
-    assert said.returncode == code, said.stdout
-    assert message in said.stderr
+    serve_eval(f"compare {out}/a {out}/b -o {tmp_path}/out {arguments}", exits=code, tells=message)
 
 
 def test_what_differs_of_the_servers_and_their_hidden_retries_stands_side_by_side(
@@ -597,13 +591,11 @@ def test_a_healthy_pair_is_accused_no_more_often_than_alpha_says(
 def test_several_tasks_say_each_what_a_single_one_says(tmp_path: Path) -> None:
     for name, damage in (("a", "0"), ("b", "0.4")):
         done = serve_eval(
-            "run", "--launcher", "simulated", "-m", "m", "-t", "word_problems,passkey_short",
-            "--limit", "40", "--no-reference", "--set", f"launcher.damage={damage}",
-            "-o", tmp_path / name,
-        )  # fmt: skip
-        assert done.returncode == 3, done.stderr
-    done = serve_eval("compare", tmp_path / "a", tmp_path / "b", "-o", tmp_path / "c", "-v")
-    assert done.returncode == FAIL, done.stderr
+            "run --launcher simulated -m m -t word_problems,passkey_short --limit 40"
+            f" --no-reference --set launcher.damage={damage} -o {tmp_path}/{name}",
+            exits=3,
+        )
+    done = serve_eval(f"compare {tmp_path}/a {tmp_path}/b -o {tmp_path}/c -v", exits=FAIL)
     heads = done.stdout.splitlines()[2].split()
     assert heads == ["verdict", "task", "B", "95", "%", "A", "change", "fails"]
     for task in ("word_problems", "passkey_short"):

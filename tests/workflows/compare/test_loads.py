@@ -66,20 +66,20 @@ class _Crowded:
         return ScriptedServer(self, paths=["/v1/completions"], routes={"/v1/models": models("m")})
 
 
-def _compare(out: Path, wrong_from: int, loads: str, *more: str) -> tuple[int, str, int]:
+def _compare(out: Path, wrong_from: int, loads: str, more: str = "") -> tuple[int, str, int]:
     """Return the exit code, the output and the number of requests to B."""
     good, bad = _Crowded(PROMPTS), _Crowded(wrong_from)
     with good.server().serve_in_thread() as a, bad.server().serve_in_thread() as b:
         ran = serve_eval(
-            "compare", a, b, "--tasks", "word_problems", "--limit", PROMPTS, "--self", 0,
-            "--set", "compare.show_flips=0", "--concurrency", loads, "-o", out, *more,
-        )  # fmt: skip
+            f"compare {a} {b} --tasks word_problems --limit {PROMPTS} --self 0"
+            f" --set compare.show_flips=0 --concurrency {loads} -o {out} {more}"
+        )
     return ran.returncode, ran.stdout + ran.stderr, bad.asked
 
 
 def test_the_load_from_which_b_is_worse_is_named(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    code, said, asked = _compare(out, 2, "1,16", "--margin", "10")
+    code, said, asked = _compare(out, 2, "1,16", "--margin 10")
     assert (code, "word_problems at 16 in flight: B is worse from 16 on" in said) == (1, True), said
     found = json.loads((out / "load_comparison.json").read_text())
     assert sorted(found["order"]) == [1, 16]
@@ -92,18 +92,19 @@ def test_the_load_from_which_b_is_worse_is_named(tmp_path: Path) -> None:
 
 
 def test_equal_sides_pass_and_one_number_compares_once(tmp_path: Path) -> None:
-    code, said, _ = _compare(tmp_path / "out", 99, "1,16", "--margin", "10")
+    code, said, _ = _compare(tmp_path / "out", 99, "1,16", "--margin 10")
     assert (code, " PASS   2 comparisons: 2 PASS" in said) == (0, True), said
-    code, _, _ = _compare(tmp_path / "one", 99, "4", "--margin", "10")
+    code, _, _ = _compare(tmp_path / "one", 99, "4", "--margin 10")
     assert (code, (tmp_path / "one/comparison.json").exists()) == (0, True)
 
 
 def test_what_has_no_load_is_refused(tmp_path: Path) -> None:
     for loads, words in (("0,4", "expected numbers"), ("1,x", "expected numbers")):
-        ran = serve_eval("compare", "h:1", "h:2", "--tasks", "gsm8k", "--concurrency", loads)
-        assert (ran.returncode, words in ran.stderr) == (2, True)
-    code, _, _ = _compare(tmp_path / "out", 99, "4", "--margin", "10")
-    ran = serve_eval("compare", tmp_path / "out/a", "h:2", "--concurrency", "1,4")
+        ran = serve_eval(
+            f"compare h:1 h:2 --tasks gsm8k --concurrency {loads}", exits=2, tells=words
+        )
+    code, _, _ = _compare(tmp_path / "out", 99, "4", "--margin 10")
+    ran = serve_eval(f"compare {tmp_path}/out/a h:2 --concurrency 1,4")
     assert (code, ran.returncode) == (0, 2)
     assert "a finished run was asked at one load" in ran.stderr
 

@@ -55,7 +55,7 @@ from tests.scripted_server import (
     version,
 )
 
-ASKED = ("--tasks", "word_problems", "--limit", "5")
+ASKED = "--tasks word_problems --limit 5"
 SAME = [
     ("http://127.0.0.1:1", "127.0.0.1:1/v1"),
     ("localhost:1", "127.0.0.1:1"),
@@ -67,9 +67,9 @@ SAME = [
 @pytest.mark.parametrize(("a", "b"), SAME)
 def test_equal_addresses_are_refused(a: str, b: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = serve_eval("compare", a, b, "-m", "m", *ASKED, "-o", out)
-    assert done.returncode == 2, done.stderr
-    assert "A and B are the same server" in done.stderr
+    serve_eval(
+        f"compare {a} {b} -m m -o {out} {ASKED}", exits=2, tells="A and B are the same server"
+    )
     assert not out.exists()
 
 
@@ -78,23 +78,24 @@ def test_plans_that_name_one_address_are_refused(tmp_path: Path) -> None:
     text = "model: m\ntasks: [word_problems]\nbase_url: http://%s\n"
     plan.write_text(text % "127.0.0.1:1")
     other.write_text(text % "localhost:1/v1")
-    for sides in ((plan, other), (plan, plan), (plan, "127.0.0.1:1/v1")):
-        done = serve_eval("compare", *sides, "-o", tmp_path / "out")
-        assert done.returncode == 2, done.stderr
-        assert "A and B are the same server" in done.stderr
+    for sides in (f"{plan} {other}", f"{plan} {plan}", f"{plan} 127.0.0.1:1/v1"):
+        serve_eval(
+            f"compare -o {tmp_path}/out {sides}", exits=2, tells="A and B are the same server"
+        )
 
 
 def test_two_models_of_one_server_are_compared(tmp_path: Path) -> None:
-    asked = ("-m", "m", "--set", "compare.model_b=n", *ASKED)
-    done = serve_eval("compare", "127.0.0.1:1", "127.0.0.1:1", *asked, "-o", tmp_path / "out")
-    assert done.returncode == 4, done.stderr
+    asked = f"-m m --set compare.model_b=n {ASKED}"
+    done = serve_eval(f"compare 127.0.0.1:1 127.0.0.1:1 -o {tmp_path}/out {asked}", exits=4)
     assert "the same server" not in done.stderr
 
 
 def test_verify_knows_a_server_by_any_of_its_addresses(tmp_path: Path) -> None:
-    done = serve_eval("verify", "127.0.0.1:1", "localhost:1", "-m", "m", "-o", tmp_path / "out")
-    assert done.returncode == 2, done.stderr
-    assert "a server is named twice" in done.stderr
+    serve_eval(
+        f"verify 127.0.0.1:1 localhost:1 -m m -o {tmp_path}/out",
+        exits=2,
+        tells="a server is named twice",
+    )
 
 
 @pytest.mark.parametrize(

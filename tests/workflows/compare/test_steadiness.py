@@ -198,13 +198,9 @@ def test_the_reasons_fit_how_the_side_was_asked(
     assert not any(one in reasons for one in untold)
 
 
-def test_one_launched_server_above_temperature_0_is_no_router(
-    tmp_path: Path,
-) -> None:
-    drawn = ("--set", "word_problems.temperature=0.7", "--limit", "60", "-t", "word_problems")
-    done = serve_eval(
-        "run", *drawn, "--no-reference", "--launcher", "embedded", "-o", tmp_path / "b"
-    )
+def test_one_launched_server_above_temperature_0_is_no_router(tmp_path: Path) -> None:
+    drawn = "--set word_problems.temperature=0.7 --limit 60 -t word_problems"
+    done = serve_eval(f"run --no-reference --launcher embedded -o {tmp_path}/b {drawn}")
     report = read_report(tmp_path / "b")
     assert done.returncode in (0, 1, 3), done.stderr
     asked = describe_asked(tmp_path / "b", report, 1)

@@ -125,12 +125,12 @@ def test_a_slice_that_nothing_explains_is_named(judged: tuple[Plan, Path], tmp_p
 
 def test_the_block_and_the_line_name_the_same_cause(tmp_path: Path) -> None:
     """The embedded model needs more than 20 tokens for most problems."""
-    cutting = ("--set", "word_problems.max_tokens=20", "--allow-mismatch", "max_tokens")
+    cutting = "--set word_problems.max_tokens=20 --allow-mismatch max_tokens"
     done = serve_eval(
-        *("run", "-t", "word_problems", "--limit", "100", "--launcher", "embedded", *cutting),
-        *("-o", tmp_path / "run", "--notify-text", tmp_path / "line"),
+        f"run -t word_problems --limit 100 --launcher embedded -o {tmp_path}/run"
+        f" --notify-text {tmp_path}/line {cutting}",
+        exits=1,
     )
-    assert done.returncode == 1, done.stderr
     cause = (tmp_path / "line").read_text().partition("likely: ")[2].rpartition("; ")[0]
     assert "wrong answers end at exactly max_tokens=20" in cause
     block = " ".join(done.stdout.split())
@@ -157,10 +157,7 @@ def _spoil(cut: float, wrong: float) -> Callable[[Asked], Said]:
 
 
 def _measure(
-    folder: Path,
-    before: Callable[[Asked], Said],
-    after: Callable[[Asked], Said],
-    **options: object,
+    folder: Path, before: Callable[[Asked], Said], after: Callable[[Asked], Said], **options: object
 ) -> tuple[list[Finding], str]:
     """Return the findings, and the likely cause, of a run with another limit than before."""
     plan = plan_for(folder, num_samples=250, max_tokens=THERE)
@@ -321,11 +318,7 @@ def test_counts_that_agree_are_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("served", "more", "told"),
     [
-        (
-            TEMPLATE,
-            1,
-            "1 token more than the folder F in 20 of 20 prompts: it adds the first",
-        ),
+        (TEMPLATE, 1, "1 token more than the folder F in 20 of 20 prompts: it adds the first"),
         (TEMPLATE, -1, "1 token fewer than the folder F in 20 of 20 prompts: the first token"),
         (SYSTEM, 0, "more than the folder F in 20 of 20 prompts: another chat template, such as"),
     ],

@@ -247,8 +247,7 @@ def test_the_slice_is_printed_below_a_red_comparison(
     hit, words = REAL["cached"]
     plan, a = good
     run(plan, Server(act=break_if(hit), answers=answers_to(plan.tasks[0])), tmp_path / "b")
-    compared = serve_eval("compare", a, tmp_path / "b", "-o", tmp_path / "comparison")
-    assert compared.returncode == 1, compared.stderr
+    compared = serve_eval(f"compare {a} {tmp_path}/b -o {tmp_path}/comparison", exits=1)
     assert f"where the loss lies in one slice: {words}" in " ".join(compared.stdout.split())
 
 

@@ -30,52 +30,46 @@ def _read(text: str) -> Any:
 
 def test_the_plan_of_an_endpoint_runs_as_it_is() -> None:
     with create(Quirks()).serve_in_thread() as url:
-        done = serve_eval("setup", "init", url)
-        assert done.returncode == 0, done.stderr
+        done = serve_eval(f"setup init {url}", exits=0)
         assert done.stdout.splitlines()[0].startswith(" WRITTEN   plan.yaml  for ")
         assert "\n works    chat, completions" in done.stdout
         text = Path("plan.yaml").read_text()
         for line in ("chat                     yes", "completions              yes"):
             assert f"# {line}" in text
-        shown = serve_eval("run", "plan.yaml", "--dry-run")
-        assert (shown.returncode, "500 requests in total" in shown.stdout) == (0, True)
-        ran = serve_eval("run", "plan.yaml", "--limit", "5", "-o", "out")
-        assert (ran.returncode, "NO REFERENCE" in ran.stdout) == (3, True), ran.stderr
+        serve_eval("run plan.yaml --dry-run", exits=0, prints="500 requests in total")
+        ran = serve_eval("run plan.yaml --limit 5 -o out", exits=3, prints="NO REFERENCE")
         assert "references take" in ran.stdout
 
 
 def test_the_commands_that_come_next_can_be_run() -> None:
     with create(Quirks()).serve_in_thread() as url:
-        told = json.loads(serve_eval("setup", "init", url, "-o", "my plan.yaml", "--json").stdout)
+        told = json.loads(serve_eval(f"setup init {url} --json -o 'my plan.yaml'").stdout)
         assert len(told["commands"]) == 3
         for command in told["commands"]:
             done = serve_eval(*shlex.split(command)[1:])
             assert done.returncode in (0, 1, 3), done.stderr
-    told = json.loads(serve_eval("setup", "init", "--offline", "--json").stdout)
+    told = json.loads(serve_eval("setup init --offline --json").stdout)
     assert told["commands"] == ["serve-eval run plan.yaml --dry-run"]
-    assert serve_eval("run", "plan.yaml", "--dry-run").returncode == 0
+    assert serve_eval("run plan.yaml --dry-run").returncode == 0
 
 
 def test_a_file_that_exists_is_replaced_only_by_force() -> None:
     Path("plan.yaml").write_text("mine")
-    refused = serve_eval("setup", "init", "--offline")
-    assert (refused.returncode, "with --force" in refused.stderr) == (2, True)
+    serve_eval("setup init --offline", exits=2, tells="with --force")
     assert Path("plan.yaml").read_text() == "mine"
-    assert serve_eval("setup", "init", "--offline", "--force").returncode == 0
+    assert serve_eval("setup init --offline --force").returncode == 0
     assert _read(Path("plan.yaml").read_text())["model"] == "MODEL"
 
 
 def test_without_an_endpoint_the_plan_has_placeholders_and_says_why() -> None:
-    done = serve_eval("setup", "init", "127.0.0.1:9", "-o", "p.yaml")
-    assert done.returncode == 0, done.stderr
+    done = serve_eval("setup init 127.0.0.1:9 -o p.yaml", exits=0)
     text = Path("p.yaml").read_text()
     assert "could not be asked: cannot connect to 127.0.0.1:9" in text
     said = " ".join(done.stdout.split())
     assert " to fill in " in said
     assert "could not be asked: cannot connect to 127.0.0.1:9" in said
     assert resolve(_read(text), {}, {}).plan.model == "MODEL"
-    unwritable = serve_eval("setup", "init", "--offline", "-o", "nowhere/p.yaml")
-    assert (unwritable.returncode, "cannot be written" in unwritable.stderr) == (2, True)
+    serve_eval("setup init --offline -o nowhere/p.yaml", exits=2, tells="cannot be written")
 
 
 def _facts(*works: bool, models: tuple[str, ...] = ("m",)) -> EndpointFacts:

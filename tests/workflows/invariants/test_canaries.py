@@ -45,14 +45,7 @@ from serve_eval.workflows.invariants.canary_codes import (
 )
 from serve_eval.workflows.invariants.canary_document import make_document
 from tests.cli.command import serve_eval
-from tests.scripted_server import (
-    HttpRequest,
-    Reply,
-    ScriptedServer,
-    answer,
-    fail,
-    stream,
-)
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, stream
 from tests.workflows.invariants.faulty_servers import Exchange, copier
 
 N = 84
@@ -428,39 +421,21 @@ def test_servers_that_answer_nothing(tmp_path: Path) -> None:
 def test_the_command_runs_the_pass_alone(tmp_path: Path) -> None:
     with copier().serve_in_thread() as url:
         done = serve_eval(
-            "check",
-            "invariants",
-            url,
-            "--canaries",
-            "--limit",
-            "28",
-            "-o",
-            str(tmp_path / "out"),
-            "--concurrency",
-            "8",
+            f"check invariants {url} --canaries --limit 28 -o {tmp_path}/out --concurrency 8",
+            exits=PASS,
         )
-        assert done.returncode == PASS, done.stderr
         assert "28 of 28 answers repeat their own code" in " ".join(done.stdout.split())
         again = serve_eval(
-            "check",
-            "invariants",
-            url,
-            "--canaries",
-            "--limit",
-            "28",
-            "-o",
-            str(tmp_path / "out"),
-            "--concurrency",
-            "8",
-            "--json",
+            f"check invariants {url} --canaries --limit 28 -o {tmp_path}/out --concurrency 8 --json"
         )
         assert json.loads(again.stdout)["result"]["own"] == 28
         for name in ("report.html", "junit.xml", "summary.md"):
             assert (tmp_path / "out" / name).exists()
-        wrong = serve_eval("check", "invariants", url, "--canaries", "--tasks", "gsm8k")
-    assert wrong.returncode == 2
-    assert "--canaries sends prompts of its own: leave out --tasks" in wrong.stderr
+        wrong = serve_eval(
+            f"check invariants {url} --canaries --tasks gsm8k",
+            exits=2,
+            tells="--canaries sends prompts of its own: leave out --tasks",
+        )
     chat = ("--set", "protocol.apply_chat_template=true")
-    wrong = serve_eval("check", "invariants", "127.0.0.1:9", "--canaries", *chat)
-    assert wrong.returncode == 2
+    wrong = serve_eval("check invariants 127.0.0.1:9 --canaries", *chat, exits=2)
     assert f"leave out {' '.join(chat)}\n" in wrong.stderr

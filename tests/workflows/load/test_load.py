@@ -106,9 +106,7 @@ def test_a_load_that_alone_is_wrong_is_named_beside_sound_numerics(tmp_path: Pat
     assert (found.tasks[0].words, found.exit_code) == ("broken only at 4", FAIL)
 
 
-def test_a_change_over_time_is_not_taken_for_load_and_the_command_resumes(
-    tmp_path: Path,
-) -> None:
+def test_a_change_over_time_is_not_taken_for_load_and_the_command_resumes(tmp_path: Path) -> None:
     def late(prompt: str, load: int, before: int) -> bool:
         return before >= PROMPTS
 
@@ -174,19 +172,9 @@ def test_a_folder_keeps_its_loads(tmp_path: Path) -> None:
 def test_the_command_prints_what_was_not_tested_and_its_json(tmp_path: Path) -> None:
     server = ScriptedServer([answer("#### 1")], routes={"/v1/models": models("m")})
     with server.serve_in_thread() as url:
-        command = (
-            "check",
-            "load",
-            url,
-            "--tasks",
-            "word_problems",
-            "--limit",
-            "8",
-            "--concurrency",
-            "1,32",
-        )
-        said = serve_eval(*command, "-o", tmp_path / "out", COLUMNS="80")
-        parsed = serve_eval(*command, "-o", tmp_path / "out", "--json")
+        command = f"check load {url} --tasks word_problems --limit 8 --concurrency 1,32"
+        said = serve_eval(f"{command} -o {tmp_path}/out", COLUMNS="80")
+        parsed = serve_eval(f"{command} -o {tmp_path}/out --json")
     assert said.returncode == UNDECIDED, said.stderr
     assert said.stdout.startswith(" INCONCLUSIVE   word_problems  ")
     assert " why      too few answers to conclude anything" in said.stdout
@@ -201,9 +189,7 @@ def test_the_command_prints_what_was_not_tested_and_its_json(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("given", ["8", "1,x", "0,4", "4,4"])
 def test_a_list_of_loads_needs_two_numbers(given: str) -> None:
-    said = serve_eval("check", "load", "host:1", "--concurrency", given)
-    assert said.returncode == 2
-    assert "--concurrency" in said.stderr
+    serve_eval("check load host:1 --concurrency", given, exits=2, tells="--concurrency")
     with pytest.raises(PlanError):
         check_loads([4, 4])
 

@@ -163,10 +163,7 @@ def url(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     asked = {"tasks": ["gsm8k", "mmlu"], "dataset_root": str(data_root), "no_reference": True}
     _write_answers(answers, prepare(resolve(asked, {}, {}).plan), lambda task, sample: 0.7)
     config = SimulatorConfig(
-        answers=answers,
-        failure_rate=0.04,
-        empty_rate=0.05,
-        truncate_rate=0.05,
+        answers=answers, failure_rate=0.04, empty_rate=0.05, truncate_rate=0.05
     )
     with serve_in_thread(create_app(config)) as at:
         yield at
@@ -245,14 +242,14 @@ def test_merged_shards_are_one_run_but_for_times(
     one, whole = tmp_path / "one", tmp_path / "whole"
     alone = serve_eval(*plan, "-o", one, *more)
     folders = shards(4, *more)
-    merged = serve_eval("runs", "merge", *reversed(folders), "-o", whole)
+    merged = serve_eval(f"runs merge -o {whole}", *reversed(folders))
     assert (alone.returncode, merged.returncode) == (3, 3), merged.stderr  # 4 % are missing
     assert _without_times(_report(whole)) == _without_times(_report(one))
     assert [task["result"]["failed"] for task in _report(whole)["tasks"]] > [0, 0]
     for task in ("gsm8k", "mmlu"):
         assert sorted(_scores(whole, task)) == sorted(_scores(one, task))
     again = tmp_path / "again"
-    assert serve_eval("runs", "merge", *folders, "-o", again).returncode == 3
+    assert serve_eval(f"runs merge -o {again}", *folders).returncode == 3
     for file in ("scores/gsm8k.jsonl", "samples/mmlu.jsonl", "order.json", "plan.json"):
         if file != "plan.json":  # signed for its folder
             assert (again / file).read_bytes() == (whole / file).read_bytes()
@@ -263,7 +260,7 @@ def test_one_request_at_a_time_gives_the_same_files(
 ) -> None:
     one, whole = tmp_path / "one", tmp_path / "whole"
     serve_eval(*plan, "--concurrency", "1", "-o", one)
-    serve_eval("runs", "merge", *shards(3, "--concurrency", "1"), "-o", whole)
+    serve_eval(f"runs merge -o {whole}", *shards(3, "--concurrency", "1"))
     for task in ("gsm8k", "mmlu"):
         assert _scores(whole, task) == _scores(one, task)
         assert _answered(whole, task) == _answered(one, task)
@@ -271,18 +268,20 @@ def test_one_request_at_a_time_gives_the_same_files(
 
 def test_a_merged_run_is_a_run(shards: Sharding, plan: list[str], tmp_path: Path) -> None:
     whole, refs = tmp_path / "whole", tmp_path / "own"
-    serve_eval("runs", "merge", *shards(2), "-o", whole)
+    serve_eval(f"runs merge -o {whole}", *shards(2))
     before = _report(whole)["tasks"][0]["verdict"]
-    judged = serve_eval("judge", whole, "--json")
+    judged = serve_eval(f"judge {whole} --json")
     assert json.loads(judged.stdout)["result"]["tasks"][0]["verdict"] == before
-    assert serve_eval("compare", whole, whole, "-o", tmp_path / "c").returncode in (0, 2, 3)
-    resumed = serve_eval("run", "--resume", whole)
+    assert serve_eval(f"compare {whole} {whole} -o {tmp_path}/c").returncode in (0, 2, 3)
+    resumed = serve_eval(f"run --resume {whole}")
     assert resumed.returncode == 3, resumed.stderr  # asks the failed samples once more
     assert len(_report(whole)["loads"]) == 3
     assert "was not saved there by you" not in resumed.stderr
-    refused = serve_eval("references", "register", tmp_path / "shard_1", "--references-dir", refs)
-    assert refused.returncode == 2
-    assert "is shard 1/2 of a run" in refused.stderr
+    serve_eval(
+        f"references register {tmp_path}/shard_1 --references-dir {refs}",
+        exits=2,
+        tells="is shard 1/2 of a run",
+    )
 
 
 def test_a_shard_is_not_judged(shards: Sharding, tmp_path: Path) -> None:
@@ -299,7 +298,7 @@ def test_a_shard_is_not_judged(shards: Sharding, tmp_path: Path) -> None:
 
 
 def test_a_merged_run_says_that_it_did_not_stop_early(shards: Sharding, tmp_path: Path) -> None:
-    serve_eval("runs", "merge", *shards(2, "--early-stop"), "-o", tmp_path / "whole")
+    serve_eval(f"runs merge -o {tmp_path}/whole", *shards(2, "--early-stop"))
     report = _report(tmp_path / "whole")
     assert "no early stop: shards ask all of their samples" in report["warnings"]
     assert report["plan"]["early_stop"] is None
@@ -308,8 +307,7 @@ def test_a_merged_run_says_that_it_did_not_stop_early(shards: Sharding, tmp_path
 
 def _refused(folders: Sequence[Path], tmp_path: Path) -> str:
     """Return the message of a merge that is refused, which writes nothing."""
-    done = serve_eval("runs", "merge", *folders, "-o", tmp_path / "refused")
-    assert done.returncode == 2, done.stdout
+    done = serve_eval(f"runs merge -o {tmp_path}/refused", *folders, exits=2)
     assert not (tmp_path / "refused").exists()
     return done.stderr
 
@@ -337,7 +335,7 @@ def test_what_is_missing_or_doubled_is_refused(shards: Sharding, tmp_path: Path)
     journal.write_bytes(whole + foreign.replace(json.loads(foreign)["id"].encode(), b"no-such"))
     assert "1 samples are not in the data, such as no-such" in _refused([a, b, c], tmp_path)
     journal.write_bytes(whole)
-    assert serve_eval("runs", "merge", a, b, c, "-o", tmp_path / "whole").returncode == 3
+    assert serve_eval(f"runs merge {a} {b} {c} -o {tmp_path}/whole").returncode == 3
 
 
 def test_a_run_that_is_no_shard_is_refused(
@@ -384,9 +382,11 @@ def test_shards_of_other_data_are_refused_with_the_data_named(
     assert "the samples of gsm8k: " in said
     assert "the samples of mmlu" not in said
     [c] = shards(2, *same, only=[2])
-    done = serve_eval("runs", "merge", a, c, "-o", tmp_path / "refused", "--dataset-root", other)
-    assert done.returncode == 2
-    assert "gsm8k: the shards and the data here differ: samples: " in done.stderr
+    serve_eval(
+        f"runs merge {a} {c} -o {tmp_path}/refused --dataset-root {other}",
+        exits=2,
+        tells="gsm8k: the shards and the data here differ: samples: ",
+    )
     assert not (tmp_path / "refused").exists()
 
 
@@ -394,7 +394,7 @@ def test_shards_with_other_orders_have_no_alarm_together(
     plan: list[str], shards: Sharding, tmp_path: Path
 ) -> None:
     folders = [*shards(2, only=[1]), *shards(2, "--set", "limits.order_seed=8", only=[2])]
-    serve_eval("runs", "merge", *folders, "-o", tmp_path / "whole")
+    serve_eval(f"runs merge -o {tmp_path}/whole", *folders)
     report = _report(tmp_path / "whole")
     assert any("asked in different random orders" in line for line in report["warnings"])
     assert json.loads((tmp_path / "whole/order.json").read_text()) == {
@@ -404,9 +404,17 @@ def test_shards_with_other_orders_have_no_alarm_together(
 
 
 def test_fewer_samples_than_shards_are_refused(plan: list[str], tmp_path: Path) -> None:
-    done = serve_eval(*plan, "--limit", "3", "--shard", "1/4", "-o", tmp_path / "out")
-    assert done.returncode == 2
-    assert "gsm8k has 3 samples, fewer than the 4 shards" in done.stderr
+    serve_eval(
+        *plan,
+        "--limit",
+        "3",
+        "--shard",
+        "1/4",
+        "-o",
+        tmp_path / "out",
+        exits=2,
+        tells="gsm8k has 3 samples, fewer than the 4 shards",
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -414,14 +422,14 @@ def test_a_shard_that_still_runs_is_refused(shards: Sharding, tmp_path: Path) ->
     a, b = shards(2)
     with hold(b, "plan.json"):
         assert f"{b} is in use by another run" in _refused([a, b], tmp_path)
-    assert serve_eval("runs", "merge", a, b, "-o", tmp_path / "whole").returncode == 3
+    assert serve_eval(f"runs merge {a} {b} -o {tmp_path}/whole").returncode == 3
 
 
 def test_servers_of_two_versions_are_named(shards: Sharding, tmp_path: Path) -> None:
     a, b = shards(2)
     sessions = b / "environment.json"
     sessions.write_text(sessions.read_text().replace('"version": "simulator"', '"version": "9.9"'))
-    serve_eval("runs", "merge", a, b, "-o", tmp_path / "whole")
+    serve_eval(f"runs merge {a} {b} -o {tmp_path}/whole")
     [line] = [line for line in _report(tmp_path / "whole")["warnings"] if "versions" in line]
     assert line == "servers of several versions answered the shards: 9.9, simulator"
 
@@ -435,8 +443,7 @@ def test_a_task_that_no_endpoint_can_do_is_unsupported_in_the_whole(
         at = [url if word == plan[2] else word for word in chat]
         for k in (1, 2):
             assert serve_eval(*at, "--shard", f"{k}/2", "-o", parts[k - 1]).returncode == 3
-    merged = serve_eval("runs", "merge", *parts, "-o", whole)
-    assert merged.returncode == 3, merged.stderr
+    serve_eval(f"runs merge -o {whole}", *parts, exits=3)
     outcomes = [task["verdict"]["outcome"] for task in _report(whole)["tasks"]]
     assert outcomes == ["UNSUPPORTED", "UNSUPPORTED"]
     able = tmp_path / "able"

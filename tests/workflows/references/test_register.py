@@ -129,8 +129,8 @@ def test_a_reference_of_another_version_of_the_endpoint_is_pointed_out(
 
 def _show(task: str, folder: Path) -> str:
     """Return what `references show` prints of the entries of the model."""
-    more = ("--model", MODEL, "--references-dir", folder)
-    return serve_eval("references", "show", task, *more).stdout
+    more = f"--model {MODEL} --references-dir {folder}"
+    return serve_eval(f"references show {task} {more}").stdout
 
 
 def test_a_reference_shows_how_noisy_and_how_old_it_is(plan: Plan, tmp_path: Path) -> None:
@@ -276,10 +276,7 @@ def _of_runs_with_shifts(plan: Plan, shifts: Sequence[float], folder: Path) -> l
     ids=["sound", "three", "two"],
 )
 def test_runs_that_differ_as_a_whole_are_pointed_out(
-    plan: Plan,
-    tmp_path: Path,
-    shifts: tuple[float, ...],
-    differ: bool,
+    plan: Plan, tmp_path: Path, shifts: tuple[float, ...], differ: bool
 ) -> None:
     more = replace(plan, tasks=(Spec(name="gsm8k", options={"num_samples": 400}),))
     runs = _of_runs_with_shifts(more, shifts, tmp_path / "runs")

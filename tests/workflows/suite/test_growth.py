@@ -29,59 +29,53 @@ def _write(tasks: str, *runs: str) -> None:
 
 def test_an_added_task_is_asked_and_the_answers_of_the_others_are_kept() -> None:
     _write(WORDS)
-    assert serve_eval("run", "s.yaml", "-o", "out").returncode == 3
+    assert serve_eval("run s.yaml -o out").returncode == 3
     journal = Path("out/runs/a/samples/word_problems.jsonl")
     before = journal.read_bytes()
     _write(f"passkey_short, {WORDS}")  # at another place, too
-    dry = serve_eval("run", "s.yaml", "-o", "out", "--dry-run")
-    assert (dry.returncode, "nothing was sent" in dry.stdout) == (0, True), dry.stderr
-    done = serve_eval("run", "s.yaml", "-o", "out")
-    assert done.returncode == 3, done.stderr
-    assert "a: new: passkey_short; the other answers are kept" in done.stderr
+    serve_eval("run s.yaml -o out --dry-run", exits=0, prints="nothing was sent")
+    done = serve_eval(
+        "run s.yaml -o out", exits=3, tells="a: new: passkey_short; the other answers are kept"
+    )
     assert "word_problems: 40/40" not in done.stderr
     assert "1 row is new since the report of" in done.stdout
     assert "new: a/passkey_short" in done.stdout
     assert journal.read_bytes() == before
-    table = serve_eval("runs", "export", "out", "--format", "csv").stdout.splitlines()
+    table = serve_eval("runs export out --format csv").stdout.splitlines()
     assert len(table) == 2
-    again = serve_eval("run", "s.yaml", "-o", "out")
+    again = serve_eval("run s.yaml -o out")
     assert "1 of 1 runs are already finished" in again.stderr
-    resumed = serve_eval("run", "--resume", "out")
+    resumed = serve_eval("run --resume out")
     assert "1 of 1 runs are already finished" in resumed.stderr
 
 
 def test_a_task_that_cannot_be_added_takes_no_result_from_the_others() -> None:
     _write(WORDS)
-    serve_eval("run", "s.yaml", "-o", "out")
+    serve_eval("run s.yaml -o out")
     _write(f"{WORDS}, gsm8k")
-    done = serve_eval("run", "s.yaml", "-o", "out")
-    assert done.returncode == 2, done.stdout
-    assert "the data set GSM8K was not found" in done.stdout
+    done = serve_eval("run s.yaml -o out", exits=2, prints="the data set GSM8K was not found")
     assert "1 NO REFERENCE" in done.stdout.replace("1 ERROR, ", "")
-    again = serve_eval("judge", "out")
-    assert (again.returncode, "1 ERROR, 1 NO REFERENCE" in again.stdout) == (2, True)
+    serve_eval("judge out", exits=2, prints="1 ERROR, 1 NO REFERENCE")
     _write(WORDS)
-    back = serve_eval("run", "s.yaml", "-o", "out")
-    assert (back.returncode, "1 task: 1 NO REFERENCE" in back.stdout) == (3, True), back.stderr
+    serve_eval("run s.yaml -o out", exits=3, prints="1 task: 1 NO REFERENCE")
 
 
 def test_what_is_refused_names_the_task_and_the_difference() -> None:
     _write(f"{WORDS}, passkey_short")
-    serve_eval("run", "s.yaml", "-o", "out")
+    serve_eval("run s.yaml -o out")
     for tasks, said in (
         ("{word_problems: {num_samples: 41}}, passkey_short", "num_samples: was 40, now 41"),
         ("passkey_short", 'a.tasks.word_problems: was {"num_samples":40}, now null'),
     ):
         _write(tasks)
-        done = serve_eval("run", "s.yaml", "-o", "out")
-        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+        serve_eval("run s.yaml -o out", exits=2, tells=said)
 
 
 def test_a_long_value_is_shown_where_it_differs() -> None:
     text = "Answer with a number. " * 8
     for end in ("one", "two"):
         _write(f"{{word_problems: {{num_samples: 40, system_prompt: '{text}{end}'}}}}")
-        done = serve_eval("run", "s.yaml", "-o", "out")
+        done = serve_eval("run s.yaml -o out")
     assert done.returncode == 2
     assert 'number. one", now ...' in done.stderr
     assert 'number. two"' in done.stderr
@@ -91,13 +85,11 @@ def test_a_value_that_is_added_to_a_matrix_keeps_the_names_of_the_finished_runs(
     head = "defaults: {model: org/m, no_reference: true, launcher: {name: simulated}}\nmatrix:\n"
     sizes = "  size: [{label: small, limits: {concurrency: 8}}]\n"
     Path("s.yaml").write_text(f"{head}{sizes}  tasks: [{WORDS}]\n")
-    assert serve_eval("run", "s.yaml", "-o", "out").returncode == 3
+    assert serve_eval("run s.yaml -o out").returncode == 3
     [name] = [one.name for one in Path("out/runs").iterdir()]
     Path("s.yaml").write_text(f"{head}{sizes}  tasks: [{WORDS}, passkey_short]\n")
-    assert serve_eval("run", "s.yaml", "-o", "out", "--dry-run").returncode == 0
-    done = serve_eval("run", "s.yaml", "-o", "out")
-    assert done.returncode == 3, done.stderr
-    assert f"keeps its earlier name {name}" in done.stderr
+    assert serve_eval("run s.yaml -o out --dry-run").returncode == 0
+    done = serve_eval("run s.yaml -o out", exits=3, tells=f"keeps its earlier name {name}")
     assert "1 of 2 runs are already finished" in done.stderr
     assert len([*Path("out/runs").iterdir()]) == 2
 
@@ -110,7 +102,7 @@ def test_a_run_without_an_answer_may_change_or_go() -> None:
         " limits: {max_error_rate: 1.0}"
     )
     _write(WORDS, sound, f"b, {dead}", f"c, {lost}", f"d, {lost}")
-    assert serve_eval("run", "s.yaml", "-o", "out").returncode == 4
+    assert serve_eval("run s.yaml -o out").returncode == 4
     for name in ("c", "d"):  # as if it was killed before the first answer
         Path(f"out/runs/{name}/report.json").unlink()
         journal = Path(f"out/runs/{name}/samples/word_problems.jsonl")
@@ -120,10 +112,12 @@ def test_a_run_without_an_answer_may_change_or_go() -> None:
         journal.write_text("".join(failures))
     now = "launcher: {name: simulated, accuracy: 0.9}"
     _write(WORDS, sound, f"b, {now}", f"c, {now}")
-    done = serve_eval("run", "s.yaml", "-o", "out")
-    assert done.returncode == 3, done.stderr
-    assert "3 NO REFERENCE" in done.stdout
-    assert "1 of 3 runs are already finished" in done.stderr
+    serve_eval(
+        "run s.yaml -o out",
+        exits=3,
+        prints="3 NO REFERENCE",
+        tells="1 of 3 runs are already finished",
+    )
 
 
 LAUNCHED = "launcher: {name: simulated, accuracy: 0.9}"
@@ -131,32 +125,29 @@ LAUNCHED = "launcher: {name: simulated, accuracy: 0.9}"
 
 def test_a_task_that_cannot_be_asked_stops_no_other_task_of_a_new_run() -> None:
     _write(f"{WORDS}, gsm8k", f"a, {LAUNCHED}", f"b, {LAUNCHED}")
-    done = serve_eval("run", "s.yaml", "-o", "out")
-    assert done.returncode == 2, done.stdout
-    assert "a: asks only word_problems" in done.stderr
+    done = serve_eval("run s.yaml -o out", exits=2, tells="a: asks only word_problems")
     assert done.stderr.count("word_problems: 40/40 done") == 2
     assert "2 ERROR, 2 NO REFERENCE" in done.stdout
     assert [*Path("out/servers").glob("*/logs/*.log")] == [Path("out/servers/1/logs/simulated.log")]
-    again = serve_eval("run", "s.yaml", "-o", "out")
+    again = serve_eval("run s.yaml -o out")
     assert (again.returncode, "word_problems: 40" in again.stderr) == (2, False)
     assert "2 ERROR, 2 NO REFERENCE" in again.stdout
 
 
 def test_a_task_without_pairs_has_its_own_reason_and_a_server_that_does_not_start_too() -> None:
     tasks = "passkey_short, {word_problems_perplexity: {num_samples: 20}}"
-    taken = serve_eval(
-        "run", "--launcher", "embedded", "-t", "passkey_short,word_problems_perplexity",
-        "--set", "word_problems_perplexity.num_samples=20", "--no-reference", "-o", "first",
-    )  # fmt: skip
-    assert taken.returncode == 3, taken.stderr
-    registered = serve_eval("references", "register", "first", "--references-dir", "refs")
-    assert registered.returncode == 0, registered.stderr
+    serve_eval(
+        "run --launcher embedded -t passkey_short,word_problems_perplexity"
+        " --set word_problems_perplexity.num_samples=20 --no-reference -o first",
+        exits=3,
+    )
+    serve_eval("references register first --references-dir refs", exits=0)
     Path("s.yaml").write_text(
         "defaults: {model: embedded, references_dir: refs, verdict: paired,"
         f" tasks: [{tasks}]}}\nplans:\n  - {{name: good, launcher: embedded}}\n"
         "  - {name: nostart, launcher: {name: llama_cpp, command: /nonexistent}}\n"
     )
-    done = serve_eval("run", "s.yaml", "-o", "out", "--json")
+    done = serve_eval("run s.yaml -o out --json")
     rows = {(row["run"], row["task"]): row for row in json.loads(done.stdout)["result"]["rows"]}
     assert rows["good", "passkey_short"]["outcome"] == "PASS"
     unbounded = "scores without bounds cannot be paired, as 'paired' does: use classic for it"
@@ -164,5 +155,5 @@ def test_a_task_without_pairs_has_its_own_reason_and_a_server_that_does_not_star
     assert why == f"word_problems_perplexity: {unbounded}"
     for task in ("passkey_short", "word_problems_perplexity"):
         assert "/nonexistent does not exist" in rows["nostart", task]["reasons"][0]
-    shown = serve_eval("run", "--resume", "out")
+    shown = serve_eval("run --resume out")
     assert "another suite file with verdict: classic" in shown.stdout

@@ -84,37 +84,21 @@ def test_a_sound_server_is_not_accused_and_serves_as_a_reference(
 
 def test_the_command_prints_writes_and_resumes(tmp_path: Path, answers: Path) -> None:
     model = ToolModel(answers, seed=0, thinks=False)
-    chosen = (
-        "--set",
-        "tools.kinds=auto,no_tool",
-        "--set",
-        "tools.kinds=regex",
-        "--limit",
-        30,
-        "-o",
-        tmp_path / "out",
-    )
+    chosen = f"--set tools.kinds=auto,no_tool --set tools.kinds=regex --limit 30 -o {tmp_path}/out"
     with serve_in_thread(create_standin(model, {"one_id": True})) as url:
-        command = ("check", "tools", url, "--model", "M", "--concurrency", "1", *chosen)
-        sound = serve_eval(*command, "--junit", tmp_path / "a.xml")
-        assert (sound.returncode, sound.stdout.startswith(" PASS   tool calls  ")) == (
-            0,
-            True,
-        )
+        command = f"check tools {url} --model M --concurrency 1 {chosen}"
+        sound = serve_eval(f"{command} --junit {tmp_path}/a.xml")
+        assert (sound.returncode, sound.stdout.startswith(" PASS   tool calls  ")) == (0, True)
         suite = ElementTree.fromstring((tmp_path / "a.xml").read_text())
         assert (suite.get("tests"), suite.get("failures")) == ("12", "0")
         before = model.answered
         # The same answers, judged more strictly: of the fields, four are not refused.
-        strict = serve_eval(*command, "--json", "--require", "refusals")
+        strict = serve_eval(f"{command} --json --require refusals")
         assert (strict.returncode, model.answered) == (FAIL, before)
         assert json.loads(strict.stdout)["result"]["exit_code"] == FAIL
-        assert serve_eval(*command, "--concurrency", "1,2").returncode == 2
-    for wrong in (
-        ["--set", "tools.max=x=1"],
-        ["--set", "tools.max=invalid JSON"],
-        ["--set", "tools.kinds=x"],
-    ):
-        assert serve_eval("check", "tools", url, *wrong).returncode == 2
+        assert serve_eval(f"{command} --concurrency 1,2").returncode == 2
+    for wrong in ("--set tools.max=x=1", "--set 'tools.max=invalid JSON'", "--set tools.kinds=x"):
+        assert serve_eval(f"check tools {url} {wrong}").returncode == 2
 
 
 @pytest.mark.parametrize(

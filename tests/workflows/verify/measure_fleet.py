@@ -32,8 +32,8 @@ def measure(count: int) -> str:
             for i, one in enumerate(servers)
         ]
         (file := folder / "fleet.txt").write_text("".join(lines))
-        words = ["--model", "m", "--floor", "0.08", "-o", str(folder / "out")]
-        ran = serve_eval("verify", "--fleet", "--servers", file, *words, COLUMNS="80")
+        words = f"--model m --floor 0.08 -o {folder}/out"
+        ran = serve_eval(f"verify --fleet --servers {file} {words}", COLUMNS="80")
         return ran.stdout + ran.stderr
 
 

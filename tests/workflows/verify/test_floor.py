@@ -26,7 +26,7 @@ def _run(servers: dict[str, ModelServer], *words: object) -> Any:
         for name, one in servers.items():
             url = stack.enter_context(one.server.serve_in_thread())
             named += [url] if name in "abc" else [f"--{name}", url]
-        return serve_eval("verify", *named, "--model", "m", *words)
+        return serve_eval("verify --model m", *named, *words)
 
 
 def _ending(name: str = "s", **options: Any) -> ModelServer:
@@ -143,7 +143,7 @@ def test_without_a_floor_a_clear_difference_ends_the_command(tmp_path: Path) -> 
     assert "FOUR-BIT" not in line.read_text() + near.stdout
 
 
-MODEL = ("--model", "m")
+MODEL = "--model m"
 
 
 def _run_siblings(servers: list[ModelServer], siblings: list[ModelServer], *words: object) -> Any:
@@ -151,7 +151,7 @@ def _run_siblings(servers: list[ModelServer], siblings: list[ModelServer], *word
         urls = [stack.enter_context(one.server.serve_in_thread()) for one in servers]
         for one in siblings:
             urls += ["--sibling", stack.enter_context(one.server.serve_in_thread())]
-        return serve_eval("verify", *urls, *MODEL, *words)
+        return serve_eval(f"verify {MODEL}", *urls, *words)
 
 
 def _read(folder: Path) -> Any:
@@ -228,16 +228,15 @@ def test_a_sound_outcome_beside_siblings_takes_the_budget(tmp_path: Path) -> Non
 def test_a_server_is_not_its_own_sibling(alias: bool) -> None:
     with ModelServer(name="a").server.serve_in_thread() as url:
         named = url.replace("127.0.0.1", "localhost") if alias else url
-        ran = serve_eval("verify", url, "h:2", "--sibling", named, *MODEL)
-        registered = serve_eval("verify", url, "--sibling", named, "--register", "f", *MODEL)
-        other = serve_eval("verify", "h:2", url, "--sibling", named, *MODEL)
+        ran = serve_eval(f"verify {url} h:2 --sibling {named} {MODEL}")
+        registered = serve_eval(f"verify {url} --sibling {named} --register f {MODEL}")
+        other = serve_eval(f"verify h:2 {url} --sibling {named} {MODEL}")
     for one in (ran, registered, other):
         assert one.returncode == 2
         assert "itself, which says nothing about other healthy servers" in " ".join(
             one.stderr.split()
         )
-    twice = serve_eval("verify", "h:1", "h:2", "--sibling", "h:3", "--sibling", "h:3", *MODEL)
-    assert (twice.returncode, "named twice" in twice.stderr) == (2, True)
+    serve_eval(f"verify h:1 h:2 --sibling h:3 --sibling h:3 {MODEL}", exits=2, tells="named twice")
 
 
 def test_a_registered_floor_of_replicas_is_warned_of(tmp_path: Path) -> None:
@@ -252,10 +251,11 @@ def test_a_registered_floor_of_replicas_is_warned_of(tmp_path: Path) -> None:
         assert ran.returncode == 0
         assert told in said
         assert "so it is unknown, and no server can be called another model" in said
-        watched = serve_eval(
-            "watch", "h:1", "--verify-reference", file, "-o", tmp_path / "w", *MODEL
+        serve_eval(
+            f"watch h:1 --verify-reference {file} -o {tmp_path}/w {MODEL}",
+            exits=2,
+            tells="is unknown",
         )
-        assert (watched.returncode, "is unknown" in watched.stderr) == (2, True), watched.stderr
 
 
 @pytest.mark.parametrize("sibling", [False, True])
@@ -277,8 +277,7 @@ def test_a_fault_of_single_requests_is_red_everywhere(sibling: bool, tmp_path: P
     assert case.find("failure") is not None
     assert "FAULT OF SINGLE REQUESTS" in (tmp_path / "summary.md").read_text()
     assert "FAULT OF SINGLE REQUESTS" in (tmp_path / "report.html").read_text()
-    diagnosed = serve_eval("diagnose", tmp_path)
-    assert diagnosed.returncode == 0, diagnosed.stderr
+    diagnosed = serve_eval(f"diagnose {tmp_path}", exits=0)
     first, why, *_ = diagnosed.stdout.splitlines()
     assert first.startswith(f" FAULT OF SINGLE REQUESTS   {side['name']}")
     assert why.startswith(" why      ")
@@ -294,8 +293,7 @@ def test_unlike_types_of_a_fleet_are_groups_and_not_accused(tmp_path: Path) -> N
     servers += [ModelServer(name="other", numerics=0.01) for _ in range(2)]
     with ExitStack() as stack:
         urls = [stack.enter_context(one.server.serve_in_thread()) for one in servers]
-        ran = serve_eval("verify", "--fleet", *urls, *MODEL, "-o", tmp_path)
-    assert ran.returncode == 3, ran.stdout
+        ran = serve_eval(f"verify -o {tmp_path} {MODEL} --fleet", *urls, exits=3)
     found = _read(tmp_path)
     assert found["groups"] == [urls[:3], urls[3:]]
     assert {one["outcome"] for one in found["sides"]} == {"IDENTICAL", "UNDECIDED"}

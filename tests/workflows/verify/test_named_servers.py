@@ -18,7 +18,7 @@ from tests.workflows.verify.model_server import ModelServer
 LABELS = "app=llama"
 
 
-MODEL = ("--model", "m", "--floor", "0.08")
+MODEL = "--model m --floor 0.08"
 """The model, and the floor that equal servers of a fleet do not show."""
 
 
@@ -49,9 +49,8 @@ def test_a_file_has_servers_with_and_without_names(urls: list[str], tmp_path: Pa
     file = tmp_path / "fleet.txt"
     file.write_text(f"# a comment\n\n{urls[1]}  # another\npod-17\t{urls[2]}\n")
     ran = serve_eval(
-        "verify", urls[0], "--servers", file, "--model", "m", "--floor", "0.08", "-o", tmp_path
+        f"verify {urls[0]} --servers {file} --model m --floor 0.08 -o {tmp_path}", exits=1
     )
-    assert ran.returncode == 1, ran.stderr
     assert _result(tmp_path) == (urls[0], {urls[1]: "IDENTICAL", "pod-17": "ANOTHER"})
     assert ran.stdout.startswith(" ANOTHER MODEL, PRECISION OR CACHE   2 servers: 1 ANOTHER")
     assert " why      pod-17: 20 of 20 probes differ by more than" in ran.stdout
@@ -63,35 +62,19 @@ def test_a_fleet_is_named_by_standard_input(urls: list[str], tmp_path: Path) -> 
         "".join(f"s{i} {url}\n" for i, url in enumerate(urls))
     )
     ran = in_a_process(
-        "verify",
-        "--fleet",
-        *("--servers", "-"),
-        *MODEL,
-        *("-o", tmp_path),
-        shell=f"< {file}",
+        f"verify --fleet --servers -o {tmp_path} - {MODEL}", shell=f"< {file}", exits=1
     )
-    assert ran.returncode == 1, ran.stderr
     assert ran.stdout.startswith(" ANOTHER MODEL, PRECISION OR CACHE   2 servers: 1 ANOTHER")
     assert " why      s2: " in ran.stdout
 
 
 def test_a_reference_file_is_for_the_servers_of_a_file(urls: list[str], tmp_path: Path) -> None:
-    words = ["--model", "m", "--probes", "60"]
+    words = "--model m --probes 60"
     serve_eval(
-        "verify",
-        urls[0],
-        "--register",
-        tmp_path / "m.json",
-        "--floor",
-        "0.08",
-        *words,
-        "-o",
-        tmp_path / "out",
+        f"verify {urls[0]} --register {tmp_path}/m.json --floor 0.08 -o {tmp_path}/out {words}"
     )
     (file := tmp_path / "fleet.txt").write_text(f"good {urls[1]}\nbad {urls[2]}\n")
-    ran = serve_eval(
-        "verify", "--servers", file, "--reference", tmp_path / "m.json", "-o", tmp_path, *words
-    )
+    ran = serve_eval(f"verify --servers {file} --reference {tmp_path}/m.json -o {tmp_path} {words}")
     assert _result(tmp_path)[1] == {"good": "IDENTICAL", "bad": "ANOTHER"}, ran.stderr
     assert " next " not in ran.stdout  # the reference's server may be gone
 
@@ -100,8 +83,7 @@ def test_a_plan_file_may_have_an_absolute_path(urls: list[str], tmp_path: Path) 
     plan = tmp_path / "plan.yaml"
     plan.write_text(f"launcher: {{name: external, base_url: '{urls[1]}'}}\nmodel: m\n")
     (file := tmp_path / "fleet.txt").write_text(f"{plan}\n")
-    ran = serve_eval("verify", urls[0], "--servers", file, "--model", "m", "-o", tmp_path / "out")
-    assert ran.returncode == 0, ran.stderr
+    serve_eval(f"verify {urls[0]} --servers {file} --model m -o {tmp_path}/out", exits=0)
     assert "IDENTICAL" in (tmp_path / "out/report.html").read_text()
 
 
@@ -118,8 +100,7 @@ def test_a_plan_file_may_have_an_absolute_path(urls: list[str], tmp_path: Path) 
 )
 def test_a_file_that_names_no_servers_is_refused(text: str, told: str, tmp_path: Path) -> None:
     (file := tmp_path / "fleet.txt").write_text(text)
-    ran = serve_eval("verify", "h:9", "h:8", "--servers", file, "--model", "m")
-    assert (ran.returncode, told in ran.stderr) == (2, True), ran.stderr
+    serve_eval(f"verify h:9 h:8 --servers {file} --model m", exits=2, tells=told)
 
 
 @pytest.mark.parametrize(
@@ -132,8 +113,7 @@ def test_a_file_that_names_no_servers_is_refused(text: str, told: str, tmp_path:
     ],
 )
 def test_options_that_name_no_servers_are_refused(words: list[str], told: str) -> None:
-    ran = serve_eval("verify", *words, "h:1", "h:2", "--model", "m")
-    assert (ran.returncode, told in ran.stderr) == (2, True), ran.stderr
+    serve_eval("verify", *words, "h:1", "h:2", "--model", "m", exits=2, tells=told)
 
 
 def _add_pods(cluster: MockCluster, urls: list[str]) -> None:
@@ -147,8 +127,7 @@ def test_all_ready_pods_with_some_labels_are_a_fleet(
 ) -> None:
     _add_pods(cluster, urls)
     cluster.add(pod("llama-3", ready=False))
-    ran = serve_eval("verify", "--fleet", "--pods", LABELS, *MODEL, "-o", tmp_path)
-    assert ran.returncode == 1, ran.stderr
+    ran = serve_eval(f"verify --fleet -o {tmp_path} {MODEL} --pods", LABELS, exits=1)
     reference, outcomes = _result(tmp_path)
     assert reference.removeprefix("the majority, as ") in ("llama-0", "llama-1")
     assert outcomes.pop("llama-2") == "ANOTHER"
@@ -163,18 +142,8 @@ def test_pods_are_compared_with_a_server_of_the_command_line(
     cluster: MockCluster, urls: list[str], tmp_path: Path
 ) -> None:
     _add_pods(cluster, urls[1:])
-    words = [
-        "--set",
-        "verify.namespace=serving",
-        "--set",
-        "verify.port=8000",
-        "--floor",
-        "0.08",
-        "--model",
-        "m",
-    ]
-    ran = serve_eval("verify", urls[0], "--pods", LABELS, "-o", tmp_path, *words)
-    assert ran.returncode == 1, ran.stderr
+    words = "--set verify.namespace=serving --set verify.port=8000 --floor 0.08 --model m"
+    serve_eval(f"verify {urls[0]} -o {tmp_path} {words} --pods", LABELS, exits=1)
     assert _result(tmp_path) == (urls[0], {"llama-0": "IDENTICAL", "llama-1": "ANOTHER"})
 
 
@@ -185,8 +154,7 @@ def test_in_the_cluster_pods_are_asked_at_their_own_addresses(
         port = int(url.split(":")[2].partition("/")[0])
         cluster.add(pod(f"llama-{number}", port=port))
     monkeypatch.setenv(IN_A_POD, "10.0.0.1")
-    ran = serve_eval("verify", "--fleet", "--pods", LABELS, *MODEL, "-o", tmp_path)
-    assert ran.returncode == 1, ran.stderr
+    ran = serve_eval(f"verify --fleet -o {tmp_path} {MODEL} --pods", LABELS, exits=1)
     assert not cluster.tunnels
     assert "serve-eval compare http://127.0.0.1:" in ran.stdout
 
@@ -197,24 +165,20 @@ PORTS = [{"containerPort": 9090, "name": "metrics"}, {"containerPort": 8000}]
 @pytest.mark.parametrize(
     ("container", "words", "told"),
     [
-        ({"ports": PORTS}, [], "pod llama-0 has the ports 9090 (metrics), 8000\n"),
-        ({"ports": []}, [], "pod llama-0 declares no port\n"),
+        ({"ports": PORTS}, "", "pod llama-0 has the ports 9090 (metrics), 8000\n"),
+        ({"ports": []}, "", "pod llama-0 declares no port\n"),
         (
             {},
-            ["--set", "verify.namespace=none"],
+            "--set verify.namespace=none",
             "there is no pod with the labels app=llama in namespace none",
         ),
     ],
 )
 def test_pods_that_cannot_be_chosen_are_an_error_with_a_way_out(
-    container: dict[str, Any],
-    words: list[str],
-    told: str,
-    cluster: MockCluster,
+    container: dict[str, Any], words: str, told: str, cluster: MockCluster
 ) -> None:
     cluster.add(pod("llama-0", container=container))
-    ran = serve_eval("verify", "h:1", "--pods", LABELS, "--model", "m", *words)
-    assert (ran.returncode, told in ran.stderr) == (4, True), ran.stderr
+    ran = serve_eval(f"verify h:1 --model m {words} --pods", LABELS, exits=4, tells=told)
     assert "verify.port=N" in ran.stderr or "kubectl get pods -n none --show-labels" in ran.stderr
 
 
@@ -225,27 +189,28 @@ def test_a_port_with_the_name_http_or_serve_is_the_one_of_the_servers(
         ports = [PORTS[0], {"containerPort": 7, "name": name}]
         cluster.add(pod("llama-0", container={"ports": ports}))
         cluster.lead("llama-0", urls[1])
-        ran = serve_eval("verify", urls[0], "--pods", LABELS, "--model", "m", "-o", tmp_path)
-        assert ran.returncode == 0, ran.stderr
+        serve_eval(f"verify {urls[0]} --model m -o {tmp_path} --pods", LABELS, exits=0)
 
 
 def test_pods_that_are_not_ready_or_not_to_be_seen_are_an_error(cluster: MockCluster) -> None:
     cluster.add(pod("llama-0", ready=False))
     words = ["verify", "h:1", "--pods", LABELS, "--model", "m"]
-    ran = serve_eval(*words)
-    assert ran.returncode == 4
-    assert "is Ready: llama-0 is Running (server: not ready)" in ran.stderr
+    serve_eval(*words, exits=4, tells="is Ready: llama-0 is Running (server: not ready)")
     cluster.forbidden = "pods"
-    ran = serve_eval(*words)
-    assert ran.returncode == 4
-    assert "list the pods app=llama of namespace serving: the API server refuses it" in ran.stderr
+    ran = serve_eval(
+        *words,
+        exits=4,
+        tells="list the pods app=llama of namespace serving: the API server refuses it",
+    )
     assert "list pods" in ran.stderr
 
 
 def test_without_credentials_for_a_cluster_the_error_says_so(tmp_path: Path) -> None:
     ran = serve_eval(
-        "verify", "h:1", "--pods", LABELS, "--model", "m", KUBECONFIG=str(tmp_path / "none")
+        "verify h:1 --model m --pods",
+        LABELS,
+        KUBECONFIG=str(tmp_path / "none"),
+        exits=4,
+        tells="there are no credentials for a cluster",
     )
-    assert ran.returncode == 4
-    assert "there are no credentials for a cluster" in ran.stderr
     assert "KUBECONFIG" in ran.stderr

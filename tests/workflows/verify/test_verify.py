@@ -304,10 +304,10 @@ def test_a_chat_is_never_compared_with_a_text(tmp_path: Path) -> None:
 
 def test_the_user_chooses_between_chats_and_texts(tmp_path: Path) -> None:
     server, file = ModelServer(name="a"), tmp_path / "reference.json"
-    how = ["--model", "m", "--floor", "0.08", "--probes", "60", "-o", tmp_path / "out"]
+    how = f"--model m --floor 0.08 --probes 60 -o {tmp_path}/out"
     with server.server.serve_in_thread() as url:
         ran = [
-            serve_eval("verify", url, *how, *more)
+            serve_eval(f"verify {url} {how}", *more)
             for more in (
                 ["--set", "protocol.apply_chat_template=true", "--register", file],
                 ["--reference", file],
@@ -324,10 +324,9 @@ def test_the_user_chooses_between_chats_and_texts(tmp_path: Path) -> None:
 
 def test_the_seed_of_the_command_chooses_the_texts(tmp_path: Path) -> None:
     server, file = ModelServer(name="a"), tmp_path / "reference.json"
-    how = ["--model", "m", "--floor", "0.08", "--probes", "60", "-o", tmp_path / "out"]
+    how = f"--model m --floor 0.08 --probes 60 -o {tmp_path}/out"
     with server.server.serve_in_thread() as url:
-        made = serve_eval("verify", url, *how, "--set", "seed=3", "--register", file)
-    assert made.returncode == 0, made.stderr
+        serve_eval(f"verify {url} --set seed=3 --register {file} {how}", exits=0)
     assert read_reference(file).seed == 3
 
 
@@ -474,9 +473,8 @@ def test_a_reference_file_replaces_the_server(tmp_path: Path) -> None:
     for b, code in ((ModelServer(numerics=NUMERICS), 0), (ModelServer(numerics=0.5), 1)):
         with b.server.serve_in_thread() as url:
             ran = serve_eval(
-                "verify", url, "--model", "m", "--reference", file, "-o", tmp_path / "out"
+                f"verify {url} --model m --reference {file} -o {tmp_path}/out", exits=code
             )
-        assert ran.returncode == code, ran.stderr
     assert "not that it is worse: measure that" in ran.stdout
     result = json.loads((tmp_path / "out/verification.json").read_text())
     assert result["sides"][0]["outcome"] == ANOTHER.value
@@ -522,32 +520,31 @@ def test_several_servers_are_judged_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["h:1"], "name a reference and a server"),
-        (["h:1", "h:1"], "named twice"),
-        (["h:1", "--register", "f", "--reference", "g"], "give one of them"),
-        (["h:1", "h:2", "--register", "f"], "--register takes one server"),
-        (["h:1", "--reference", "f", "--sibling", "h:2"], "already has"),
-        (["h:1", "h:2", "--probes", "0"], "--probes must be 1 or more"),
-        (["h:1", "h:2", "--floor", "-1"], "--floor must be"),
-        (["h:1", "h:2", "--floor", "0"], "measures no floor"),
-        (["h:1", "h:2", "--worker", "prefill=h:3"], "is not a role"),
-        (["h:1", "h:2", "--set", "verify.text=/none"], "verify.text /none"),
+        ("h:1", "name a reference and a server"),
+        ("h:1 h:1", "named twice"),
+        ("h:1 --register f --reference g", "give one of them"),
+        ("h:1 h:2 --register f", "--register takes one server"),
+        ("h:1 --reference f --sibling h:2", "already has"),
+        ("h:1 h:2 --probes 0", "--probes must be 1 or more"),
+        ("h:1 h:2 --floor -1", "--floor must be"),
+        ("h:1 h:2 --floor 0", "measures no floor"),
+        ("h:1 h:2 --worker prefill=h:3", "is not a role"),
+        ("h:1 h:2 --set verify.text=/none", "verify.text /none"),
     ],
 )
-def test_commands_that_cannot_mean_anything_are_refused(words: list[str], told: str) -> None:
-    ran = serve_eval("verify", *words, "--model", "m")
-    assert (ran.returncode, told in ran.stderr) == (2, True), ran.stderr
+def test_commands_that_cannot_mean_anything_are_refused(words: str, told: str) -> None:
+    serve_eval(f"verify --model m {words}", exits=2, tells=told)
 
 
 def test_the_commands_that_come_next_run_as_they_stand(tmp_path: Path) -> None:
     file, words = tmp_path / "m.json", ("--model", "m", "--floor", 0.08, "--json", "--probes", 40)
     a, b = ModelServer(name="a"), ModelServer(name="b", numerics=0.5)
     with a.server.serve_in_thread() as one, b.server.serve_in_thread() as other:
-        made = serve_eval("verify", one, *words, "--register", file)
+        made = serve_eval(f"verify {one} --register {file}", *words)
         [again] = json.loads(made.stdout)["commands"]
         ran = serve_eval(*shlex.split(again)[1:], "-o", tmp_path / "again")
         assert ran.returncode in (0, 3), ran.stderr
-        found = serve_eval("verify", one, other, *words, "-o", tmp_path / "found")
+        found = serve_eval(f"verify {one} {other} -o {tmp_path}/found", *words)
         [compare] = json.loads(found.stdout)["commands"]
         ran = serve_eval(*shlex.split(compare)[1:], "--limit", 4, "-o", tmp_path / "both")
         assert ran.returncode in (0, 1, 3), ran.stderr

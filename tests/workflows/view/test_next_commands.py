@@ -23,13 +23,13 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 ASKED = (
-    *("run", "--launcher", "simulated", "-m", "org/m", "-t", "word_problems"),
-    *("--set", "word_problems.num_samples=60", "--set", "launcher.seed=7"),
+    "run --launcher simulated -m org/m -t word_problems"
+    " --set word_problems.num_samples=60 --set launcher.seed=7"
 )
 
 
-def _run(out: Path, accuracy: float, *more: object) -> None:
-    done = serve_eval(*ASKED, "--set", f"launcher.accuracy={accuracy}", *more, "-o", out)
+def _run(out: Path, accuracy: float, more: str = "") -> None:
+    done = serve_eval(f"{ASKED} --set launcher.accuracy={accuracy} {more} -o {out}")
     assert done.returncode in (0, 1, 3), done.stderr
 
 
@@ -52,9 +52,9 @@ def _follow(document: Document) -> list[int]:
 def test_a_failure_is_compared_with_the_last_pass_and_diagnosed(tmp_path: Path) -> None:
     nights, references = tmp_path / "my nights", tmp_path / "references"
     _run(tmp_path / "taken", 0.95, "--no-reference")
-    serve_eval("references", "register", tmp_path / "taken", "--references-dir", references)
+    serve_eval(f"references register {tmp_path}/taken --references-dir {references}")
     for name, accuracy in (("1", 0.95), ("2", 0.3)):
-        _run(nights / name, accuracy, "--references-dir", references)
+        _run(nights / name, accuracy, f"--references-dir {references}")
     document = _view(nights)
     assert document.verdict == "FAIL"
     first, second = document.commands
@@ -67,8 +67,7 @@ def test_a_failed_comparison_is_diagnosed(tmp_path: Path) -> None:
     for name, accuracy in (("a", 0.95), ("b", 0.3)):
         _run(tmp_path / "runs" / name, accuracy, "--no-reference")
     runs = tmp_path / "runs"
-    done = serve_eval("compare", runs / "a", runs / "b", "-o", tmp_path / "night/compare")
-    assert done.returncode == 1, done.stderr
+    serve_eval(f"compare {runs}/a {runs}/b -o {tmp_path}/night/compare", exits=1)
     document = _view(tmp_path / "night")
     assert [line.split()[:2] for line in document.commands] == [["serve-eval", "diagnose"]]
     assert _follow(document) == [0]
@@ -90,6 +89,8 @@ def test_a_folder_of_rehearsals_says_that_nothing_counts(tmp_path: Path) -> None
     file = tmp_path / "nights/1/report.json"
     file.write_text(file.read_text().replace('"rehearsal": false', '"rehearsal": true'))
     shutil.copytree(tmp_path / "nights/1", tmp_path / "nights/2")
-    told = serve_eval("runs", "view", tmp_path / "nights", "-o", tmp_path / "v.html")
-    assert told.returncode == 0
-    assert "2 rehearsals not counted" in told.stdout
+    serve_eval(
+        f"runs view {tmp_path}/nights -o {tmp_path}/v.html",
+        exits=0,
+        prints="2 rehearsals not counted",
+    )

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("simulated_here")
 T0 = datetime(2026, 11, 1, 2, tzinfo=UTC)
 PASS, FAIL = VerdictOutcome.PASS, VerdictOutcome.FAIL
 NO_REFERENCE, INCONCLUSIVE = VerdictOutcome.NO_REFERENCE, VerdictOutcome.INCONCLUSIVE
-FLAGS = ("--launcher", "simulated", "-m", "org/m", "--tasks", "word_problems", "--limit", "20")
+FLAGS = "--launcher simulated -m org/m --tasks word_problems --limit 20"
 Writer = Callable[..., Path]
 
 
@@ -45,7 +45,7 @@ def _without_pictures() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("template") / "run"
-    serve_eval("run", *FLAGS, "--no-reference", "-o", run)
+    serve_eval(f"run --no-reference -o {run} {FLAGS}")
     return run
 
 
@@ -208,7 +208,7 @@ def test_since_when_and_by_how_much_stand_on_the_first_screen_and_on_the_page(
 ) -> None:
     for day in range(4):
         write(f"n{day}", FAIL if day > 1 else PASS, 24 * day, reference=90.0)
-    done = serve_eval("runs", "view", tmp_path / "outputs", "-o", tmp_path / "v.html", COLUMNS="80")
+    done = serve_eval(f"runs view {tmp_path}/outputs -o {tmp_path}/v.html", COLUMNS="80")
     since = "10.0 below reference 90.0; fails since 2026-11-03 02:00, 2 times; passed last on"
     assert since in " ".join(done.stdout.split())
     assert "PPFF" in done.stdout
@@ -235,8 +235,7 @@ def test_all_outcomes_are_printed_as_json_and_each_series_is_a_case(
     write("2", FAIL, 24)
     write("3", INCONCLUSIVE, 48)
     write("4", NO_REFERENCE, 48, model="org/other")
-    done = serve_eval("runs", "view", tmp_path / "outputs", "--json", "--junit", tmp_path / "j.xml")
-    assert done.returncode == 0, done.stderr
+    done = serve_eval(f"runs view {tmp_path}/outputs --json --junit {tmp_path}/j.xml", exits=0)
     form = json.loads(done.stdout)
     assert (form["story"], form["outcome"]) == ("view", "FAIL")
     first, second = form["result"]["series"]
@@ -269,12 +268,7 @@ def test_all_outcomes_are_printed_as_json_and_each_series_is_a_case(
     ],
 )
 def test_failures_of_comparisons_and_checks_are_told(
-    name: str,
-    command: str,
-    content: dict[str, object],
-    words: str,
-    write: Writer,
-    tmp_path: Path,
+    name: str, command: str, content: dict[str, object], words: str, write: Writer, tmp_path: Path
 ) -> None:
     outputs = tmp_path / "outputs"
     write("night", PASS, 0)
@@ -287,7 +281,7 @@ def test_failures_of_comparisons_and_checks_are_told(
     assert cause.startswith(
         "fails since 2026-11-01 03:00; not passed since (INCONCLUSIVE on 2026-11-01 04:00)"
     )
-    told = serve_eval("runs", "view", outputs, "-o", tmp_path / "view.html")
+    told = serve_eval(f"runs view {outputs} -o {tmp_path}/view.html")
     assert f"{words}: {cause}" in told.stdout
     _result(outputs / "check_3", name, 90, 0, **content)
     assert _view(outputs).verdict == "PASS"
@@ -331,7 +325,7 @@ def test_a_side_says_that_it_is_one_wherever_it_is_copied(tmp_path: Path) -> Non
     folder = tmp_path / "cmp"
     plan = tmp_path / "plan.yaml"
     plan.write_text("model: org/m\nlauncher: simulated\ntasks: [word_problems]\nlimit: 20\n")
-    done = serve_eval("compare", plan, plan, "-o", folder)
+    done = serve_eval(f"compare {plan} {plan} -o {folder}")
     assert done.returncode in (0, 3), done.stderr
     shutil.copytree(folder / "b", tmp_path / "elsewhere/b")
     [moved], _ = read_runs(tmp_path / "elsewhere")

@@ -35,10 +35,10 @@ def _without_pictures() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     top = tmp_path_factory.mktemp("outputs")
-    flags = ["--launcher", "simulated", "-m", "org/m", "--tasks", "word_problems", "--limit", "20"]
+    flags = "--launcher simulated -m org/m --tasks word_problems --limit 20"
     for name, accuracy in (("first", "0.9"), ("second", "0.3")):
-        accurate = ["--set", f"launcher.accuracy={accuracy}", "--set", "launcher.seed=7"]
-        serve_eval("run", *flags, *accurate, "--no-reference", "-o", top / "a" / name)
+        accurate = f"--set launcher.accuracy={accuracy} --set launcher.seed=7"
+        serve_eval(f"run --no-reference -o {top}/a/{name} {flags} {accurate}")
     for i, outcome in enumerate((VerdictOutcome.FAIL, VerdictOutcome.PASS)):
         run = top / f"judged_{i}"
         shutil.copytree(top / "a/first", run)
@@ -175,7 +175,7 @@ def test_a_port_in_use_is_told(server: ViewServer, folder: Path) -> None:
 
 def test_a_written_index_has_the_runs_and_no_link_to_a_server(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "index.html"
-    done = serve_eval("runs", "view", folder, "-o", out)
+    done = serve_eval(f"runs view {folder} -o {out}")
     assert (done.returncode, done.stderr) == (0, f"page: {out}\n")
     page = out.read_text()
     assert "a/second" in page
@@ -186,14 +186,10 @@ def test_a_written_index_has_the_runs_and_no_link_to_a_server(folder: Path, tmp_
 def test_a_folder_without_runs_is_told(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="no finished run"):
         read_folder(tmp_path)
-    done = serve_eval("runs", "view", tmp_path)
-    assert done.returncode == 2
-    assert "contains no finished run" in done.stderr
+    serve_eval(f"runs view {tmp_path}", exits=2, tells="contains no finished run")
 
 
-def test_the_first_line_tells_how_the_latest_runs_ended(
-    index: tuple[str, dict[str, str]],
-) -> None:
+def test_the_first_line_tells_how_the_latest_runs_ended(index: tuple[str, dict[str, str]]) -> None:
     told = "2 series: 1 passed, 1 not judged; no drift alarm"
     assert told in index[0]
     assert "verdict state-pass" in index[0]

@@ -106,10 +106,9 @@ PLAIN = re.compile(r"[\x20-\x7e\n]*")
 def test_a_browser_that_leaves_and_a_night_that_vanishes_are_no_traceback(
     tmp_path: Path, term: str, simulated_here: None
 ) -> None:
-    asked = ("run", "--launcher", "simulated", "-m", "m", "-t", "word_problems")
+    asked = "run --launcher simulated -m m -t word_problems"
     for night in ("one", "two"):
-        done = serve_eval(*asked, "--no-reference", "--limit", "10", "-o", tmp_path / night)
-        assert done.returncode == 3, done.stderr
+        serve_eval(f"{asked} --no-reference --limit 10 -o {tmp_path}/{night}", exits=3)
     view = subprocess.Popen(
         [sys.executable, "-m", "serve_eval", "runs", "view", str(tmp_path)],
         env=environment(TERM=term),
@@ -157,8 +156,8 @@ T0 = datetime(2026, 10, 1, tzinfo=UTC)
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
     """Twenty nights that decline from the eleventh on, from the report of one run."""
     folder = tmp_path_factory.mktemp("trends")
-    flags = ["--launcher", "simulated", "-m", "org/m", "--tasks", "word_problems", "--limit", "20"]
-    serve_eval("run", *flags, "--no-reference", "-o", folder / "run")
+    flags = "--launcher simulated -m org/m --tasks word_problems --limit 20"
+    serve_eval(f"run --no-reference -o {folder}/run {flags}")
     [made], _ = read_runs(folder)
     return [
         FinishedRun(

@@ -52,10 +52,7 @@ SMALL = (
 
 
 def test_it_says_beforehand_what_it_costs_and_sends_nothing(tmp_path: Path) -> None:
-    done = serve_eval(
-        "watch", "127.0.0.1:9", "--budget-tokens", "16000", "--dry-run", "-o", tmp_path / "o"
-    )
-    assert done.returncode == 0, done.stderr
+    done = serve_eval(f"watch 127.0.0.1:9 --budget-tokens 16000 --dry-run -o {tmp_path}/o", exits=0)
     assert re.search(
         r"^each round asks \d+ questions .*, with a smoke test, and takes at most 16000 tokens$",
         done.stdout,
@@ -64,11 +61,9 @@ def test_it_says_beforehand_what_it_costs_and_sends_nothing(tmp_path: Path) -> N
     assert "per day: 144 rounds, at most 2,304,000 tokens" in done.stdout
     assert "the baseline asks 200 prompts 8 times" in done.stdout
     assert not (tmp_path / "o").exists()
-    done = serve_eval("watch", "127.0.0.1:9", "--budget-tokens", "8000", "--dry-run")
+    done = serve_eval("watch 127.0.0.1:9 --budget-tokens 8000 --dry-run")
     assert "a smoke test every 2 rounds" in done.stdout
-    done = serve_eval(
-        "watch", "127.0.0.1:9", "--budget-tokens", "4000", "--every", "1h", "--dry-run"
-    )
+    done = serve_eval("watch 127.0.0.1:9 --budget-tokens 4000 --every 1h --dry-run")
     assert "no smoke test" in done.stdout
     assert "is left out, since it takes up to 5766 tokens: give --budget-tokens 5766" in done.stdout
 
@@ -77,8 +72,7 @@ def test_rounds_alarm_and_restart(tmp_path: Path) -> None:
     endpoint = Endpoint()
     with endpoint.server.serve_in_thread() as url:
         command = ("watch", url, *SMALL, "-o", tmp_path / "o")
-        done = serve_eval(*command, "--rounds", "5", "--metrics-port", "0")
-        assert done.returncode == 0, done.stderr
+        done = serve_eval(*command, "--rounds", "5", "--metrics-port", "0", exits=0)
         assert (
             len(re.findall(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  round \d", done.stdout, re.MULTILINE))
             == 5
@@ -87,10 +81,14 @@ def test_rounds_alarm_and_restart(tmp_path: Path) -> None:
         endpoint.wrong = 2
         hook = url.removesuffix("/v1") + "/hook"
         done = serve_eval(
-            *command, "--rounds", "20", OPENAI_API_KEY="sesame-12345", SERVE_EVAL_WEBHOOK=hook
+            *command,
+            "--rounds",
+            "20",
+            OPENAI_API_KEY="sesame-12345",
+            SERVE_EVAL_WEBHOOK=hook,
+            exits=1,
+            prints="ALARM accuracy: accuracy is below ",
         )
-        assert done.returncode == 1, done.stdout
-        assert "ALARM accuracy: accuracy is below " in done.stdout
         assert "\n ALARM   accuracy\n why      accuracy is below " in done.stdout
         assert [alarm["kind"] for alarm in endpoint.alarms] == ["accuracy"]
         assert "ALARM" in (tmp_path / "o/report.html").read_text()
@@ -98,8 +96,7 @@ def test_rounds_alarm_and_restart(tmp_path: Path) -> None:
         assert int(tests.attrib["failures"]) >= 1
         assert "ALARM" in (tmp_path / "o/summary.md").read_text()
         junit = tmp_path / "watch.xml"
-        done = serve_eval(*command, "--rounds", "1", "--json", "--junit", junit)
-        assert done.returncode == 1
+        done = serve_eval(*command, "--rounds", "1", "--json", "--junit", junit, exits=1)
         told = json.loads(done.stdout)
         assert (told["outcome"], told["exit_code"]) == ("ALARM", 1)
         assert told["result"]["alarms"][0]["kind"] == "accuracy"
@@ -107,9 +104,7 @@ def test_rounds_alarm_and_restart(tmp_path: Path) -> None:
         assert "failure" in junit.read_text()
         done = serve_eval(*command, "--rounds", "1", "-q")
         assert (done.returncode, done.stdout) == (1, " ALARM   accuracy\n")
-        done = serve_eval(*command, "--rounds", "1")
-        assert done.returncode == 1
-        assert "--forget-alarms" in done.stdout
+        serve_eval(*command, "--rounds", "1", exits=1, prints="--forget-alarms")
         files = "".join(file.read_text() for file in (tmp_path / "o").iterdir())
         assert "sesame" not in files
         assert (
@@ -121,12 +116,9 @@ def test_the_means_of_rounds_can_be_bet_on(tmp_path: Path) -> None:
     endpoint = Endpoint()
     with endpoint.server.serve_in_thread() as url:
         command = ("watch", url, *SMALL, "--set", "watch.round_means=true", "-o", tmp_path / "o")
-        done = serve_eval(*command, "--rounds", "6")
-        assert done.returncode == 0, done.stderr
+        serve_eval(*command, "--rounds", "6", exits=0)
         endpoint.wrong = 1
-        done = serve_eval(*command, "--rounds", "30")
-        assert done.returncode == 1, done.stdout
-        assert "ALARM accuracy" in done.stdout
+        serve_eval(*command, "--rounds", "30", exits=1, prints="ALARM accuracy")
         rules = json.loads((tmp_path / "o/state.json").read_text())["bound"]["rules"]
         assert rules["round_means"] is True
 
@@ -139,10 +131,8 @@ def test_own_cases_are_watched(tmp_path: Path) -> None:
     ]
     file.write_text("\n".join(["sums:", "  scorer: exact", "  cases:", *cases]) + "\n")
     with Endpoint().server.serve_in_thread() as url:
-        more = ("--cases", file, "--budget-tokens", "12000", "--rounds", "8", "-o", tmp_path / "o")
-        done = serve_eval("watch", url, *SMALL, *more)
-    assert done.returncode == 0, done.stderr
-    assert "baseline complete: 100.0%" in done.stdout, done.stdout
+        more = f"--cases {file} --budget-tokens 12000 --rounds 8 -o {tmp_path}/o"
+        serve_eval(f"watch {url} {more}", *SMALL, exits=0, prints="baseline complete: 100.0%")
 
 
 @pytest.mark.parametrize(
@@ -170,15 +160,11 @@ def test_own_cases_are_watched(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_said_before_anything_is_sent(flags: list[str], said: str) -> None:
-    done = serve_eval("watch", "127.0.0.1:9", *flags, "--dry-run")
-    assert done.returncode == 2
-    assert said in done.stderr
+    serve_eval("watch 127.0.0.1:9 --dry-run", *flags, exits=2, tells=said)
 
 
 def test_nobody_listening_at_the_start_is_an_error(tmp_path: Path) -> None:
-    done = serve_eval("watch", "127.0.0.1:9", *SMALL, "-o", tmp_path / "o")
-    assert done.returncode == 4
-    assert "error: " in done.stderr
+    serve_eval(f"watch 127.0.0.1:9 -o {tmp_path}/o", *SMALL, exits=4, tells="error: ")
 
 
 def test_a_signal_ends_it_cleanly(tmp_path: Path) -> None:
@@ -213,13 +199,11 @@ def test_probes_of_a_reference_cost_tokens_and_need_no_baseline(tmp_path: Path) 
     file = tmp_path / "reference.json"
     with model.server.serve_in_thread() as url:
         done = serve_eval(
-            *("verify", url, "--model", "m", "--register", file, "--floor", "0.08"),
-            *("--probes", "40", "-o", tmp_path / "v"),
+            f"verify {url} --model m --register {file} --floor 0.08 --probes 40 -o {tmp_path}/v",
+            exits=0,
         )
-        assert done.returncode == 0, done.stderr
-    command = ("watch", "127.0.0.1:9", "--verify-reference", file, "--dry-run")
-    done = serve_eval(*command)
-    assert done.returncode == 0, done.stderr
+    command = f"watch 127.0.0.1:9 --verify-reference {file} --dry-run"
+    done = serve_eval(command, exits=0)
     cost = re.search(
         r"^each round asks 20 probes with at most ([\d,]+) of these tokens, ([\d,]+) per day;"
         r" all 40 are asked once in 2 rounds\. They need no baseline: an alarm that the model is"
@@ -232,18 +216,20 @@ def test_probes_of_a_reference_cost_tokens_and_need_no_baseline(tmp_path: Path) 
     assert day == 144 * tokens
     assert 20 * 130 < tokens < 20 * 500
     assert "at most 16000 tokens" in done.stdout
-    few = serve_eval(*command, "--set", "watch.probes_per_round=4").stdout
+    few = serve_eval(f"{command} --set watch.probes_per_round=4").stdout
     assert "each round asks 4 probes" in few
     assert "once in 10 rounds" in few
-    assert "probes" not in serve_eval("watch", "127.0.0.1:9", "--dry-run").stdout
+    assert "probes" not in serve_eval("watch 127.0.0.1:9 --dry-run").stdout
     for more, told in (
         (("--budget-tokens", "6000"), " and the probes, which take up to"),
         (("--set", "watch.probes_per_round=0"), "watch.probes_per_round must be 1 or more"),
     ):
-        done = serve_eval(*command, *more)
-        assert (done.returncode, told in done.stderr) == (2, True), done.stderr
-    done = serve_eval("watch", "127.0.0.1:9", "--set", "watch.probes_per_round=4", "--dry-run")
-    assert (done.returncode, "needs --verify-reference" in done.stderr) == (2, True)
+        done = serve_eval(command, *more, exits=2, tells=told)
+    done = serve_eval(
+        "watch 127.0.0.1:9 --set watch.probes_per_round=4 --dry-run",
+        exits=2,
+        tells="needs --verify-reference",
+    )
     endpoint = Endpoint(model=ModelServer(name="m", numerics=0.4))
     with endpoint.server.serve_in_thread() as url:
         more = (
@@ -256,10 +242,13 @@ def test_probes_of_a_reference_cost_tokens_and_need_no_baseline(tmp_path: Path) 
             "--verify-reference",
             file,
         )
-        done = serve_eval("watch", url, *more, "--rounds", "3", "-o", tmp_path / "o")
-    assert done.returncode == 1
-    assert "ALARM numerics: the endpoint is another model, precision or cache" in done.stdout
-    assert "They need no baseline" in done.stderr
+        done = serve_eval(
+            f"watch {url} --rounds 3 -o {tmp_path}/o",
+            *more,
+            exits=1,
+            prints="ALARM numerics: the endpoint is another model, precision or cache",
+            tells="They need no baseline",
+        )
     assert len(re.findall(r"^\d{4}-.*  round \d", done.stdout, re.MULTILINE)) == 1
 
 
