@@ -19,7 +19,7 @@ from tests.attack.hostile import question, right, said
 _OURS = ("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM")
 _DIES, _TWICE_AT_THE_END = ("--deaths", "6"), ("--doubles", "0.3", "--from-request", "280")
 
-FRONTS: Mapping[str, tuple[Sequence[str], int, int]] = {
+FRONTS = {
     "answers twice and dies": (_DIES, 32, 0),
     "answers twice and dies, and lists no models": ((*_DIES, "--models", "missing"), 32, 0),
     "answers twice and dies, and the client is killed": (_DIES, 16, 3),
@@ -83,7 +83,7 @@ class Account:
         return "\n".join([*lines, f"wall_s     {self.wall_s:.0f}", *self.said])
 
 
-def write_questions(root: Path, count: int) -> None:
+def write_questions(root: Path, count: int):
     """Write a GSM8K with this number of questions into a data root."""
     folder = root / "gsm8k"
     folder.mkdir(parents=True)
@@ -219,8 +219,8 @@ def _lines(path: Path) -> int:
 def _account(
     out: Path, samples: int, kills: int, sessions: int, code: int, wall_s: float, printed: str
 ) -> Account:
-    answers: dict[str, str] = {}
-    failed: set[str] = set()
+    answers = {}
+    failed = set()
     withdrawn = 0
     for line in (out / "samples/gsm8k.jsonl").read_text().splitlines():
         record = json.loads(line)

@@ -40,21 +40,21 @@ class Counts:
 class Front:
     """A proxy with the behaviour that the command line describes."""
 
-    def __init__(self, told: argparse.Namespace) -> None:
+    def __init__(self, told: argparse.Namespace):
         self._told, self._rng, self.counts = told, random.Random(told.seed), Counts()
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
+        self._writers = set()
+        self._tasks = set()
+        self._server = None
         self.port = 0
 
-    async def listen(self) -> None:
+    async def listen(self):
         """Listen, from the second time on at the same port."""
         self._server = await asyncio.start_server(
             self._accept, "127.0.0.1", self.port, backlog=1024, reuse_address=True
         )
         self.port = self._server.sockets[0].getsockname()[1]
 
-    def die(self) -> None:
+    def die(self):
         """End every connection and stop listening for a while."""
         if self._server is None:
             return
@@ -65,19 +65,19 @@ class Front:
             writer.transport.abort()
         self._start(self._rise())
 
-    async def _rise(self) -> None:
+    async def _rise(self):
         await asyncio.sleep(self._told.down_s)
         await self.listen()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]):
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         self._start(self._serve(reader, writer))
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         self._writers.add(writer)
         try:
             with suppress(OSError, asyncio.IncompleteReadError):
@@ -86,7 +86,7 @@ class Front:
             self._writers.discard(writer)
             writer.close()
 
-    async def _answer_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         """Answer the requests of a connection, one after another."""
         told, held, behind, served = self._told, b"", 0, 0
         most = self._rng.randint(4, 7) if told.closes else 10**9
@@ -118,7 +118,7 @@ class Front:
                 most = min(most, served + self._rng.randint(1, 3)) if told.closes else most
             await writer.drain()
 
-    async def _list_models(self, writer: asyncio.StreamWriter) -> None:
+    async def _list_models(self, writer: asyncio.StreamWriter):
         """Answer a request for the models as the command line says."""
         self.counts.checks += 1
         if self._told.models == "list":
@@ -138,10 +138,8 @@ def _answer(body: dict[str, Any]) -> bytes:
     usage = {"prompt_tokens": 5, "completion_tokens": most, "total_tokens": 5 + most}
     chat = "messages" in body
 
-    def choice(piece: str, finish: str | None, part: str) -> dict[str, Any]:
-        told: dict[str, Any] = (
-            {part: {"role": "assistant", "content": piece}} if chat else {"text": piece}
-        )
+    def choice(piece, finish, part):
+        told = {part: {"role": "assistant", "content": piece}} if chat else {"text": piece}
         return {"index": 0, "finish_reason": finish, **told}
 
     if not body.get("stream"):
@@ -159,7 +157,7 @@ def _http(body: bytes, *, status: str = "200 OK", kind: str = "application/json"
     return head.encode() + body
 
 
-async def _run(told: argparse.Namespace) -> None:
+async def _run(told: argparse.Namespace):
     ended, front = asyncio.Event(), Front(told)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     await front.listen()

@@ -61,7 +61,7 @@ def _answer(request: Received) -> bytes:
     )
 
 
-async def sound(turn: Turn) -> None:
+async def sound(turn: Turn):
     """Send the right answer, whole or as a stream, as requested."""
     request = turn.request
     if not request.body.get("stream"):
@@ -76,7 +76,7 @@ async def sound(turn: Turn) -> None:
 
 
 def _twice(delay_s: float) -> Act:
-    async def twice(turn: Turn) -> None:
+    async def twice(turn):
         """Send the right answer twice, the second time later.
 
         Another request may have arrived in between.
@@ -90,7 +90,7 @@ def _twice(delay_s: float) -> Act:
 
 
 def _twice_beside(delay_s: float) -> Act:
-    async def beside(turn: Turn) -> None:
+    async def beside(turn):
         """Send the right answer again later, perhaps while the next request is being answered."""
         await sound(turn)
         task = asyncio.create_task(_later(turn, delay_s))
@@ -100,24 +100,24 @@ def _twice_beside(delay_s: float) -> Act:
     return beside
 
 
-_BESIDE: set[asyncio.Task[None]] = set()
+_BESIDE = set()
 
 
-async def _later(turn: Turn, delay_s: float) -> None:
+async def _later(turn: Turn, delay_s: float):
     await asyncio.sleep(delay_s)
     with suppress(OSError):
         if not turn.writer.is_closing():
             await turn.write(act.http(_answer(turn.request)))
 
 
-async def unasked_error(turn: Turn) -> None:
+async def unasked_error(turn: Turn):
     """Send the right answer, and shortly afterwards an error that answers nothing."""
     await sound(turn)
     await asyncio.sleep(0.003)
     await turn.write(act.http(b'{"error": "gone"}', "500 Internal Server Error"))
 
 
-async def marked_stream(turn: Turn) -> None:
+async def marked_stream(turn: Turn):
     """Send a sound stream that begins with a byte order mark."""
     request = turn.request
     body = (
@@ -129,11 +129,11 @@ async def marked_stream(turn: Turn) -> None:
     await turn.write(act.STREAM_HEAD + act.chunked(body) + act.LAST_CHUNK)
 
 
-async def two_streams(turn: Turn) -> None:
+async def two_streams(turn: Turn):
     """Send the chunks of this answer and of another one in turn, under two ids."""
     request, other = turn.request, (case_of(turn.request) or 0) + 1
 
-    def piece(name: str, text: str, finish: str | None = None) -> bytes:
+    def piece(name, text, finish=None):
         chunk = act.chunk(request, text, finish)
         return act.chunked(chunk.replace(b"data: {", f'data: {{"id":"{name}",'.encode(), 1))
 
@@ -145,7 +145,7 @@ async def two_streams(turn: Turn) -> None:
     )
 
 
-async def text_after_the_finish(turn: Turn) -> None:
+async def text_after_the_finish(turn: Turn):
     """Send a sound stream whose text continues after its finish_reason."""
     request = turn.request
     whole = (
@@ -156,18 +156,18 @@ async def text_after_the_finish(turn: Turn) -> None:
     await turn.write(act.STREAM_HEAD + act.chunked(whole + act.DONE) + act.LAST_CHUNK)
 
 
-async def foreign_choice(turn: Turn) -> None:
+async def foreign_choice(turn: Turn):
     """Send an answer whose only choice has the index 1."""
     await turn.write(act.http(_answer(turn.request).replace(b'"index":0', b'"index":1')))
 
 
-async def unfinished(turn: Turn) -> None:
+async def unfinished(turn: Turn):
     """Send half of an answer, valid HTTP and JSON, without a finish_reason."""
     half = act.answer(turn.request, _text(turn.request)[:9], None)
     await turn.write(act.http(half))
 
 
-async def pings_alone(turn: Turn) -> None:
+async def pings_alone(turn: Turn):
     """Send a stream of comments without data."""
     await turn.write(act.STREAM_HEAD)
     for _ in range(600):
@@ -175,7 +175,7 @@ async def pings_alone(turn: Turn) -> None:
         await asyncio.sleep(0.1)
 
 
-BREAKING: dict[str, Act] = {
+BREAKING = {
     "twice at once": _twice(0.0),
     "twice 2 ms apart": _twice(0.002),
     "twice 20 ms apart": _twice(0.02),
@@ -199,14 +199,14 @@ BREAKING: dict[str, Act] = {
 }
 """Faults in addition to those of the client's own tests; the first seven break HTTP itself."""
 
-ALL: dict[str, Act] = {
+ALL = {
     **{name: fault for name, (fault, _, _) in FAULTS.items()},
     **{name: fault for name, (fault, _) in REFUSALS.items()},
     **BREAKING,
 }
 
 
-async def _get(turn: Turn) -> None:
+async def _get(turn: Turn):
     """Answer requests other than completions."""
     if turn.request.path.endswith("/models"):
         await turn.write(
@@ -225,7 +225,7 @@ def script(
     """
     ways = list(faults.values())
 
-    def chosen(request: Received) -> Act:
+    def chosen(request):
         if request.method != "POST":
             return _get
         case = case_of(request)
@@ -238,7 +238,7 @@ def script(
     return chosen
 
 
-async def _serve(told: argparse.Namespace) -> None:
+async def _serve(told: argparse.Namespace):
     act.echo = _text  # the text that acts of the client's tests send
     faults = {name: ALL[name] for name in told.faults.split(",")} if told.faults else ALL
     ended = asyncio.Event()

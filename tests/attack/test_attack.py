@@ -12,7 +12,7 @@ import pytest
 from tests.attack.attack import FRONTS, Account, attack
 
 
-def _held(account: Account) -> None:
+def _held(account: Account):
     wrong = account.lost, account.doubled, account.swapped, account.changed
     assert wrong == (0, 0, 0, 0), account.table()
     assert account.value == pytest.approx(account.expected), account.table()

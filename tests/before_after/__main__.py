@@ -70,7 +70,7 @@ def main() -> int:
     raise AssertionError(given.command)
 
 
-def _two(parser: argparse.ArgumentParser) -> None:
+def _two(parser: argparse.ArgumentParser):
     parser.add_argument("before", type=_checkout, metavar="BEFORE")
     parser.add_argument("after", type=_checkout, metavar="AFTER")
 

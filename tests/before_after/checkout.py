@@ -135,7 +135,7 @@ class Checkout:
         }
         return {**kept, **ours, **self.more}
 
-    def check(self) -> None:
+    def check(self):
         """Raise SystemExit unless the interpreter imports the code of this checkout."""
         found = self.python("-c", _WHERE).out.split()
         if len(found) != 2 or not all(
@@ -183,7 +183,7 @@ class Checkout:
     ) -> Ended:
         """Run one command, and send SIGINT to its process as soon as `when` holds."""
 
-        def watch(pid: int) -> None:
+        def watch(pid):
             deadline = time.monotonic() + limit_s
             while not when():
                 if time.monotonic() > deadline:
@@ -211,7 +211,7 @@ def _wait(
             if time.monotonic() > deadline:
                 raise SystemExit(
                     f"still running after {limit_s:.0f} s: {' '.join(map(str, process.args))}"
-                )  # type: ignore[arg-type]
+                )
             time.sleep(0.005)
     except BaseException:
         process.kill()
@@ -236,7 +236,7 @@ def print_speed(before: Path, after: Path, *, rounds: int, samples: int) -> int:
             _side(root, Path(name) / side, url)
             for side, root in (("before", before), ("after", after))
         ]
-        figures: list[Figures] = [{}, {}]
+        figures = [{}, {}]
         for number in range(rounds + 1):  # the first round compiles the modules and is discarded
             for place in (0, 1) if number % 2 else (1, 0):
                 for what, measured in _round(sides[place]).items():
@@ -287,7 +287,7 @@ def _help(tool: Checkout, *arguments: str) -> Ended:
 class _Side:
     """A checkout, the server that it asks, and the number of its runs so far."""
 
-    def __init__(self, tool: Checkout, url: str) -> None:
+    def __init__(self, tool: Checkout, url: str):
         self.tool, self.url, self.runs = tool, url, 0
 
 

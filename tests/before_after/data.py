@@ -91,7 +91,7 @@ metadata: {version: 1}
 }
 
 
-def write_all(folder: Path) -> None:
+def write_all(folder: Path):
     """Write `data/`, `cases.yaml` and `mine/lm_eval/` below a folder."""
     data = folder / "data"
     for split, count in (("train", 20), ("test", 400)):
@@ -119,7 +119,7 @@ def write_all(folder: Path) -> None:
     _jsonl(tasks / "choices.jsonl", (_choice(i) for i in range(12)))
 
 
-def plan(file: Path, **fields: object) -> None:
+def plan(file: Path, **fields: object):
     """Write a plan or a suite; JSON is YAML."""
     file.write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
 
@@ -135,7 +135,7 @@ def _word_problem(rng: random.Random) -> Mapping[str, str]:
     return {"question": question, "answer": f"{steps}\n#### {has + finds * days}"}
 
 
-def _mmlu(file: Path, rng: random.Random, rows: int) -> None:
+def _mmlu(file: Path, rng: random.Random, rows: int):
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out, lineterminator="\n")
@@ -175,6 +175,6 @@ def _choice(i: int) -> Mapping[str, object]:
     return {"a": a, "b": b, "choices": [str(a + b + step) for step in (0, 1, 2)], "gold": 0}
 
 
-def _jsonl(file: Path, rows: Iterable[Mapping[str, object]]) -> None:
+def _jsonl(file: Path, rows: Iterable[Mapping[str, object]]):
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

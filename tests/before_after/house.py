@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from itertools import zip_longest
@@ -70,11 +70,11 @@ def print_house(roots: Sequence[Path]) -> int:
 def _figures(root: Path) -> Mapping[str, object]:
     modules = {module.name: module for module in _modules(root)}
     files = {name: _imported(module, modules) for name, module in modules.items()}
-    rooms: Graph = {module.room: set() for module in modules.values()}
+    rooms = {module.room: set() for module in modules.values()}
     for name, found in files.items():
         here = modules[name].room
         rooms[here] |= {there for other in found if (there := modules[other].room) != here}
-    held: dict[str, int] = defaultdict(int)
+    held = defaultdict(int)
     for module in modules.values():
         if not module.is_package:
             held[_parent(module.name)] += 1
@@ -131,7 +131,7 @@ def _imported(module: Module, modules: Mapping[str, Module]) -> set[str]:
     Imports for type checkers only, and those of its own package, are left out.
     """
     base = module.name if module.is_package else _parent(module.name)
-    found: set[str] = set()
+    found = set()
     for node in _running(module.tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names if alias.name in modules}
@@ -166,12 +166,12 @@ def _parent(name: str) -> str:
 
 def _cycles(graph: Graph) -> list[list[str]]:
     """Return the strongly connected sets of two or more nodes, by Tarjan's algorithm."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[list[str]] = []
+    index = {}
+    low = {}
+    stack = []
+    found = []
 
-    def visit(node: str) -> None:
+    def visit(node):
         index[node] = low[node] = len(index)
         stack.append(node)
         for other in sorted(graph[node]):
@@ -193,11 +193,11 @@ def _cycles(graph: Graph) -> list[list[str]]:
 def _floors(graph: Graph) -> int:
     """Return the number of nodes on the longest path; a cycle counts as one node."""
     together = {node: cycle[0] for cycle in _cycles(graph) for node in cycle}
-    merged: Graph = defaultdict(set)
+    merged = defaultdict(set)
     for node, others in graph.items():
         here = together.get(node, node)
         merged[here] |= {there for other in others if (there := together.get(other, other)) != here}
-    height: dict[str, int] = {}
+    height = {}
     for node in TopologicalSorter(merged).static_order():
         height[node] = 1 + max((height[other] for other in merged.get(node, ())), default=0)
     return max(height.values(), default=0)
@@ -231,7 +231,7 @@ def _complex(root: Path) -> list[str]:
 
 
 def _duplicates(modules: Mapping[str, Module]) -> list[str]:
-    where: dict[str, list[str]] = defaultdict(list)
+    where = defaultdict(list)
     for name, module in modules.items():
         for node in module.tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
@@ -240,7 +240,7 @@ def _duplicates(modules: Mapping[str, Module]) -> list[str]:
 
 
 def _without_all(modules: Mapping[str, Module], *, packages: bool) -> int:
-    def has(tree: ast.Module) -> bool:
+    def has(tree):
         targets = (
             target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets
         )
@@ -272,8 +272,8 @@ def _parameters(modules: Mapping[str, Module]) -> object:
 
     It is `run` in the module of that name.
     """
-    found: list[ast.arguments] = []
-    is_run: Callable[[ast.AST], bool] = lambda node: getattr(node, "name", "") == "run"  # noqa: E731
+    found = []
+    is_run = lambda node: getattr(node, "name", "") == "run"  # noqa: E731
     for name in ("serve_eval.cli.run", "serve_eval.cli.commands.run"):
         if name in modules:
             body = [node for node in modules[name].tree.body if is_run(node)]

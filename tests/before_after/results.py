@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +71,7 @@ def _give(run: Run, side: Checkout) -> dict[str, Leaves]:
     run.prepare(here)
     inside = Checkout(root=side.root, cwd=here, scratch=side.scratch, more=side.more)
     places = (str(here), str(side.scratch), str(side.root))
-    found: dict[str, Leaves] = dict(_commands(run, inside, places))
+    found = dict(_commands(run, inside, places))
     for folder in run.folders:
         inner = read(here / folder, places, ordered=run.ordered)
         found |= {f"{folder}/{name}": one for name, one in inner.items()}
@@ -115,7 +115,7 @@ def _said(ended: Ended, places: Sequence[str]) -> dict[str, object]:
     return {f"/out/{number}": line for number, line in enumerate(text.splitlines(), start=1)}
 
 
-def _print(run: Run, found: Compared, codes: Sequence[object]) -> None:
+def _print(run: Run, found: Compared, codes: Sequence[object]):
     what = f"{found.files:4} files, {found.fields:6} fields, {found.masked:6} masked"
     print(
         f"{run.name:12} {what}: {len(found.differences)} differences; exit codes"
@@ -163,9 +163,7 @@ STEPS = (
     Old("export", ("runs", "export", "fine", "-o", "theirs"), "theirs"),
     Old("diagnose", ("diagnose", "other", "--json")),
     Old(
-        "references register",
-        ("references", "register", "fine", "--references-dir", "new"),
-        "new",
+        "references register", ("references", "register", "fine", "--references-dir", "new"), "new"
     ),
     Old("resume an interrupted suite", ("run", "--resume", "nightly"), "nightly"),
     Old("resume a finished suite", ("run", "--resume", "nightly", "--json")),
@@ -218,7 +216,7 @@ def check_folders(before: Path, after: Path, renamed: Sequence[Renamed] = ()) ->
     return 1 if wrong else 0
 
 
-def _make(old: Checkout, here: Path) -> None:
+def _make(old: Checkout, here: Path):
     """Write the old folders.
 
     These are two finished runs, references, a comparison, and an interrupted run and suite.
@@ -229,10 +227,7 @@ def _make(old: Checkout, here: Path) -> None:
         served = simulated(accuracy=0.8, flip_rate=0.05, run=run, damage=damage)
         plan(here / f"{name}.yaml", tasks=tasks, launcher=served, **common(8, order_seed=7))
         _sound(old.serve_eval("run", f"{name}.yaml", "--no-reference", "-o", name), name)
-    _sound(
-        old.serve_eval("references", "register", "fine", "--references-dir", "refs"),
-        "refs",
-    )
+    _sound(old.serve_eval("references", "register", "fine", "--references-dir", "refs"), "refs")
     _sound(old.serve_eval("compare", "fine", "other", "-o", "twins"), "twins")
     slow = simulated(accuracy=0.8, flip_rate=0.05, run=3, latency_s=0.05)
     plan(here / "cut.yaml", tasks=tasks, launcher=slow, **common(4, order_seed=7))
@@ -252,14 +247,14 @@ def _make(old: Checkout, here: Path) -> None:
     )
 
 
-def _sound(ended: Ended, what: str) -> None:
+def _sound(ended: Ended, what: str):
     if ended.code not in (0, 1, 3):
         raise SystemExit(f"{what} could not be made: exit code {ended.code}: {ended.last_words}")
 
 
-def _cut(old: Checkout, arguments: Sequence[str], journal: Path) -> None:
+def _cut(old: Checkout, arguments: Sequence[str], journal: Path):
     """Interrupt a command when a quarter of the samples is answered."""
-    some: Callable[[], bool] = lambda: _records(journal) >= SAMPLES // 4  # noqa: E731
+    some = lambda: _records(journal) >= SAMPLES // 4  # noqa: E731
     ended = old.interrupt(arguments, some)
     if ended.code != 130 or not SAMPLES // 4 <= _records(journal) < SAMPLES:
         raise SystemExit(
@@ -279,7 +274,7 @@ def _records(journal: Path) -> int:
 def _do(step: Old, side: Checkout, places: Sequence[str]) -> tuple[int, dict[str, Leaves], Ended]:
     """Return the exit code, the printed object and the leaves of what was left."""
     ended = side.serve_eval(*step.arguments)
-    found: dict[str, Leaves] = {}
+    found = {}
     if "--json" in step.arguments and ended.out.startswith("{"):
         found["output"] = dict(leaves(json.loads(_AGES.sub("<time>", neutral(ended.out, places)))))
     if step.left:

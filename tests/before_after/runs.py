@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from tests.before_after.checkout import Run, Step, common, run, shown, simulated
 from tests.before_after.data import plan
 
-GSM8K: Mapping[str, object] = {"gsm8k": {"num_samples": 120}}
-WORDS: Mapping[str, object] = {"word_problems": {"num_samples": 60}}
+GSM8K = {"gsm8k": {"num_samples": 120}}
+WORDS = {"word_problems": {"num_samples": 60}}
 
 
-def _tasks(folder: Path) -> None:
+def _tasks(folder: Path):
     tasks = [GSM8K, {"mmlu": {"num_samples": 114}}, {"humaneval": {"num_samples": 40}}, WORDS]
     plan(folder / "tasks.yaml", tasks=tasks, launcher=simulated(accuracy=0.7), **common(8))
     likely = [
@@ -43,7 +42,7 @@ TASKS = Run(
 RULES = ("classic", "paired", "noninferiority", "anchors")
 
 
-def _rules(folder: Path) -> None:
+def _rules(folder: Path):
     for name, number, damage in (
         ("r0", 0, 0),
         ("r1", 1, 0),
@@ -91,7 +90,7 @@ VERDICTS = Run(
 )
 
 
-def _compared(folder: Path) -> None:
+def _compared(folder: Path):
     for name, number, damage in (("a", 0, 0.0), ("b", 1, 0.2)):
         served = simulated(accuracy=0.8, flip_rate=0.05, run=number, damage=damage, latency_s=0.02)
         plan(folder / f"{name}.yaml", tasks=[GSM8K, WORDS], launcher=served, **common(1))
@@ -135,7 +134,7 @@ COMPARE = Run(
 )
 
 
-def _suite(folder: Path) -> None:
+def _suite(folder: Path):
     _rules(folder)
     served = simulated(accuracy=0.8, flip_rate=0.05, run=3)
     limits = {"concurrency": 8, "order_seed": 7}
@@ -176,7 +175,7 @@ SUITE = Run(
 )
 
 
-def _early(folder: Path) -> None:
+def _early(folder: Path):
     _rules(folder)
     limits = common(1)
     for name, accuracy in (("lost", 0.1), ("won", 0.99)):
@@ -208,7 +207,7 @@ EARLY = Run(
 )
 
 
-def _cases(folder: Path) -> None:
+def _cases(folder: Path):
     plan(folder / "own.yaml", cases=["cases.yaml"], launcher=simulated(accuracy=0.6), **common(4))
 
 
@@ -237,7 +236,7 @@ CASES = Run(
 )
 
 
-def _lm_eval(folder: Path) -> None:
+def _lm_eval(folder: Path):
     served = simulated(accuracy=0.6, prompt_logprobs="echo")
     names = ["lm_eval:made_sums", "lm_eval:made_choices"]
     plan(folder / "theirs.yaml", tasks=names, include_path="mine", launcher=served, **common(4))
@@ -256,7 +255,7 @@ LM_EVAL = Run(
 )
 
 
-def _repeats(folder: Path) -> None:
+def _repeats(folder: Path):
     served = simulated(accuracy=0.7, flip_rate=0.1, varied=True)
     plan(folder / "thrice.yaml", tasks=[GSM8K, WORDS], repeats=3, launcher=served, **common(1))
     plan(
@@ -282,7 +281,7 @@ REPEATS = Run(
 )
 
 
-def _failures(folder: Path) -> None:
+def _failures(folder: Path):
     limits = {"max_attempts": 2, "retry_budget": 60, "max_error_rate": 0.5}
     kinds = {
         "once": ("500", 1),
@@ -340,7 +339,7 @@ AGAIN = Run(
 )
 
 
-def _invariants(folder: Path) -> None:
+def _invariants(folder: Path):
     served = simulated(accuracy=0.7)
     plan(folder / "one.yaml", tasks=[WORDS], launcher=served, **common(4))
 

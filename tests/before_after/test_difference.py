@@ -74,7 +74,7 @@ def test_records_are_compared_by_sample_and_in_their_order_where_it_is_fixed(
             "".join(json.dumps(row) + "\n" for row in order)
         )
 
-    def found(*, ordered: bool) -> tuple[Difference, ...]:
+    def found(*, ordered):
         one, two = (read(tmp_path / name, (), ordered=ordered) for name in ("one", "two"))
         return compare(one, two).differences
 

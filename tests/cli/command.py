@@ -8,12 +8,15 @@ kills, closed streams and imports are tested in processes of their own.
 from __future__ import annotations
 
 import io
+import json
 import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from serve_eval.cli.app import main
@@ -46,7 +49,7 @@ def serve_eval(
     `exits`, its output hold `prints`, and standard error hold `tells`.
     """
     command = ["serve-eval", *_split(arguments)]
-    code: object = 0
+    code = 0
     with (
         mock.patch.dict(os.environ, environment(**environ), clear=True),
         mock.patch.object(sys, "argv", command),
@@ -59,7 +62,7 @@ def serve_eval(
             main()
         except SystemExit as ending:
             code = ending.code or 0
-        said = [stream.buffer.getvalue().decode() for stream in (out, err)]  # type: ignore[attr-defined]
+        said = [stream.buffer.getvalue().decode() for stream in (out, err)]
     assert isinstance(code, int), code
     done = subprocess.CompletedProcess(command, code, *said)
     _check(done, exits, prints, tells)
@@ -94,14 +97,17 @@ def in_a_process(
     return done
 
 
+def read_json(file: str | os.PathLike[str]) -> Any:
+    """Return the content of a file that a command wrote."""
+    return json.loads(Path(file).read_bytes())
+
+
 def _split(arguments: tuple[str | os.PathLike[str], ...]) -> list[str]:
     words = [*map(str, arguments)]
     return shlex.split(words[0]) + words[1:] if words and " " in words[0] else words
 
 
-def _check(
-    done: subprocess.CompletedProcess[str], exits: int | None, prints: str, tells: str
-) -> None:
+def _check(done: subprocess.CompletedProcess[str], exits: int | None, prints: str, tells: str):
     found = (exits in (None, done.returncode), prints in done.stdout, tells in done.stderr)
     expected = f"exit code {exits}, {prints!r}, and on standard error {tells!r}"
     assert all(found), f"{done.returncode}, not {expected}:\n{done.stdout}\n{done.stderr}"

@@ -8,18 +8,18 @@ import jsonschema
 import pytest
 
 from tests.cases.made import write_biochatter
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
 def test_the_example_is_written_listed_and_runs_as_it_says() -> None:
-    assert serve_eval("data cases new mine.yaml").returncode == 0
+    serve_eval("data cases new mine.yaml", exits=0)
     listed = serve_eval("data cases expand mine.yaml")
     assert (
         "10 cases of 2 tasks, 0 skipped; nothing was sent\n"
@@ -30,7 +30,7 @@ def test_the_example_is_written_listed_and_runs_as_it_says() -> None:
     )
     done = serve_eval(*command.split()[2:], "-o", "out", "--set", "launcher.accuracy=1.0")
     assert done.returncode == 3, done.stderr  # no reference
-    report = json.loads(Path("out/report.json").read_text())
+    report = read_json("out/report.json")
     assert [task["result"]["value"] for task in report["tasks"]] == [100.0, 100.0]
     assert report["tasks"][0]["result"]["breakdown"]["country"]["japan"] == {
         "value": 100.0,
@@ -102,7 +102,7 @@ def test_a_file_that_takes_too_long_is_told_with_what_to_do() -> None:
     assert "100 cases of 1 tasks" in serve_eval("data cases expand many.yaml").stdout
 
 
-def _results(file: str, *hashes: str) -> None:
+def _results(file: str, *hashes: str):
     """Write a result file in which these cases have full marks in two iterations."""
     head = "model_name,subtask,score,iterations,md5_hash,datetime,biochatter_version\n"
     rows = (f"simulated,x,1;1/1,2,{md5},2025-01-02 03:04:05,0.5\n" for md5 in hashes)
@@ -136,7 +136,7 @@ def test_old_results_become_references_that_judge_a_run() -> None:
     ]
     run += ["--references-dir", "refs", "--set", "launcher.accuracy=1.0", "-o", "out"]
     serve_eval(*run, exits=0)
-    verdict = json.loads(Path("out/report.json").read_text())["tasks"][0]["verdict"]
+    verdict = read_json("out/report.json")["tasks"][0]["verdict"]
     assert (verdict["outcome"], verdict["reference"], verdict["paired"]["pairs"]) == (
         "PASS",
         100.0,
@@ -197,11 +197,11 @@ def test_results_of_cases_that_lack_an_option_say_which_and_what_fits() -> None:
 def test_iterations_is_another_name_of_repeats() -> None:
     Path("c.yaml").write_text("c:\n  - {case: a, input: {prompt: x}, expected: y}\n")
     run = "run --launcher simulated --cases c.yaml --no-reference -o out --iterations 4"
-    assert serve_eval(run).returncode == 3
+    serve_eval(run, exits=3)
     assert len(Path("out/samples/cases-c.jsonl").read_text().splitlines()) == 4
     done = serve_eval(f"{run} --rerun all")
     assert "4 records are in archive/" in done.stderr + done.stdout
-    assert serve_eval(f"{run} --rerun sometimes").returncode == 2
+    serve_eval(f"{run} --rerun sometimes", exits=2)
 
 
 def test_what_is_skipped_as_a_whole_is_said_before_the_run() -> None:

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("simulated_here")
 
 
 @pytest.fixture(scope="module")
-def red(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def red(tmp_path_factory) -> Path:
     """Return a run of the simulated endpoint, which cuts half of its answers in two."""
     folder = tmp_path_factory.mktemp("red")
     (folder / "references").mkdir()
@@ -100,7 +100,7 @@ def test_the_page_of_a_diagnosis_replaces_a_link_of_somebody_else(
     page = tmp_path / "run/diagnosis.html"
     page.unlink(missing_ok=True)
     page.symlink_to(mine)
-    assert serve_eval(f"diagnose {tmp_path}/run").returncode == 0
+    serve_eval(f"diagnose {tmp_path}/run", exits=0)
     assert (mine.read_text(), page.is_symlink()) == ("mine", False)
 
 
@@ -128,7 +128,7 @@ def test_a_capsule_says_how_it_is_sent_again(red: Path, tmp_path: Path) -> None:
     assert {file.name for file in folder.iterdir()} == names
     assert serve_eval(f"show {red} test-3 --capsule -o {tmp_path}").stdout == done.stdout
     (folder / "body.json").write_text("{}")
-    assert serve_eval(f"show {red} test-3 --capsule -o {tmp_path}").returncode == 2
+    serve_eval(f"show {red} test-3 --capsule -o {tmp_path}", exits=2)
     serve_eval(f"show {red} test-333 --capsule", exits=2, tells="no such sample")
 
 

@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 import pytest
 
 from serve_eval.stats.drift import false_alarm_chance
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -28,7 +28,7 @@ FIRST = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def base(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base(data_root, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("base") / "out"
     flags = f"run --launcher simulated --model org/m --tasks gsm8k --dataset-root {data_root}"
     serve_eval(f"{flags} --no-reference --limit {N} --set launcher.accuracy=0.8 -o {out}", exits=3)
@@ -36,13 +36,13 @@ def base(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _json(file: Path) -> Any:
-    return json.loads(file.read_text())
+    return read_json(file)
 
 
 class Nights:
     """Make runs of one endpoint, a day apart."""
 
-    def __init__(self, base: Path, folder: Path) -> None:
+    def __init__(self, base: Path, folder: Path):
         self.base, self.folder = base, folder
         self.made = 0
         (folder).mkdir(exist_ok=True)
@@ -75,7 +75,7 @@ class Nights:
         self.made += 1
         return run
 
-    def edit(self, run: Path, **task: Any) -> None:
+    def edit(self, run: Path, **task: Any):
         """Replace fields of the report's task."""
         content = _json(run / "report.json")
         content["tasks"][0] |= task
@@ -83,11 +83,11 @@ class Nights:
 
 
 @pytest.fixture
-def nights(base: Path, tmp_path: Path) -> Nights:
+def nights(base: Path, tmp_path) -> Nights:
     return Nights(base, tmp_path / "nights")
 
 
-def follow(shown: str) -> None:
+def follow(shown: str):
     """Run each next command as it is printed."""
     commands = re.findall(r"^ (?:next|    ) +(serve-eval .*)$", shown, re.MULTILINE)
     assert [line.split()[1] for line in commands] == ["compare", "diagnose"]
@@ -105,8 +105,7 @@ def _noise(night: int, flips: int = 6) -> tuple[int, ...]:
 
 def _charts(folder: Path, flags: str = "") -> dict[str, Any]:
     done = serve_eval(f"runs trend {folder} --json {flags}", exits=0)
-    content: dict[str, Any] = json.loads(done.stdout)["result"]
-    return content
+    return json.loads(done.stdout)["result"]
 
 
 def test_a_slow_decline_alarms_and_fails_nothing(
@@ -346,15 +345,8 @@ def test_pairs_and_the_noise_of_a_registered_reference_are_used(
     common = [*flags, *(flag for option in options for flag in ("--set", option))]
     runs = [tmp_path / "old" / str(i) for i in range(2)]
     for i, run in enumerate(runs):
-        assert (
-            serve_eval(
-                *common, "--set", f"launcher.run={i}", "--no-reference", "-o", run
-            ).returncode
-            == 3
-        )
-    assert (
-        serve_eval(f"references register --references-dir {tmp_path}/refs", *runs).returncode == 0
-    )
+        serve_eval(*common, "--set", f"launcher.run={i}", "--no-reference", "-o", run, exits=3)
+    serve_eval(f"references register --references-dir {tmp_path}/refs", *runs, exits=0)
     for i in (2, 3):
         serve_eval(
             *common,
@@ -400,7 +392,7 @@ def test_folders_without_a_finished_run_are_an_error(nights: Nights, tmp_path: P
     nights.add(failed=N, scored=0, value=None)
     serve_eval(f"runs trend {nights.folder}", exits=2, tells="no value")
     nights.add()
-    assert serve_eval(f"runs trend {nights.folder} --h 0").returncode == 2
+    serve_eval(f"runs trend {nights.folder} --h 0", exits=2)
 
 
 def test_no_link_is_followed_and_the_depth_is_bounded(nights: Nights) -> None:

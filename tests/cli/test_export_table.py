@@ -29,7 +29,7 @@ DEPLOYMENTS = {
 """Five deployments of one model in folders whose names say nothing about them."""
 
 
-def _run(folder: Path, *more: object, tasks: str = ",".join(TASKS), limit: int = 12) -> None:
+def _run(folder: Path, *more: object, tasks: str = ",".join(TASKS), limit: int = 12):
     model = [] if "-m" in more else ["-m", MODEL]
     done = serve_eval(
         f"run --launcher simulated -t {tasks} --limit {limit} --no-reference -o {folder}",
@@ -50,7 +50,7 @@ def _rows(folders: str = "") -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def deployments(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
+def deployments(tmp_path_factory, simulated_here: None) -> Path:
     top = tmp_path_factory.mktemp("deployments")
     for name, flags in DEPLOYMENTS.items():
         _run(top / name, *flags)
@@ -214,7 +214,7 @@ def test_options_of_other_formats_are_refused(deployments: Path) -> None:
 
 
 @pytest.fixture
-def suite(tmp_path: Path) -> Path:
+def suite(tmp_path) -> Path:
     """Return a suite of long names with references, a damaged run and one that cannot start."""
     sizes = {"word_problems": 30, "passkey_short": 20}
     serve_eval(
@@ -324,7 +324,7 @@ def test_the_size_of_a_column_is_written_once(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
+def run(tmp_path_factory, simulated_here: None) -> Path:
     """Return a run of which 5 of 20 answers are lost."""
     out = tmp_path_factory.mktemp("runs") / "out"
     asked = "--launcher simulated -m org/m -t word_problems --limit 20"

@@ -15,7 +15,7 @@ SERVERS, WATCH = install_command("servers"), install_command("watch")
 
 
 @pytest.fixture(autouse=True)
-def without_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_extras(monkeypatch):
     monkeypatch.delitem(sys.modules, "serve_eval.workflows.watch.metrics", raising=False)
     for name in ("aiohttp", "prometheus_client"):
         monkeypatch.setitem(sys.modules, name, None)

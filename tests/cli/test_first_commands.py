@@ -15,7 +15,7 @@ import pytest
 from serve_eval.workflows import doctor as findings
 from serve_eval.workflows.demo import acts
 from serve_eval.workflows.doctor import EXTRAS, FILES, PROGRAMS
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -90,11 +90,11 @@ def test_every_act_of_the_demo_ends_as_expected_and_leaves_a_page(tmp_path: Path
     serve_eval(f"setup demo -o {tmp_path}/demo", exits=0)
     for act in acts():
         folder = tmp_path / "demo" / act.name
-        (task,) = json.loads((folder / "report.json").read_text())["tasks"]
+        (task,) = read_json(folder / "report.json")["tasks"]
         assert task["result"]["scored"] == 500
         assert f"<title>run: {task['verdict']['outcome']} " in (folder / "report.html").read_text()
-    (seen,) = json.loads((tmp_path / "demo/int4-g32/report.json").read_text())["tasks"]
+    (seen,) = read_json(tmp_path / "demo/int4-g32/report.json")["tasks"]
     assert (seen["verdict"]["outcome"], seen["verdict"]["rule"]) == ("FAIL", "paired")
-    (power,) = json.loads((tmp_path / "demo/int4-g32-classic/report.json").read_text())["tasks"]
+    (power,) = read_json(tmp_path / "demo/int4-g32-classic/report.json")["tasks"]
     assert (power["verdict"]["outcome"], power["verdict"]["rule"]) == ("PASS", "classic")
     assert power["verdict"]["paired"]["finding"] == "FAIL"

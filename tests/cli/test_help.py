@@ -90,7 +90,7 @@ def test_every_help_has_two_examples_that_are_understood(path: str) -> None:
         _parse(shlex.split(re.split(r" [|>] ", line)[0])[1:])
 
 
-def _parse(words: list[str]) -> None:
+def _parse(words: list[str]):
     """Parse a command line by its command. Raises click's UsageError if it is not understood."""
     count = next(
         n for n in range(1, len(words) + 1) if not isinstance(find_entry(words[:n]), Family)
@@ -343,7 +343,7 @@ def test_a_name_that_there_is_not_is_refused(kind: str, name: str, message: str)
 
 
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("20261101_a", "20261102_b"):
         Path("outputs", name).mkdir(parents=True)
@@ -429,7 +429,7 @@ try serve-eval show ''
 def test_the_samples_of_a_run_are_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     asked = "-t word_problems --limit 4 --no-reference"
-    assert serve_eval(f"run --launcher simulated -o out {asked}").returncode == 3
+    serve_eval(f"run --launcher simulated -o out {asked}", exits=3)
     offered = complete(["show", "out"], "test-")
     assert len(offered) == 4
     assert complete(["show", "--task", "word_problems", "out", offered[0]], "test-") == offered

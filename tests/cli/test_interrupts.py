@@ -27,7 +27,7 @@ from serve_eval.schema.media import prompt_sha256, uniform
 from serve_eval.storage.journal import read
 from serve_eval.storage.scores import read_scores
 from serve_eval.tasks.gsm8k import task
-from tests.cli.command import environment, serve_eval
+from tests.cli.command import environment, read_json, serve_eval
 
 _AT_AN_IMPORT = """
 import os, sys
@@ -188,7 +188,7 @@ def test_commands_in_this_process_leave_its_signals_alone() -> None:
     from tests.cli.command import serve_eval
 
     before = [signal.getsignal(number) for number in (2, 15)]
-    assert serve_eval("references power --total 99").returncode == 0
+    serve_eval("references power --total 99", exits=0)
     assert [signal.getsignal(number) for number in (2, 15)] == before
 
 
@@ -260,7 +260,7 @@ QUESTIONS = 1319
 
 
 @pytest.fixture
-def endpoint(tmp_path: Path, data_root: Path) -> Iterator[str]:
+def endpoint(tmp_path, data_root) -> Iterator[str]:
     """Yield the URL of a simulator that survives the kills and always answers alike.
 
     Three of four answers are right.
@@ -317,8 +317,7 @@ def _command(data_root: Path, url: str, out: Path) -> list[str]:
 
 
 def _result(out: Path) -> dict[str, Any]:
-    result: dict[str, Any] = json.loads((out / "report.json").read_text())["tasks"][0]["result"]
-    return result
+    return read_json(out / "report.json")["tasks"][0]["result"]
 
 
 def _lines(journal: Path) -> int:
@@ -374,7 +373,7 @@ TASK = "word_problems"
 
 
 @pytest.fixture
-def run(tmp_path: Path, simulated_here: None) -> Path:
+def run(tmp_path, simulated_here: None) -> Path:
     """Return a finished run whose scores take a while to compute again."""
     done = serve_eval(
         f"run --launcher simulated --set launcher.accuracy=0.7 --no-reference -t {TASK}"
@@ -412,13 +411,13 @@ def _kill_while_scoring(command: list[str], run: Path, share: float) -> bool:
 
 def _read(run: Path) -> tuple[float, dict[str, object], list[str]]:
     """Return the report's value, the scores on file, and what the readers of the folder print."""
-    [task] = json.loads((run / "report.json").read_text())["tasks"]
+    [task] = read_json(run / "report.json")["tasks"]
     commands = (("show", run, "--wrong", "--all", "--brief"), ("diagnose", run))
     said = [serve_eval(*command).stdout for command in commands]
     return task["result"]["value"], dict(read_scores(run, TASK)), said
 
 
-def _kill_again_and_again(run: Path, kills: int) -> None:
+def _kill_again_and_again(run: Path, kills: int):
     before, killed = _read(run), 0
     value, scores, _ = before
     assert len(scores) == SAMPLES

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from junitparser import JUnitXml
 
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -39,7 +39,7 @@ def test_a_run_on_the_threshold_passes_and_one_step_beyond_fails(
 ) -> None:
     """Whatever the count of 100 is, its own decimal is a threshold that it passes."""
     _run(tmp_path, "{accuracy: 57, threshold: 1}")
-    [task] = json.loads((tmp_path / "out" / "report.json").read_text())["tasks"]
+    [task] = read_json(tmp_path / "out" / "report.json")["tasks"]
     right = task["result"]["outcomes"]["correct"]
     for threshold, code in ((right, 0), (right + (1 if higher == "true" else -1), 1)):
         entry = f"{{accuracy: 57, threshold: {threshold}, higher_is_better: {higher}}}"
@@ -95,7 +95,7 @@ def test_options_of_the_rule_are_tried_on_a_finished_run(tmp_path: Path) -> None
     refs = f"--references-dir {tmp_path}/refs"
     serve_eval(f"references take --runs 1 -o {tmp_path}/ref {ASKED} {refs}", exits=0)
     run = tmp_path / "run"
-    assert serve_eval(f"run --set=launcher.damage=0.6 -o {run} {ASKED} {refs}").returncode == 1
+    serve_eval(f"run --set=launcher.damage=0.6 -o {run} {ASKED} {refs}", exits=1)
     before = (run / "report.json").read_bytes()
     found = {}
     for margin in ("10", "90"):
@@ -108,7 +108,7 @@ def test_options_of_the_rule_are_tried_on_a_finished_run(tmp_path: Path) -> None
     assert (run / "report.json").read_bytes() == before
     alias = tmp_path / "alias"
     done = serve_eval(f"run -m org/alias --no-reference -o {alias} {ASKED}", exits=3)
-    assert serve_eval(f"judge {alias} {refs}").returncode == 3
+    serve_eval(f"judge {alias} {refs}", exits=3)
     done = serve_eval(f"judge {alias} --set reference_model=org/m {refs}", exits=0)
 
 
@@ -121,7 +121,7 @@ def test_options_of_the_rule_are_tried_on_a_finished_run(tmp_path: Path) -> None
 )
 def test_another_option_is_a_wrong_use(text: str, told: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert serve_eval(f"run --no-reference -o {run} {ASKED}").returncode == 3
+    serve_eval(f"run --no-reference -o {run} {ASKED}", exits=3)
     serve_eval(f"judge {run} --set", text, exits=2, tells=told)
 
 
@@ -131,7 +131,7 @@ filters."""
 
 
 @pytest.fixture(scope="module")
-def finished(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(data_root, tmp_path_factory) -> Path:
     """Return a finished run whose last right answers an older extractor could not read.
 
     The stored scores count them as wrong.
@@ -139,7 +139,7 @@ def finished(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "out"
     flags = f"run --launcher simulated --tasks gsm8k,mmlu --dataset-root {data_root} --no-reference"
     limited = f"--limit 60 --set mmlu.num_samples=57 --set launcher.accuracy=0.8 -o {out}"
-    assert serve_eval(f"{flags} {limited}").returncode == 3
+    serve_eval(f"{flags} {limited}", exits=3)
     journal = out / "samples/gsm8k.jsonl"
     records = [json.loads(line) for line in journal.read_text().splitlines()]
     right = [r for r in records if json.loads(_score(out, r["id"]))["value"] == 1.0]
@@ -150,7 +150,7 @@ def finished(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(finished: Path, tmp_path: Path) -> Path:
+def run(finished: Path, tmp_path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "out"))
 
 
@@ -169,7 +169,7 @@ def _content(out: Path) -> dict[str, bytes]:
 
 
 def _gsm8k(done: CompletedProcess[str]) -> dict[str, Any]:
-    tasks: list[dict[str, Any]] = json.loads(done.stdout)["result"]["tasks"]
+    tasks = json.loads(done.stdout)["result"]["tasks"]
     return next(task for task in tasks if task["task"] == "gsm8k")
 
 
@@ -196,7 +196,7 @@ def test_what_another_extractor_makes_of_the_answers_is_said_and_nothing_written
 
 
 def test_a_filter_is_an_option_of_scoring_alone(run: Path) -> None:
-    assert serve_eval(f"judge {run}").returncode == 3  # now the stored scores match the answers
+    serve_eval(f"judge {run}", exits=3)  # now the stored scores match the answers
     same = _gsm8k(serve_eval(f"judge --rescore {run} --json"))
     assert (same["changed"], same["moves"]) == ([], [])
     assert "the stored scores are newer than the report" in same["notes"][0]
@@ -214,7 +214,7 @@ def test_the_new_folder_is_a_run_of_its_own(run: Path, tmp_path: Path) -> None:
     before, new = _content(run), tmp_path / "new"
     done = serve_eval(f"judge --rescore {run} --set gsm8k.filter=strict-match -o {new}")
     assert (done.returncode, _content(run)) == (0, before), done.stderr
-    old_report, report = (json.loads((folder / "report.json").read_text()) for folder in (run, new))
+    old_report, report = (read_json(folder / "report.json") for folder in (run, new))
     assert report["started_at"] == old_report["started_at"]
     assert report["tasks"][0]["fingerprint"]["filter"] == '"strict-match"'
     assert any("scored again" in warning for warning in report["warnings"])
@@ -222,7 +222,7 @@ def test_the_new_folder_is_a_run_of_its_own(run: Path, tmp_path: Path) -> None:
     assert {file.stat().st_mode & 0o077 for file in new.rglob("*") if file.is_file()} == {0}
     told = _gsm8k(serve_eval(f"judge --rescore {new} --json"))
     assert (told["changed"], told["after"]) == ([], report["tasks"][0]["result"]["value"])
-    assert serve_eval(f"run --resume {new}").returncode == 3  # no requests and no reference
+    serve_eval(f"run --resume {new}", exits=3)  # no requests and no reference
 
 
 @pytest.mark.parametrize(
@@ -263,9 +263,7 @@ def test_a_run_that_was_killed_is_scored_as_far_as_it_came(run: Path, tmp_path: 
     assert "10 answers have no score on file" in told["notes"][0]
     assert not (tmp_path / "new/report.json").exists()
     serve_eval(f"run --resume {tmp_path}/new", exits=3)
-    assert (
-        json.loads((tmp_path / "new/report.json").read_text())["tasks"][0]["result"]["scored"] == 60
-    )
+    assert read_json(tmp_path / "new/report.json")["tasks"][0]["result"]["scored"] == 60
 
 
 def test_a_run_without_an_answer_has_nothing_to_score(run: Path) -> None:
@@ -303,7 +301,7 @@ def test_a_killed_run_is_resumed_by_the_printed_command(run: Path, tmp_path: Pat
     done = serve_eval(f"judge --rescore {run} -o {tmp_path}/new --json")
     resume = json.loads(done.stdout)["commands"][-1]
     assert resume == f"serve-eval run --resume {tmp_path / 'new'}"
-    assert serve_eval(*shlex.split(resume)[1:]).returncode == 3
+    serve_eval(*shlex.split(resume)[1:], exits=3)
 
 
 def test_the_new_verdict_stands_next_to_the_old_one(tmp_path: Path) -> None:
@@ -349,7 +347,7 @@ def test_folders_that_do_not_fit_are_refused(run: Path, tmp_path: Path, place: s
 
 
 def test_other_data_and_damaged_files_are_told(run: Path, tmp_path: Path) -> None:
-    plan = json.loads((run / "plan.json").read_text())
+    plan = read_json(run / "plan.json")
     moved = {**plan, "plan": {**plan["plan"], "dataset_roots": [str(tmp_path / "data")]}}
     shutil.copytree(Path(plan["plan"]["dataset_roots"][0]), tmp_path / "data")
     rows = (tmp_path / "data/gsm8k/test.jsonl").read_text()
@@ -365,7 +363,7 @@ def test_other_data_and_damaged_files_are_told(run: Path, tmp_path: Path) -> Non
 
 
 def test_a_task_that_was_changed_since_the_run_is_told(run: Path, tmp_path: Path) -> None:
-    plan = json.loads((run / "plan.json").read_text())
+    plan = read_json(run / "plan.json")
     plan["fingerprints"]["gsm8k"]["version"] = "0"
     (run / "plan.json").write_text(json.dumps(plan))
     serve_eval(

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 from tests.workflows.smoke.server import Quirks, create
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
@@ -67,7 +67,7 @@ BAD = {
 }
 
 
-def _write(*runs: str) -> None:
+def _write(*runs: str):
     lines = "".join(f"    - {run}\n" for run in runs)
     Path("s.yaml").write_text(
         "defaults: {model: m, no_reference: true, tasks: [passkey_short]}\n"
@@ -127,7 +127,7 @@ def test_what_this_machine_lacks_is_told_first_and_stops_only_its_own_run() -> N
         "warning: run noprogram cannot be asked or judged as a whole: no-such-server is not on",
     ):
         assert done.stderr.index(warning) < first
-    report = json.loads(Path("out/suite_report.json").read_text())
+    report = read_json("out/suite_report.json")
     rows = {row["run"]: row["outcome"] for row in report["rows"]}
     assert rows == {"nodata": "ERROR", "noprogram": "ERROR", "good": "NO REFERENCE"}
     assert done.returncode == 2
@@ -153,7 +153,7 @@ def test_a_run_prints_its_first_line_and_nothing_else(tasks: str) -> None:
 
 def test_json_stays_whole() -> None:
     done = serve_eval(f"{RUN} -t passkey_short -q --json -o out")
-    report = json.loads(Path("out/report.json").read_text())
+    report = read_json("out/report.json")
     assert (done.stderr, json.loads(done.stdout)["result"]) == ("", report)
 
 

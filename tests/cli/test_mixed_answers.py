@@ -27,7 +27,7 @@ from serve_eval.storage.file_names import PROOFS_FILE
 from serve_eval.storage.journal import read, withdrawals
 from serve_eval.storage.run_folder import read_plan
 from serve_eval.tasks.word_problems import task
-from tests.cli.command import environment, serve_eval
+from tests.cli.command import environment, read_json, serve_eval
 from tests.client.kept import Doubling, DoublingServer, doubling
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models
 
@@ -56,11 +56,10 @@ def _flags(server: DoublingServer, count: int, out: Path, *more: str) -> list[st
 
 
 def _result(out: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((out / "report.json").read_text())
-    return found
+    return read_json(out / "report.json")
 
 
-def _same(out: Path, sound: Path, texts: dict[str, str], count: int) -> None:
+def _same(out: Path, sound: Path, texts: dict[str, str], count: int):
     """Check that each sample has its own answer and all results match those of a sound server."""
     asked = {s.id: texts[str(s.prompt)] for s in task().load(DataRoots(roots=()), count).samples}
     records = read(out / "samples/word_problems.jsonl")
@@ -79,7 +78,7 @@ def _same(out: Path, sound: Path, texts: dict[str, str], count: int) -> None:
 def test_a_server_that_answers_twice_changes_no_number(count: int, tmp_path: Path) -> None:
     texts = _texts(count)
     with doubling(Doubling(every=10**9), texts) as server:
-        assert serve_eval(*_flags(server, count, tmp_path / "sound")).returncode == 3
+        serve_eval(*_flags(server, count, tmp_path / "sound"), exits=3)
         assert server.asked.total() < count + 20
     with doubling(TWICE, texts) as server:
         done = serve_eval(*_flags(server, count, tmp_path / "twice"), exits=3)
@@ -97,7 +96,7 @@ def test_a_run_that_is_killed_withdraws_what_is_not_proven_when_it_goes_on(tmp_p
     count, out = 600, tmp_path / "out"
     texts = _texts(count)
     with doubling(Doubling(every=10**9), texts) as server:
-        assert serve_eval(*_flags(server, count, tmp_path / "sound")).returncode == 3
+        serve_eval(*_flags(server, count, tmp_path / "sound"), exits=3)
     journal = out / "samples/word_problems.jsonl"
     with doubling(Doubling(every=15, behind_next=True, slow_s=0.02), texts) as server:
         command = [
@@ -141,7 +140,7 @@ def test_what_is_found_before_the_run_is_told_in_the_run(tmp_path: Path) -> None
 def test_a_folder_judged_again_warns_as_its_run_did(tmp_path: Path) -> None:
     texts, out = _texts(100), tmp_path / "out"
     with doubling(Doubling(every=20, delay_s=(0.001, 0.005), slow_s=0.002), texts) as server:
-        assert serve_eval(*_flags(server, 100, out)).returncode == 3
+        serve_eval(*_flags(server, 100, out), exits=3)
     report = judge_again(read_plan(out), out)
     (warning,) = [line for line in report.warnings if "no request had asked for" in line]
     assert warning in _result(out)["warnings"]
@@ -154,13 +153,13 @@ def test_a_finished_run_with_evidence_asks_again_what_is_not_proven(tmp_path: Pa
     """
     texts, out = _texts(60), tmp_path / "out"
     with doubling(Doubling(every=10**9, most=12), texts) as server:
-        assert serve_eval(*_flags(server, 60, out, "--concurrency", "2")).returncode == 3
+        serve_eval(*_flags(server, 60, out, "--concurrency", "2"), exits=3)
         file = out / PROOFS_FILE
         asked, unproven = server.asked.total(), _result(out)["unproven_answers"]
         assert unproven > 0
         assert any("never proven" in line for line in _result(out)["warnings"])
         Proofs(file).note(ConnectionStep("a later session", 1, out="for the test"))
-        assert serve_eval(*_flags(server, 60, out, "--concurrency", "2")).returncode == 3
+        serve_eval(*_flags(server, 60, out, "--concurrency", "2"), exits=3)
         assert server.asked.total() >= asked + unproven
         assert _result(out)["unproven_answers"] == 0
     assert _result(out)["tasks"][0]["result"]["scored"] == 60
@@ -169,7 +168,7 @@ def test_a_finished_run_with_evidence_asks_again_what_is_not_proven(tmp_path: Pa
     )
 
 
-def _kill(command: list[str], journal: Path, lines: int) -> None:
+def _kill(command: list[str], journal: Path, lines: int):
     """Run a command and kill it once the journal has this many lines."""
     with subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + 60
@@ -188,10 +187,10 @@ def test_a_killed_run_asks_again_what_nothing_proves_though_the_next_server_is_s
     count, out = 120, tmp_path / "out"
     texts, journal = _texts(count), out / "samples/word_problems.jsonl"
     with doubling(Doubling(every=10**9), texts) as server:
-        assert serve_eval(*_flags(server, count, tmp_path / "sound")).returncode == 3
+        serve_eval(*_flags(server, count, tmp_path / "sound"), exits=3)
     asked = {s.id: texts[str(s.prompt)] for s in task().load(DataRoots(roots=()), count).samples}
     shifted = replace(TWICE, every=3, delay_s=(0.0, 0.0), behind_next=True, slow_s=0.05)
-    wrong: set[str] = set()
+    wrong = set()
     for _ in range(6):  # on a busy machine, a run may be killed before a wrong answer
         shutil.rmtree(out, ignore_errors=True)
         with doubling(shifted, texts) as server:
@@ -233,9 +232,9 @@ def test_answers_that_nothing_proves_are_counted_and_told_if_they_are_not_asked_
 def test_a_sound_run_has_no_unproven_answers(tmp_path: Path) -> None:
     texts, out = _texts(200), tmp_path / "out"
     with doubling(Doubling(every=10**9, slow_s=0.002), texts) as server:
-        assert serve_eval(*_flags(server, 200, out, "--concurrency", "8")).returncode == 3
+        serve_eval(*_flags(server, 200, out, "--concurrency", "8"), exits=3)
         asked = server.asked.total()
-        assert serve_eval(*_flags(server, 200, out, "--concurrency", "8")).returncode == 3
+        serve_eval(*_flags(server, 200, out, "--concurrency", "8"), exits=3)
         assert server.asked.total() == asked
     assert _result(out)["unproven_answers"] == 0
     assert judge_again(read_plan(out), out).unproven_answers == 0
@@ -251,7 +250,7 @@ CASES = "double:\n  scorer: numeric\n  cases:\n" + "".join(
 class ReplacedServer:
     """Answers most items wrong and then fails, until a sound server takes its place."""
 
-    def __init__(self, *, sound: bool) -> None:
+    def __init__(self, *, sound: bool):
         self.sound = sound
         self._asked = count()
 
@@ -423,7 +422,7 @@ def test_a_suite_that_kept_some_runs_says_how_many(tmp_path: Path) -> None:
 NAME = "gpqa_diamond.csv"
 
 
-def _write(file: Path, rows: list[dict[str, str]]) -> None:
+def _write(file: Path, rows: list[dict[str, str]]):
     text = io.StringIO()
     table = csv.DictWriter(text, list(rows[0]))
     table.writeheader()
@@ -432,8 +431,7 @@ def _write(file: Path, rows: list[dict[str, str]]) -> None:
 
 
 def _read_result(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "report.json").read_text())["tasks"][0]["result"]
-    return found
+    return read_json(folder / "report.json")["tasks"][0]["result"]
 
 
 def test_answers_are_scored_by_the_order_in_which_the_choices_were_asked(

@@ -24,7 +24,7 @@ from serve_eval.schema import Spec
 from serve_eval.workflows.diagnose.evidence import read
 from serve_eval.workflows.view.document import make_document
 from serve_eval.workflows.view.overview import read_folder
-from tests.cli.command import environment, serve_eval
+from tests.cli.command import environment, read_json, serve_eval
 from tests.standin.deployments import free_port
 from tests.workflows.diagnose.server import Asked, Said, Server, answers_to, sound
 
@@ -45,7 +45,7 @@ USAGE = 2
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> dict[str, Path]:
+def folders(tmp_path_factory, simulated_here: None) -> dict[str, Path]:
     """Return the folder of a run for each outcome."""
     top = tmp_path_factory.mktemp("runs")
     (top / "refs").mkdir()
@@ -94,7 +94,7 @@ def test_what_a_run_its_verdict_and_its_diagnosis_name_next_runs(
     run = folders[name]
     monkeypatch.chdir(run.parent)
     place = Path(run.name)
-    printed = json.loads((place / "printed.json").read_text())["commands"]
+    printed = read_json(place / "printed.json")["commands"]
     references = () if name == "NO REFERENCE" else ("--references-dir", "refs")
     found = {
         "run": printed,
@@ -121,7 +121,7 @@ def test_what_a_comparison_of_runs_and_its_diagnosis_name_next_runs(
     _check_looks(commands)
 
 
-def _check_looks(commands: list[str]) -> None:
+def _check_looks(commands: list[str]):
     """Run each command; those that only read a folder find what they name."""
     for one, code in _run_each(commands):
         assert code == 0 or one.split()[1] not in ("diagnose", "show"), one
@@ -187,14 +187,14 @@ def test_what_ended_early_goes_on_as_its_diagnosis_says(
     monkeypatch.chdir(tmp_path)
     gone = f"http://127.0.0.1:{free_port()}/v1"
     asked = "--model m --tasks word_problems --no-reference"
-    assert serve_eval(f"run --base-url {gone} -o run {asked}").returncode == 4
+    serve_eval(f"run --base-url {gone} -o run {asked}", exits=4)
     plans = [{"name": "gone", "launcher": {"external": {"base_url": gone}}}]
     suite = {
         "defaults": {"model": "m", "tasks": ["word_problems"], "no_reference": True},
         "plans": plans,
     }
     Path("suite.yaml").write_text(json.dumps(suite))
-    assert serve_eval("run suite.yaml -o suite").returncode == 4
+    serve_eval("run suite.yaml -o suite", exits=4)
     expected = {"run": ["serve-eval run --resume run"], "suite": ["serve-eval run --resume suite"]}
     for folder, commands in expected.items():
         assert _list_next("diagnose", folder) == commands
@@ -246,7 +246,7 @@ def test_a_command_that_died_is_told_with_its_own_remedy(
     command: str, nobody: str, tmp_path: Path
 ) -> None:
     out = tmp_path / "nights" / command.split()[-1]
-    asked: dict[str, tuple[str, ...]] = {
+    asked = {
         "compare": (nobody, "127.0.0.1:1", *NIGHT),
         "verify": (nobody, "127.0.0.1:1", "-m", "org/m"),
         "check load": (nobody, *NIGHT),

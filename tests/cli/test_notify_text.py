@@ -261,7 +261,7 @@ def test_a_pass_that_no_value_could_have_failed_says_so(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def suite(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
+def suite(tmp_path_factory, simulated_here: None) -> Path:
     """Return a suite with a server that never starts, one that ends, and three damaged ones."""
     top = tmp_path_factory.mktemp("plain")
     serve_eval(
@@ -313,7 +313,7 @@ def test_each_report_of_a_suite_names_the_runs_launched_otherwise(file: str, sui
 
 
 def test_warnings_of_several_runs_name_them() -> None:
-    def run(name: str, *warnings: str) -> SuiteRunReport:
+    def run(name, *warnings):
         return SuiteRunReport(
             name=name, attributes={}, folder=name, kept=False, error=None, warnings=warnings
         )

@@ -29,7 +29,7 @@ from serve_eval.plan.plan_file import KEYS
 from serve_eval.plan.resolve import resolve
 from serve_eval.plugins.setting import Setting, list_declared
 from serve_eval.yaml_source import read
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ def test_names_flags_variables_and_types_follow_from_a_field() -> None:
 
 
 def test_a_command_gets_its_structures_filled_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    got: list[tuple[Fruit, str]] = []
+    got = []
 
     @command()
     def pick(fruit: Fruit, basket: str = "b") -> None:
@@ -207,10 +207,10 @@ TEXTS = [
 
 def _read(cls: Any, kind: Any, *texts: str, **how: Any) -> tuple[str, Any]:
     """Return the value that a command of this class gets, or the error and its message."""
-    got: list[Any] = []
+    got = []
     default = how.pop("default", None)
 
-    def take(value: Any = default) -> None:
+    def take(value=default):
         got.append(value)
 
     take.__annotations__ = {"value": Annotated[kind, typer.Option("--value", **how)]}
@@ -226,7 +226,7 @@ def _read(cls: Any, kind: Any, *texts: str, **how: Any) -> tuple[str, Any]:
     return f"{type(value)} {inner}", repr(value)
 
 
-def _same(kind: Any, *texts: str, **how: Any) -> None:
+def _same(kind: Any, *texts: str, **how: Any):
     typers = _read(typer.core.TyperCommand, kind, *texts, **how)
     ours = _read(HelpedCommand, kind, *texts, **how)
     numbers = ("valid integer", "valid number")
@@ -300,7 +300,7 @@ def test_a_variable_means_what_its_flag_means() -> None:
 
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMITTED = {kind: json.loads((ROOT / f"docs/schemas/{kind}.json").read_text()) for kind in KINDS}
+COMMITTED = {kind: read_json(ROOT / f"docs/schemas/{kind}.json") for kind in KINDS}
 VALIDATORS = {kind: Draft202012Validator(schema) for kind, schema in COMMITTED.items()}
 SUITE_KEYS = {"plans", "matrix"}
 
@@ -329,7 +329,7 @@ def test_the_files_of_a_run_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "launcher.failure_kind='500'",
     )
     assert (tmp_path / "out/report.json").exists(), done.stderr
-    report = json.loads((tmp_path / "out/report.json").read_text())
+    report = read_json(tmp_path / "out/report.json")
     assert list(VALIDATORS["report"].iter_errors(report)) == []
     monkeypatch.chdir(tmp_path)
     Path("outputs").mkdir()

@@ -20,7 +20,7 @@ from serve_eval.stats.planning import (
     compute_margin,
     compute_paired_power,
 )
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -94,7 +94,7 @@ def test_a_proof_and_a_fail_of_the_paired_rule_are_two_columns(
 ) -> None:
     flags = [] if margin is None else ["--margin", str(margin)]
     done = serve_eval(f"references power --detect 5 --set power.tests={tests} -v", *flags, exits=0)
-    n = int(re.search(r"Power with (\d+) samples", done.stdout)[1])  # type: ignore[index]
+    n = int(re.search(r"Power with (\d+) samples", done.stdout)[1])
     default = 100 * compute_margin(n, 0.05)
     assert f"one of the margin, {margin or default:.4g} points" in done.stdout
     assert ("the rule's default" in done.stdout) == (margin is None)
@@ -120,7 +120,7 @@ def test_a_margin_above_the_drop_is_never_reached_by_more_samples() -> None:
 
 def test_a_runs_own_spread_and_throughput_are_used(data_root: Path, tmp_path: Path) -> None:
     flags = f"run --launcher simulated --tasks gsm8k --dataset-root {data_root} --no-reference"
-    assert serve_eval(f"{flags} --set gsm8k.num_samples=200 -o {tmp_path}/out").returncode == 3
+    serve_eval(f"{flags} --set gsm8k.num_samples=200 -o {tmp_path}/out", exits=3)
     asked = f"--from {tmp_path}/out --theta 3 --detect 2"
     done = serve_eval(f"references power -v {asked}", exits=0)
     value = float(done.stdout.split("value ")[1].split(",")[0]) / 100
@@ -138,7 +138,7 @@ def test_a_runs_own_spread_and_throughput_are_used(data_root: Path, tmp_path: Pa
 def test_equal_scores_have_no_spread_to_plan_with(tmp_path: Path) -> None:
     run = "run --launcher simulated -m m -t passkey_short --limit 4"
     right = f"--set launcher.accuracy=1 --no-reference -o {tmp_path}/out"
-    assert serve_eval(f"{run} {right}").returncode == 3
+    serve_eval(f"{run} {right}", exits=3)
     done = serve_eval(f"references power --from {tmp_path}/out --detect 5 -v")
     assert "their spread is not known" in done.stdout
     assert "sigma 50, the default: the run shows no spread" in done.stdout
@@ -148,7 +148,7 @@ def test_equal_scores_have_no_spread_to_plan_with(tmp_path: Path) -> None:
 def test_each_task_of_a_run_is_planned_with_its_own_spread(tmp_path: Path) -> None:
     run = "run --launcher simulated -m m -t word_problems,tool_calls"
     wrong = "--set launcher.accuracy=0.8 --limit 20 --no-reference"
-    assert serve_eval(f"{run} {wrong} -o {tmp_path}/out").returncode == 3
+    serve_eval(f"{run} {wrong} -o {tmp_path}/out", exits=3)
     asked = f"--from {tmp_path}/out --theta 3 --detect 2"
     done = serve_eval(f"references power {asked}", exits=0)
     head = ["task", "n", "FAIL from", "proven from", "classic from", "n to prove 2", "n to FAIL 2"]
@@ -171,7 +171,7 @@ def _run(out: Path, *more: str | Path) -> dict[str, Any]:
     noisy = "--set launcher.accuracy=0.6 --set launcher.flip_rate=0.2"
     done = serve_eval(f"{asked} {noisy} -o {out}", *(more or ("--limit", "80", "--no-reference")))
     assert done.returncode in (0, 1, 3), done.stderr
-    [task] = json.loads((out / "report.json").read_text())["tasks"]
+    [task] = read_json(out / "report.json")["tasks"]
     return dict(task)
 
 
@@ -224,7 +224,7 @@ def test_the_classic_rule_is_planned_with_the_sigma_that_judges(tmp_path: Path) 
     serve_eval(f"references register {tmp_path}/first --references-dir {refs}")
     [file] = refs.glob("*.yaml")
     text = file.read_text()
-    registered = float(re.search(r"sigma: ([\d.]+)", text)[1])  # type: ignore[index]
+    registered = float(re.search(r"sigma: ([\d.]+)", text)[1])
     file.write_text(re.sub(r"sigma: [\d.]+", "sigma: 50.0", text))
     task = _run(tmp_path / "out", "--references-dir", refs, *size)
     assert task["verdict"]["sigma"] == 50.0 > registered

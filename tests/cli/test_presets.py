@@ -17,8 +17,8 @@ from serve_eval.launchers._standin.options import Flavour
 from serve_eval.launchers._standin.worker import create
 from serve_eval.launchers._standin.worker_config import WorkerConfig
 from serve_eval.protocol.presets import read_presets
-from tests.cli.command import serve_eval
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models
+from tests.cli.command import read_json, serve_eval
+from tests.scripted_server import ScriptedServer, answer, fail, models
 from tests.scripted_server.server import serve_in_thread
 
 QWEN3 = "Qwen3-8B"
@@ -39,13 +39,14 @@ def _scripted(model: str = QWEN3) -> Iterator[tuple[str, ScriptedServer]]:
         yield url, server
 
 
-def _run(url: str, out: Path, *arguments: str) -> tuple[int, str, dict[str, Any]]:
+def _run(url: str, out: Path, line: str = "", *arguments: str) -> tuple[int, str, dict[str, Any]]:
     """Run word_problems with six questions, and return the exit code, the output and the report."""
     done = serve_eval(
-        f"run --base-url {url} -t word_problems --limit 6 --no-reference -o {out}", *arguments
+        f"run --base-url {url} -t word_problems --limit 6 --no-reference -o {out} {line}",
+        *arguments,
     )
     file = out / "report.json"
-    report = json.loads(file.read_text()) if file.exists() else {}
+    report = read_json(file) if file.exists() else {}
     return done.returncode, done.stdout + done.stderr, report
 
 
@@ -56,7 +57,7 @@ def _asked(server: ScriptedServer) -> dict[str, Any]:
 
 def test_auto_takes_the_preset_of_the_served_model_and_the_report_names_it(tmp_path: Path) -> None:
     with _scripted() as (url, server):
-        code, told, report = _run(url, tmp_path / "run", "--preset", "auto")
+        code, told, report = _run(url, tmp_path / "run", "--preset auto")
     assert code == 3, told
     assert _asked(server) == {
         "model": QWEN3,
@@ -79,8 +80,9 @@ def test_options_that_are_given_win_over_the_preset(tmp_path: Path) -> None:
         _run(
             url,
             tmp_path / "run",
-            *("--preset", "qwen3-thinking", "--temperature", "0", "--set", "protocol.thinking=off"),
-            *("--set", 'protocol.extra_body={"top_k": 5}', "--set", "word_problems.max_tokens=64"),
+            "--preset qwen3-thinking --temperature 0 --set protocol.thinking=off"
+            " --set word_problems.max_tokens=64 --set",
+            'protocol.extra_body={"top_k": 5}',
         )
     assert _asked(server) == {
         "model": QWEN3,
@@ -96,14 +98,14 @@ def test_options_that_are_given_win_over_the_preset(tmp_path: Path) -> None:
 def test_a_resumed_run_keeps_the_values_and_takes_no_other_preset(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with _scripted() as (url, _):
-        _run(url, out, "--preset", "auto")
-        before = json.loads((out / "plan.json").read_text())["plan"]
+        _run(url, out, "--preset auto")
+        before = read_json(out / "plan.json")["plan"]
         serve_eval(f"run --resume {out} --no-reference", exits=3)
         refused = serve_eval(f"run --resume {out} --preset gpt-oss")
-        saved = json.loads((out / "plan.json").read_text())
+        saved = read_json(out / "plan.json")
         saved["plan"]["preset"]["table"] = "2026-01-01"
         (out / "plan.json").write_text(json.dumps(saved))
-        later, told, _ = _run(url, out, "--preset", "auto")
+        later, told, _ = _run(url, out, "--preset auto")
     assert later == 3, told
     assert saved["plan"] | {"preset": before["preset"]} == before
     assert refused.returncode == 2
@@ -147,7 +149,7 @@ def test_a_suite_asks_with_several_efforts_and_each_is_heeded(tmp_path: Path) ->
         )
         serve_eval(f"run {suite} -o {out}", exits=3)
     found = {
-        effort: json.loads((out / f"runs/effort-{effort}/report.json").read_text())
+        effort: read_json(out / f"runs/effort-{effort}/report.json")
         for effort in ("none", "low", "medium", "max")
     }
     thinking = {effort: report["effort"][0]["thinking"] for effort, report in found.items()}
@@ -172,7 +174,7 @@ def test_an_effort_is_checked_against_what_came(
     thinks: Thinks, effort: str, warned: str, stream: tuple[str, ...], tmp_path: Path
 ) -> None:
     with _standin(thinks) as url:
-        _, told, report = _run(url, tmp_path / "run", "--set", f"effort={effort}", *stream)
+        _, told, report = _run(url, tmp_path / "run", f"--set effort={effort}", *stream)
     found = [line for line in report["warnings"] if line.startswith(f"effort {effort}")]
     if not warned:
         assert found == []
@@ -188,7 +190,7 @@ def test_a_server_that_refuses_the_field_of_an_effort_is_named_before_the_run(
     tmp_path: Path,
 ) -> None:
     with _standin("as_asked", flavour="v12", model="Mistral-Small-4-119B-2603") as url:
-        code, told, _ = _run(url, tmp_path / "run", "--set", "effort=none")
+        code, told, _ = _run(url, tmp_path / "run", "--set effort=none")
     assert code == 4
     assert "refuses its value 'none'" in told
     assert "change the option that sends it (effort, --preset or protocol.extra_body)" in told
@@ -197,13 +199,13 @@ def test_a_server_that_refuses_the_field_of_an_effort_is_named_before_the_run(
 def test_refusals_during_a_run_are_counted_with_the_message(tmp_path: Path) -> None:
     refuse = fail(400, "reasoning_effort is not supported for this prompt")
 
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         return refuse if request.number > 3 and request.number % 2 else answer("#### 1")
 
     server = ScriptedServer(reply, routes={"/v1/models": models("gpt-oss-20b")})
     with server.serve_in_thread() as url:
         flags = ("--set", "effort=high", "--set", "limits.max_error_rate=1", "--concurrency", "1")
-        _, _, report = _run(url, tmp_path / "run", *flags)
+        _, _, report = _run(url, tmp_path / "run", "", *flags)
     seen = report["effort"][0]
     assert seen["refused"] == report["tasks"][0]["result"]["failed"] > 0
     assert "reasoning_effort is not supported" in seen["refusal"]
@@ -238,4 +240,4 @@ def test_one_preset_is_described_with_what_its_efforts_send() -> None:
     assert "effort max: chat_template_kwargs.thinking on" in told
     assert "source of the switch: https://" in told
     assert re.search(r"\n  presets[: ]", serve_eval("data list").stdout)
-    assert serve_eval("data list presets deepseek-v5").returncode == 2
+    serve_eval("data list presets deepseek-v5", exits=2)

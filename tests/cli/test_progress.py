@@ -34,7 +34,6 @@ from serve_eval.report.document import describe_document_form
 from serve_eval.schema import (
     AlarmRaised,
     EndpointReady,
-    Event,
     FailureKind,
     MessageSaid,
     Plan,
@@ -44,8 +43,8 @@ from serve_eval.schema import (
     TaskProgressed,
 )
 from serve_eval.workflows.events import _Reporter
-from tests.cli.command import environment, serve_eval
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail
+from tests.cli.command import environment, read_json, serve_eval
+from tests.scripted_server import ScriptedServer, answer, fail
 
 FAILED = {FailureKind.TIMEOUT: 2, FailureKind.HTTP_ERROR: 1}
 
@@ -61,7 +60,7 @@ class Clock:
 
 def _state(**given: object) -> TaskState:
     usual = {"name": "gsm8k", "planned": 500, "completed": 0, "began_s": 100.0}
-    return TaskState(**{**usual, **given})  # type: ignore[arg-type]
+    return TaskState(**{**usual, **given})
 
 
 def _course(name: str) -> Iterator[TaskState]:
@@ -123,7 +122,7 @@ def test_failures_are_told_in_words_with_the_most_frequent_first() -> None:
 
 
 def test_nothing_is_red_before_its_task_has_ended() -> None:
-    def colours(state: TaskState) -> set[str]:
+    def colours(state):
         return {str(span.style) for span in format_drawn(state, 102.0, 200).spans}
 
     assert colours(_state(done=250, failed=FAILED)) == {"cyan", "dim"}
@@ -166,7 +165,7 @@ def test_tasks_that_run_together_share_the_lines_of_a_log() -> None:
 
 
 def test_failures_of_a_run_reach_the_log_by_kind(tmp_path: Path) -> None:
-    def respond(request: HttpRequest) -> Reply:
+    def respond(request):
         asked_late = "Question:" in str(request.body) and request.number > 4
         return fail(400, "too long") if asked_late else answer("#### 1")
 
@@ -207,22 +206,22 @@ def test_a_terminal_gets_one_line_per_task_until_all_have_ended() -> None:
 class Shown:
     """A receiver that keeps the events passed on to it."""
 
-    def __init__(self) -> None:
-        self.seen: list[tuple[object, ...]] = []
+    def __init__(self):
+        self.seen = []
 
-    def begin(self, *given: object) -> None:
+    def begin(self, *given: object):
         self.seen.append(("begin", *given))
 
-    def update(self, *given: object) -> None:
+    def update(self, *given: object):
         self.seen.append(("update", *given))
 
-    def end(self, *given: object) -> None:
+    def end(self, *given: object):
         self.seen.append(("end", *given))
 
 
 def _play(*events: tuple[object, ...]) -> tuple[int | None, int]:
     """Return the number of the event at which the half came, and how often it came."""
-    at: list[int] = []
+    at = []
     shown = Shown()
     half = HalfWay(shown, lambda: at.append(len(shown.seen)))
     for name, *given in events:
@@ -266,7 +265,7 @@ def test_the_half_comes_once(
 
 
 ROOT = Path(__file__).resolve().parents[2]
-SCHEMA = Draft202012Validator(json.loads((ROOT / "docs/schemas/events.json").read_text()))
+SCHEMA = Draft202012Validator(read_json(ROOT / "docs/schemas/events.json"))
 RUN = (
     "run", "--launcher", "simulated", "--set", "launcher.accuracy=0.1", "--model", "embedded",
     "--tasks", "word_problems", "--limit", "60", "--json-events",
@@ -291,7 +290,7 @@ def test_standard_output_has_events_alone_from_the_first_to_the_last(tmp_path: P
     assert (done.returncode, events[-1]["exit_code"], events[-1]["error"]) == (1, 1, None)
     progress = [one for one in events if one["event"] == "progress"]
     assert (progress[0]["done"], progress[-1]["done"], progress[-1]["ended"]) == (0, 60, True)
-    report = json.loads((tmp_path / "out/report.json").read_text())
+    report = read_json(tmp_path / "out/report.json")
     verdict, task = report["tasks"][0]["verdict"], events[-3]
     document = events[-2]["document"]
     Draft202012Validator(describe_document_form()).validate(document)
@@ -325,7 +324,7 @@ def test_the_last_event_has_the_exit_code_of_the_command_not_of_the_run(tmp_path
     few = "--launcher embedded --tasks word_problems --limit 12"
     done = serve_eval(f"run --strict --set run.max_detects=1 --json-events -o {tmp_path}/out {few}")
     assert done.returncode == _read(done.stdout)[-1]["exit_code"] == 1
-    assert json.loads((tmp_path / "out/report.json").read_text())["exit_code"] == 0
+    assert read_json(tmp_path / "out/report.json")["exit_code"] == 0
 
 
 def test_an_error_after_the_run_is_in_the_last_event(
@@ -346,7 +345,7 @@ def test_nothing_else_is_printed_there(flag: str) -> None:
 
 
 def test_progress_is_reported_once_a_second_and_at_both_ends() -> None:
-    events: list[Event] = []
+    events = []
     now_s = 0.0
     reporter = _Reporter(events.append, None, lambda line: None, lambda: now_s)
     reporter.begin("t", 100, 0)
@@ -361,8 +360,8 @@ def test_progress_is_reported_once_a_second_and_at_both_ends() -> None:
 
 
 def test_a_warning_is_an_alarm_and_any_other_line_a_message() -> None:
-    events: list[Event] = []
-    lines: list[str] = []
+    events = []
+    lines = []
     reporter = _Reporter(events.append, None, lines.append)
     for line in ("warning: answers get worse", "waiting for the server"):
         reporter.notify(line)
@@ -375,7 +374,7 @@ def test_a_warning_is_an_alarm_and_any_other_line_a_message() -> None:
 
 @pytest.mark.usefixtures("simulated_here")
 def test_a_cancelled_run_ends_with_an_event_too(tmp_path: Path) -> None:
-    events: list[Event] = []
+    events = []
     plan = Plan(
         model="embedded",
         launcher=Spec(name="simulated"),
@@ -383,8 +382,8 @@ def test_a_cancelled_run_ends_with_an_event_too(tmp_path: Path) -> None:
         no_reference=True,
     )
 
-    async def main() -> None:
-        def note(event: Event) -> None:
+    async def main():
+        def note(event):
             events.append(event)
             if isinstance(event, EndpointReady):
                 run.cancel()

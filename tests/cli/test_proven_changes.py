@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -23,7 +23,7 @@ DAMAGES = {"bf16": 0.0, "fp8": 0.4, "nvfp4": 0.9}
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def _run(folder: Path, more: str = "", *, tasks: str = "word_problems", n: int = 60) -> None:
+def _run(folder: Path, more: str = "", *, tasks: str = "word_problems", n: int = 60):
     done = serve_eval(
         f"run --launcher simulated -m {MODEL} -t {tasks} --limit {n} --no-reference"
         f" -o {folder} {more}"
@@ -32,7 +32,7 @@ def _run(folder: Path, more: str = "", *, tasks: str = "word_problems", n: int =
 
 
 @pytest.fixture(scope="module")
-def suite(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
+def suite(tmp_path_factory, simulated_here: None) -> Path:
     """Return a folder with suite.yaml, whose runs are judged by pairs, and its results in out."""
     top = tmp_path_factory.mktemp("proven")
     serve_eval(
@@ -49,7 +49,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Pat
     return top
 
 
-def _write_suite(to: Path, references: Path, *names: str) -> None:
+def _write_suite(to: Path, references: Path, *names: str):
     tasks = ", ".join(f"{{{name}: {{num_samples: {n}}}}}" for name, n in SIZES.items())
     runs = "".join(
         f"    - {{label: {name}, launcher: {{name: simulated, damage: {DAMAGES[name]}}}}}\n"
@@ -242,7 +242,7 @@ def test_a_run_that_the_suite_does_not_know_stands_outside_of_its_correction(
 
 
 @pytest.fixture(scope="module")
-def corrected(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
+def corrected(tmp_path_factory, simulated_here: None) -> Path:
     """Return a suite with a FAIL of a run alone that Holm's correction leaves undecided."""
     top = tmp_path_factory.mktemp("corrected")
     serve_eval(
@@ -266,7 +266,7 @@ def corrected(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) ->
 
 
 def _corrected_rows(suite: Path) -> list[dict[str, object]]:
-    rows = json.loads((suite / "suite_report.json").read_text())["rows"]
+    rows = read_json(suite / "suite_report.json")["rows"]
     found = [row for row in rows if (row["own"], row["outcome"]) == ("FAIL", "INCONCLUSIVE")]
     assert found, [(row["run"], row["own"], row["outcome"], row["p"]) for row in rows]
     return found
@@ -319,7 +319,7 @@ def test_an_overview_has_the_outcome_of_the_suite(corrected: Path, tmp_path: Pat
 
 def test_a_warning_about_two_rules_names_the_rule_as_alone(corrected: Path) -> None:
     for row in _corrected_rows(corrected):
-        warnings = [str(one) for one in row["warnings"]]  # type: ignore[attr-defined]
+        warnings = [str(one) for one in row["warnings"]]
         told = [one for one in warnings if one.startswith("rules_disagree: ")]
         assert not any(": paired says" in one for one in told)
         for one in told:

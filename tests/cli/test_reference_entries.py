@@ -12,7 +12,7 @@ import pytest
 
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Spec
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 from tests.workflows.references import foreign_files as foreign
 from tests.workflows.smoke.server import Quirks, create
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("simulated_here")
 
 
 @pytest.fixture
-def base(data_root: Path) -> list[str]:
+def base(data_root) -> list[str]:
     flags = ["run", "--launcher", "simulated", "--model", "my-org/my-model", "--tasks", "mmlu"]
     options = ["accuracy=0.8", "flip_rate=0.034", "seed=3"]
     return [
@@ -32,15 +32,14 @@ def base(data_root: Path) -> list[str]:
 
 
 def _verdict(out: Path) -> dict[str, Any]:
-    verdict: dict[str, Any] = json.loads((out / "report.json").read_text())["tasks"][0]["verdict"]
-    return verdict
+    return read_json(out / "report.json")["tasks"][0]["verdict"]
 
 
 def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(
     base: list[str], tmp_path: Path
 ) -> None:
     refs = tmp_path / "refs"
-    assert serve_eval(*base, "--no-reference", "-o", tmp_path / "r0").returncode == 3
+    serve_eval(*base, "--no-reference", "-o", tmp_path / "r0", exits=3)
     registered = serve_eval(
         f"references register {tmp_path}/r0 --references-dir {refs}",
         exits=0,
@@ -105,9 +104,7 @@ def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(
 def test_a_run_of_a_subset_is_refused_naming_how_to_ask_fewer(
     base: list[str], tmp_path: Path
 ) -> None:
-    assert (
-        serve_eval(*base, "--no-reference", "--limit", "20", "-o", tmp_path / "r").returncode == 3
-    )
+    serve_eval(*base, "--no-reference", "--limit", "20", "-o", tmp_path / "r", exits=3)
     register = f"references register {tmp_path}/r --references-dir {tmp_path}/refs"
     serve_eval(register, exits=2, tells="--set TASK.num_samples=N")
     serve_eval(f"judge {tmp_path}", exits=3, tells=f"the latest run: {tmp_path / 'r'}")
@@ -118,7 +115,7 @@ def test_a_wide_theta_is_said_to_be_that_of_the_classic_rule(
 ) -> None:
     refs = tmp_path / "refs"
     small = [*base, "--set", "mmlu.num_samples=60"]
-    assert serve_eval(*small, "--no-reference", "-o", tmp_path / "r").returncode == 3
+    serve_eval(*small, "--no-reference", "-o", tmp_path / "r", exits=3)
     serve_eval(f"references register {tmp_path}/r --references-dir {refs}", exits=0)
     for rule in ("classic", "noninferiority", "paired"):
         judged = serve_eval(f"judge {tmp_path}/r --references-dir {refs} --verdict", rule)
@@ -145,7 +142,7 @@ QUIET = ("--set", "launcher.accuracy=0.9", "--set", "launcher.seed=3")
 
 
 @pytest.fixture(scope="module")
-def answers(data_root: Path) -> foreign.Answers:
+def answers(data_root) -> foreign.Answers:
     """Return all prompts of GSM8K without shots, nine tenths of them right."""
     task = build_task(Spec(name="gsm8k", options={"num_fewshot": 0}))
     samples = task.load(DataRoots(roots=(data_root,)), 1319).samples
@@ -258,7 +255,7 @@ TAKEN = "launcher simulated, server simulator, damage 0.5"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
+def made(tmp_path_factory, simulated_here: None) -> Path:
     """Return a folder with a reference of a damaged server in refs, and a judged run in sound."""
     top = tmp_path_factory.mktemp("deployments")
     refs = f"--references-dir {top}/refs"
@@ -273,7 +270,7 @@ def test_the_options_of_the_server_are_shown(made: Path) -> None:
     own = f"--model org/m --references-dir {made}/refs"
     shown = serve_eval(f"references show word_problems {own}")
     assert f"taken at {TAKEN}" in shown.stdout
-    assert serve_eval(f"references check {made}/refs").returncode == 0
+    serve_eval(f"references check {made}/refs", exits=0)
 
 
 def test_a_run_says_that_its_reference_was_launched_otherwise(made: Path) -> None:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from serve_eval.cli.app import app
 from serve_eval.errors import PlanError, ReferenceFileError
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, models
 
 OWN = """\
@@ -230,7 +230,7 @@ Script = Callable[[HttpRequest], Reply]
 
 
 @pytest.fixture(scope="module")
-def targets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, tuple[int, str]]:
+def targets(tmp_path_factory) -> Mapping[str, tuple[int, str]]:
     """Return the number and the answer of each question by its prompt."""
     file = tmp_path_factory.mktemp("asked") / "prompts.jsonl"
     serve_eval(f"run --base-url 127.0.0.1:9 --no-reference --dump-prompts {file} {PLAN}", exits=0)
@@ -248,7 +248,7 @@ def _server(
 ) -> ScriptedServer:  # fmt: skip
     """Return a server that answers the first `wrong` questions wrongly, and cuts the last ones."""
 
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         body = request.body
         text = _last_text(body.get("messages") or body["prompt"])
         if text not in targets:  # a probe
@@ -273,7 +273,7 @@ def _run_on_server(
     with server.serve_in_thread() as url:
         done = serve_eval(f"run --base-url {url} -o {out} {PLAN} {MORE}", *flags)
     assert (out / "report.json").exists(), done.stderr
-    return " ".join(done.stdout.split()), json.loads((out / "report.json").read_text())["tasks"][0]
+    return " ".join(done.stdout.split()), read_json(out / "report.json")["tasks"][0]
 
 
 def test_each_cause_of_a_cut_is_counted_with_its_own_advice(
@@ -351,7 +351,7 @@ def test_a_comparison_knows_the_cut_answers_of_both_sides(
     assert done.returncode == 1, done.stderr
     assert "this FAIL could be PASS if the 14 cut answers were right and the value 95.00" in said
     assert "A: 2 of 40 cut, 95.0 if they were right" in said
-    told = json.loads((tmp_path / "c/comparison.json").read_text())["tasks"][0]["verdict"]["cut"]
+    told = read_json(tmp_path / "c/comparison.json")["tasks"][0]["verdict"]["cut"]
     assert (told["cut"], told["reference_cut"]) == (14, 2)
 
 

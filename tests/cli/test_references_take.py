@@ -22,7 +22,7 @@ ASKED = "--launcher simulated --model my-org/m -t passkey_short --set launcher.a
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
@@ -54,7 +54,7 @@ def test_the_reference_is_registered_and_the_printed_command_uses_it(tmp_path: P
 
 def test_finished_runs_are_kept_and_an_unfinished_one_is_resumed(tmp_path: Path) -> None:
     words = ["references", "take", "--runs", "2", *ASKED.split(), "-o", "out"]
-    assert serve_eval(*words).returncode == 0
+    serve_eval(*words, exits=0)
     first = (tmp_path / "out/run_1/samples/passkey_short.jsonl").read_bytes()
     journal = tmp_path / "out/run_2/samples/passkey_short.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
@@ -114,7 +114,7 @@ def test_an_entry_is_replaced_only_with_a_reason_which_is_asked_for_first(tmp_pa
     )
     assert not (tmp_path / "out").exists()
     words = ["references", "take", "--runs", "1", *ASKED.split(), "--reason", "a new build"]
-    assert serve_eval(*words, "-o", "out").returncode == 0
+    serve_eval(*words, "-o", "out", exits=0)
     assert "reason: a new build" in file.read_text()
     file.write_text("my-org/m: [{accuracy: 80}]\n")  # a form in which nothing can be replaced
     serve_eval(*words, "-o", "other", exits=2, tells="on a separate line")
@@ -191,7 +191,7 @@ def test_a_rule_that_needs_more_of_a_reference_names_no_endpoint_under_test(
     if rule != "paired":
         words = ["--runs", "1", *ASKED.split(), "--references-dir", "refs", "--reason", "x"]
         Path("refs/passkey_short.yaml").write_text("my-org/m:\n- accuracy: 80\n")
-        assert serve_eval("references take -o out", *words).returncode == 0
+        serve_eval("references take -o out", *words, exits=0)
     Path("plan.yaml").write_text(
         f"launcher: {{name: simulated, damage: 0.5}}\nmodel: my-org/m\ntasks: [passkey_short]\n"
         f"references_dir: refs\nverdict: {rule}\n"
@@ -336,13 +336,13 @@ def test_a_task_that_the_endpoint_cannot_do_ends_after_one_run(tmp_path: Path) -
         assert "resume" not in done.stderr
         assert not (tmp_path / "out/run_2").exists()
     mended = [word.replace("no_tools=true", "no_tools=false") for word in words]
-    assert serve_eval(*mended, "-o", "other").returncode == 0
+    serve_eval(*mended, "-o", "other", exits=0)
     registered = serve_eval("references register out/run_1 --references-dir refs")
     assert "UNSUPPORTED" in registered.stderr
 
 
 def test_runs_that_are_registered_have_the_commands_that_use_them(tmp_path: Path) -> None:
-    assert serve_eval("run -o 'a b' --no-reference", *ASKED.split()).returncode == 3
+    serve_eval("run -o 'a b' --no-reference", *ASKED.split(), exits=3)
     told = json.loads(
         serve_eval("references register --json 'a b' --references-dir 'my refs'").stdout
     )
@@ -351,8 +351,8 @@ def test_runs_that_are_registered_have_the_commands_that_use_them(tmp_path: Path
     assert (tmp_path / one["file"]).exists()
     assert (tmp_path / one["scores"]).exists()
     use, show = (shlex.split(command)[1:] for command in told["commands"])
-    assert serve_eval(*use, "-o", "judged").returncode == 0
-    assert serve_eval(*show).returncode == 0
+    serve_eval(*use, "-o", "judged", exits=0)
+    serve_eval(*show, exits=0)
     words = "references register judged --references-dir 'my refs'"
     again = serve_eval(f"{words} --reason 'a new build'")
     assert " replaced an older entry, which is kept in the new one: a new build" in again.stdout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,13 @@ import pytest
 import yaml
 
 from serve_eval.schema import REHEARSED
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 
 SPLIT = {"name": "trtllm_disaggregated", "generation_servers": {"tp": 4}}
 
 
 @pytest.fixture(autouse=True)
-def _own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_machine(tmp_path, monkeypatch):
     """Keep locks apart from other tests, on a machine on which no GPU is visible."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -44,7 +43,7 @@ def test_a_disaggregated_plan_goes_through_and_says_what_it_is(tmp_path: Path) -
     assert (out / "summary.md").read_text().startswith(f"{REHEARSED}: ")
     assert f'<testsuites name="{REHEARSED}' in junit.read_text()
     assert '<strong class="badge">REHEARSAL</strong>' in (out / "report.html").read_text()
-    report = json.loads((out / "report.json").read_text())
+    report = read_json(out / "report.json")
     assert report["rehearsal"] is True
     assert report["endpoint"]["info"]["version"].endswith("+stand-in")
     assert {path.name for path in (out / "logs").glob("*.log")} == {
@@ -94,7 +93,7 @@ def test_a_pass_is_withheld_and_nothing_takes_it(tmp_path: Path) -> None:
     del content["no_reference"]
     plan.write_text(yaml.safe_dump({**content, "references_dir": str(references)}))
     ended = serve_eval(f"run {plan} --rehearse -o {out}", exits=0)
-    [task] = json.loads((out / "report.json").read_text())["tasks"]
+    [task] = read_json(out / "report.json")["tasks"]
     assert task["verdict"]["outcome"] == "INCONCLUSIVE"
     assert "PASS" not in ended.stdout
     assert "FAIL" not in ended.stdout
@@ -134,7 +133,7 @@ def test_a_run_of_a_rehearsed_server_by_its_address_is_one_too(tmp_path: Path) -
         tasks = "--model org/model -t word_problems --limit 4 --no-reference"
         ended = serve_eval(f"run --base-url {url} -o {tmp_path}/out {tasks}")
     finally:
-        assert serve_eval(f"serve --stop {number}").returncode == 0
+        serve_eval(f"serve --stop {number}", exits=0)
     assert ended.stdout.splitlines()[0] == REHEARSED
 
 
@@ -163,7 +162,7 @@ def test_checks_of_rehearsed_servers_by_their_address_are_rehearsals(tmp_path: P
         register = serve_eval(f"verify {url} --register {tmp_path}/reference.json")
         assert "the stand-in of a rehearsal is no reference" in register.stderr
     finally:
-        assert serve_eval("serve --stop all").returncode == 0
+        serve_eval("serve --stop all", exits=0)
     viewed = serve_eval(f"runs view {night} -o {tmp_path}/all.html")
     assert "passed" not in viewed.stdout, viewed.stdout
     assert "5 rehearsals not counted" in viewed.stdout, viewed.stdout
@@ -184,7 +183,7 @@ def test_two_plans_of_one_night_have_gpus_of_their_own(tmp_path: Path) -> None:
             tells=f"rehearsal: the program {program} does not exist here",
         )
     finally:
-        assert serve_eval("serve --stop all").returncode == 0
+        serve_eval("serve --stop all", exits=0)
 
 
 def test_a_mistake_in_a_plan_is_told_by_serve_and_claims_no_gpu(tmp_path: Path) -> None:
@@ -199,7 +198,7 @@ def test_a_mistake_in_a_plan_is_told_by_serve_and_claims_no_gpu(tmp_path: Path) 
                 tells="no option --max_seqlen",
             )
     finally:
-        assert serve_eval("serve --stop all").returncode == 0
+        serve_eval("serve --stop all", exits=0)
 
 
 @pytest.mark.parametrize(

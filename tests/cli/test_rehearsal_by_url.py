@@ -6,7 +6,6 @@ its address only. Nothing that it says may be taken for a finding about a model.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 import yaml
 
 from serve_eval.schema import REHEARSED
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +24,7 @@ JUDGED = {"PASS", "FAIL", "IDENTICAL", "ANOTHER", "BROKEN", "NO ALARM", "no leak
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def home(tmp_path_factory) -> dict[str, str]:
     """Return variables that keep locks and states apart, on a machine without a visible GPU."""
     folder = tmp_path_factory.mktemp("home")
     places = {name: str(folder) for name in ("TMPDIR", "XDG_CACHE_HOME", "XDG_STATE_HOME")}
@@ -33,7 +32,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def urls(tmp_path_factory: pytest.TempPathFactory, home: dict[str, str]) -> Iterator[list[str]]:
+def urls(tmp_path_factory, home: dict[str, str]) -> Iterator[list[str]]:
     """Yield the addresses of two stand-ins."""
     night, found, ids = tmp_path_factory.mktemp("night"), [], []
     try:
@@ -49,10 +48,10 @@ def urls(tmp_path_factory: pytest.TempPathFactory, home: dict[str, str]) -> Iter
         yield found
     finally:
         for one in ids:
-            assert serve_eval(f"serve --stop {one}", **home).returncode == 0
+            serve_eval(f"serve --stop {one}", **home, exits=0)
 
 
-ROWS: dict[str, tuple[tuple[str, ...], str]] = {
+ROWS = {
     "run": (("run", "--base-url", "A", *FEW, "--no-reference"), "report.json"),
     "compare": (("compare", "A", "B", *FEW, "--self", "0"), "comparison.json"),
     "load": (("check", "load", "A", *FEW, "--concurrency", "1,4"), "load.json"),
@@ -90,7 +89,7 @@ def test_a_command_with_the_address_of_a_stand_in_says_so(
         set() if name in ("smoke", "watch") else {word for word in JUDGED if word in ended.stdout}
     )
     assert not told, ended.stdout
-    assert json.loads((tmp_path / "out" / file).read_text())["rehearsal"] is True
+    assert read_json(tmp_path / "out" / file)["rehearsal"] is True
     page = tmp_path / "out" / "report.html"
     if page.exists():
         assert '<strong class="badge">REHEARSAL</strong>' in page.read_text()
@@ -130,7 +129,7 @@ def test_known_failures_of_a_stand_in_count_for_no_server(
 ) -> None:
     known = tmp_path / "known.json"
     serve_eval(f"smoke {urls[0]} --write-known {known}", *MODEL, **home, exits=0)
-    assert json.loads(known.read_text())["server"] == "the stand-in for trtllm-serve"
+    assert read_json(known)["server"] == "the stand-in for trtllm-serve"
     again = serve_eval(f"smoke {urls[0]} --known {known}", *MODEL, **home)
     assert "nothing in it" not in again.stdout
     known.write_text(known.read_text().replace("the stand-in for trtllm", "trtllm"))
@@ -154,7 +153,7 @@ def test_an_alarm_of_a_rehearsed_watch_says_so_and_ends_with_0(
     )
     assert "ALARM accuracy" in ended.stdout, ended.stdout + ended.stderr
     assert ended.returncode == 0, ended.stderr
-    alarm = json.loads(told.read_text())
+    alarm = read_json(told)
     assert alarm["rehearsal"] is True
     assert alarm["text"].startswith(f"{REHEARSED}: ALARM ")
     again = serve_eval(f"watch {urls[0]} -o {tmp_path}/out", *MODEL, **home)
@@ -174,7 +173,7 @@ def test_what_reads_the_run_of_a_stand_in_says_so(
 ) -> None:
     run = tmp_path / "run"
     asked = ("run", "--base-url", urls[0], *FEW, "--no-reference", "-o", run)
-    assert serve_eval(*asked, **home).returncode == 0
+    serve_eval(*asked, **home, exits=0)
     for command in (
         ("diagnose",),
         ("show",),
@@ -193,7 +192,7 @@ def test_workers_that_are_stand_ins_are_accused_of_nothing(
 ) -> None:
     run = tmp_path / "run"
     asked = ("run", "--base-url", urls[0], *FEW, "--no-reference", "-o", run)
-    assert serve_eval(*asked, **home).returncode == 0
+    serve_eval(*asked, **home, exits=0)
     workers = (word for url in urls for word in ("--worker", f"generation={url}"))
     ended = serve_eval(f"check workers {run} --samples 10", *workers, **home)
     assert (ended.returncode, ended.stdout.splitlines()[0]) == (0, REHEARSED), ended.stderr

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -19,8 +18,8 @@ from typing import Any
 import pytest
 
 from serve_eval.storage.file_names import PAGE_FILE
-from tests.cli.command import in_a_process, serve_eval
-from tests.client.faulty_server import FaultyServer, Turn, http
+from tests.cli.command import in_a_process, read_json, serve_eval
+from tests.client.faulty_server import FaultyServer, http
 from tests.client.faulty_server import answer as as_answer
 from tests.scripted_server import (
     HttpRequest,
@@ -34,7 +33,7 @@ from tests.scripted_server import (
 )
 
 QUESTIONS, RIGHT = 100, 50
-LOST: dict[str, Reply] = {
+LOST = {
     "500": fail(500),
     "503": fail(503),
     "504": fail(504),
@@ -55,9 +54,9 @@ class LossyServer:
     Later attempts at a lossy item are right.
     """
 
-    def __init__(self, right: int, lossy: range, fault: Reply, times: int = 1) -> None:
+    def __init__(self, right: int, lossy: range, fault: Reply, times: int = 1):
         self._right, self._lossy, self._fault, self._times = right, lossy, fault, times
-        self._asked: Counter[int] = Counter()
+        self._asked = Counter()
         self._lock = threading.Lock()
 
     def __call__(self, request: HttpRequest) -> Reply:
@@ -88,7 +87,7 @@ def serve(
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch) -> Path:
     """Return a folder with the cases and a reference of 60, whose threshold is 48.4."""
     monkeypatch.setattr("serve_eval.client.attempts.outcome.BASE_S", 0.001)
     (tmp_path / "cases.yaml").write_text(CASES)
@@ -103,8 +102,7 @@ def flags(folder: Path, url: str, *more: str) -> list[str]:
 
 
 def report_of(out: Path) -> dict[str, Any]:
-    task: dict[str, Any] = json.loads((out / "report.json").read_text())["tasks"][0]
-    return task
+    return read_json(out / "report.json")["tasks"][0]
 
 
 def test_without_losses_the_server_fails(folder: Path) -> None:
@@ -171,7 +169,7 @@ def test_a_few_transient_errors_stay_a_pass_unless_the_plan_trusts_none(folder: 
     few = {"right": 58, "lossy": range(59, 61)}
     for more, code in (([], 0), (["--set", "verdict.max_repaired=0"], 3)):
         (folder / "refs/cases-double.yaml").write_text("m:\n- accuracy: 70.9\n")
-        with serve(**few) as url:  # type: ignore[arg-type]
+        with serve(**few) as url:
             out = folder / f"out{code}"
             serve_eval(f"run -o {out}", *flags(folder, url, *more), exits=code, prints="2 repaired")
 
@@ -181,13 +179,13 @@ def test_a_fail_that_the_best_case_passes_is_undecided_and_one_that_it_fails_sta
 ) -> None:
     """The lossy items stay wrong here: their first answers may have been right."""
 
-    def wrong(request: HttpRequest) -> Reply:
+    def wrong(request):
         return answer("0", usage=(5, 1))
 
     for right, code in ((50, 3), (20, 1)):
         lossy = LossyServer(right, range(71, 91), fail(500))
 
-        def script(request: HttpRequest, lossy: LossyServer = lossy) -> Reply:
+        def script(request, lossy=lossy):
             reply = lossy(request)
             item = json.dumps(request.body).partition("Double item ")[2].partition(".")[0]
             late = item and int(item) in range(71, 91) and reply is not lossy._fault
@@ -249,7 +247,7 @@ def test_the_paired_rule_is_undecided_and_warns_that_the_lost_answers_are_no_ran
     own = folder / "own"
     with serve(right=80, lossy=range(0)) as url:
         serve_eval(f"run -o {folder}/r", *flags(folder, url, "--no-reference"))
-    assert serve_eval(f"references register {folder}/r --references-dir {own}").returncode == 0
+    serve_eval(f"references register {folder}/r --references-dir {own}", exits=0)
     with serve(right=60, lossy=range(66, 96)) as url:
         given = flags(folder, url, "--references-dir", str(own), "--verdict", "paired")
         serve_eval(f"run -o {folder}/out", *given, exits=3)
@@ -278,7 +276,7 @@ def test_a_comparison_is_undecided_when_either_side_lost_answers(folder: Path, r
 def test_what_was_in_flight_when_the_server_ended_the_run_is_counted_apart(folder: Path) -> None:
     out, ended, over, waiting = folder / "out", False, asyncio.Event(), set[int]()
 
-    async def answer_or_end(turn: Turn) -> None:
+    async def answer_or_end(turn):
         nonlocal ended
         if turn.request.method == "GET":
             await turn.write(http(b'{"object": "list", "data": [{"id": "m"}]}'))
@@ -299,7 +297,7 @@ def test_what_was_in_flight_when_the_server_ended_the_run_is_counted_apart(folde
 
     server = FaultyServer(lambda request: answer_or_end)
 
-    async def main() -> list[subprocess.CompletedProcess[str]]:
+    async def main():
         async with server:
             more = [
                 "--set",
@@ -329,7 +327,7 @@ def test_what_was_in_flight_when_the_server_ended_the_run_is_counted_apart(folde
 def test_an_outage_is_told_with_the_answers_that_it_cost(folder: Path) -> None:
     out, asked, over = folder / "out", 0, asyncio.Event()
 
-    async def answer_until_it_ends(turn: Turn) -> None:
+    async def answer_until_it_ends(turn):
         nonlocal asked
         if turn.request.method == "GET":
             await turn.write(http(b'{"object": "list", "data": [{"id": "m"}]}'))
@@ -347,7 +345,7 @@ def test_an_outage_is_told_with_the_answers_that_it_cost(folder: Path) -> None:
 
     server = FaultyServer(lambda request: answer_until_it_ends)
 
-    async def main() -> subprocess.CompletedProcess[str]:
+    async def main():
         async with server:
             given = ["run", *flags(folder, server.base_url, "--set", "limits.outage_timeout_s=60")]
             ended = asyncio.create_task(asyncio.to_thread(in_a_process, *given, "-o", str(out)))
@@ -358,7 +356,7 @@ def test_an_outage_is_told_with_the_answers_that_it_cost(folder: Path) -> None:
 
     done = asyncio.run(main())
     assert done.returncode == 0, done.stderr
-    report = json.loads((out / "report.json").read_text())
+    report = read_json(out / "report.json")
     [line] = [one for one in report["warnings"] if "away" in one]
     assert line.startswith("the endpoint was away once, for ")
     assert "the endpoint was away once, for " in " ".join(done.stdout.split())

@@ -24,7 +24,7 @@ from serve_eval.schema import AccuracySpec, Plan, Report, Sample, Spec
 from serve_eval.storage import run_folder
 from serve_eval.verdicts import references
 from serve_eval.workflows.references.register import register
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -32,9 +32,7 @@ QUESTIONS, REPEATS = 30, 24
 
 
 @pytest.fixture(scope="module")
-def asked(
-    data_root: Path, tmp_path_factory: pytest.TempPathFactory, simulated_here: None
-) -> tuple[list[str], Path]:
+def asked(data_root, tmp_path_factory, simulated_here: None) -> tuple[list[str], Path]:
     """Return the flags of runs of 30 questions, and a folder with a reference of 24 repeats."""
     folder = tmp_path_factory.mktemp("repeats")
     flags = ["run", "--launcher", "simulated", "--model", "my-org/my-model", "--tasks", "gsm8k"]
@@ -56,8 +54,7 @@ def asked(
 
 
 def _task(out: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((out / "report.json").read_text())["tasks"][0]
-    return told
+    return read_json(out / "report.json")["tasks"][0]
 
 
 def test_repeats_exclude_a_margin_that_the_questions_alone_cannot(
@@ -226,7 +223,7 @@ def test_repeats_have_columns_and_are_shown_of_a_pass(tmp_path: Path) -> None:
         exits=0,
     )
     assert done.stdout.count("avg@3 = ") == 2
-    report = json.loads((tmp_path / "r/report.json").read_text())
+    report = read_json(tmp_path / "r/report.json")
     told = {task["result"]["task"]: task["result"]["stability"] for task in report["tasks"]}
     collected = serve_eval(f"runs table {tmp_path}/r").stdout
     for row in csv.DictReader(io.StringIO(collected, newline="")):
@@ -249,7 +246,7 @@ N = 200
 
 
 @pytest.fixture
-def plan(data_root: Path) -> Plan:
+def plan(data_root) -> Plan:
     return Plan(
         model="my-org/my-model",
         launcher=Spec(
@@ -271,7 +268,7 @@ def test_repeats_are_averaged_and_tell_how_stable_the_endpoint_is(
 ) -> None:
     result = _run(plan, tmp_path / "out").tasks[0].result
     assert (result.planned, result.scored, result.failed) == (3 * N, 3 * N, 0)
-    scores: dict[str, list[float]] = {}
+    scores = {}
     for line in (tmp_path / "out/scores/gsm8k.jsonl").read_text().splitlines():
         told = json.loads(line)
         scores.setdefault(told["id"].partition("#")[0], []).append(told["value"])

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.launchers._simulated.simulator import SimulatorConfig, create_app
-from tests.cli.command import environment, in_a_process, serve_eval
+from tests.cli.command import environment, in_a_process, read_json, serve_eval
 from tests.scripted_server import serve_in_thread
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
@@ -47,7 +47,7 @@ def _simulated(data_root: Path, out: Path, *more: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def asked(data_root: Path) -> Iterator[list[str]]:
+def asked(data_root) -> Iterator[list[str]]:
     """Yield a run of 30 questions to an endpoint in this process.
 
     It is for tests that start the command as a process of its own.
@@ -110,10 +110,7 @@ def test_bad_input_is_said_without_a_traceback_and_without_the_secret(
 
 
 def test_a_trailing_newline_of_a_key_is_not_part_of_it(data_root: Path, tmp_path: Path) -> None:
-    assert (
-        serve_eval(*_simulated(data_root, tmp_path / "out"), OPENAI_API_KEY=f"{KEY}\r\n").returncode
-        == 3
-    )
+    serve_eval(*_simulated(data_root, tmp_path / "out"), OPENAI_API_KEY=f"{KEY}\r\n", exits=3)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +123,7 @@ def test_closed_and_broken_streams_change_neither_the_run_nor_its_exit_code(
     in_a_process(
         *asked, "--model", "m", "--no-reference", "-o", tmp_path / "out", shell=shell, exits=3
     )
-    assert (
-        json.loads((tmp_path / "out/report.json").read_text())["tasks"][0]["result"]["scored"] == 30
-    )
+    assert read_json(tmp_path / "out/report.json")["tasks"][0]["result"]["scored"] == 30
 
 
 def test_a_terminal_that_knows_only_ascii_gets_escapes(asked: list[str], tmp_path: Path) -> None:
@@ -168,7 +163,7 @@ def test_a_run_that_reached_nothing_leaves_the_folder_to_the_corrected_command(
     data_root: Path, tmp_path: Path
 ) -> None:
     serve_eval(f"run --tasks gsm8k --dataset-root {data_root} -o {tmp_path}/out", *NOWHERE, exits=4)
-    assert serve_eval(*_simulated(data_root, tmp_path / "out")).returncode == 3
+    serve_eval(*_simulated(data_root, tmp_path / "out"), exits=3)
 
 
 def test_strict_is_the_same_in_the_report_and_in_the_exit_code(
@@ -188,7 +183,7 @@ def test_a_flag_beats_a_variable_that_would_choose_another_endpoint(
     data_root: Path, tmp_path: Path
 ) -> None:
     flags = _simulated(data_root, tmp_path / "out")
-    assert serve_eval(*flags, SERVE_EVAL_BASE_URL="127.0.0.1:9").returncode == 3
+    serve_eval(*flags, SERVE_EVAL_BASE_URL="127.0.0.1:9", exits=3)
     serve_eval(
         f"run --tasks gsm8k --dataset-root {data_root}",
         *NOWHERE,
@@ -201,7 +196,7 @@ def test_a_flag_beats_a_variable_that_would_choose_another_endpoint(
 def test_resuming_takes_what_the_run_was_started_with_and_not_what_the_environment_says(
     data_root: Path, tmp_path: Path
 ) -> None:
-    assert serve_eval(*_simulated(data_root, tmp_path / "out")).returncode == 3
+    serve_eval(*_simulated(data_root, tmp_path / "out"), exits=3)
     other = {
         "SERVE_EVAL_MODEL": "other",
         "OPENAI_BASE_URL": "http://other/v1",
@@ -238,12 +233,8 @@ def test_a_second_ctrl_c_ends_even_a_data_set_that_never_comes(
 def test_an_integration_test_is_resumed_as_one_whatever_the_environment_says_now(
     data_root: Path, tmp_path: Path
 ) -> None:
-    assert (
-        serve_eval(*_simulated(data_root, tmp_path / "out"), INTEGRATION_TEST="1").returncode == 0
-    )
-    assert (
-        serve_eval(f"run --resume {tmp_path}/out", TRTLLM_ACCURACY_NO_REFERENCE="1").returncode == 0
-    )
+    serve_eval(*_simulated(data_root, tmp_path / "out"), INTEGRATION_TEST="1", exits=0)
+    serve_eval(f"run --resume {tmp_path}/out", TRTLLM_ACCURACY_NO_REFERENCE="1", exits=0)
 
 
 def test_an_external_endpoint_by_flag_takes_its_address_from_the_variable(
@@ -256,8 +247,8 @@ def test_an_external_endpoint_by_flag_takes_its_address_from_the_variable(
 
 def test_what_judges_nothing_takes_any_data(data_root: Path, tmp_path: Path) -> None:
     flags = f"--tasks gsm8k --dataset-root {data_root} --model meta-llama/Llama-3.1-8B-Instruct"
-    assert serve_eval(f"run --dump-prompts {tmp_path}/p.jsonl {flags}").returncode == 0
-    assert serve_eval(f"run --dry-run {flags}", INTEGRATION_TEST="1").returncode == 0
+    serve_eval(f"run --dump-prompts {tmp_path}/p.jsonl {flags}", exits=0)
+    serve_eval(f"run --dry-run {flags}", INTEGRATION_TEST="1", exits=0)
     serve_eval(f"run --dry-run {flags}", exits=3, prints="not the published set")
 
 
@@ -266,7 +257,7 @@ def test_what_judges_nothing_takes_any_data(data_root: Path, tmp_path: Path) -> 
 )
 @pytest.mark.parametrize("shell", ["| head -1", ">/dev/full"])
 def test_a_listing_into_a_broken_stream_is_no_fail(command: str, shell: str) -> None:
-    assert in_a_process(command, shell=shell).returncode == 0
+    in_a_process(command, shell=shell, exits=0)
 
 
 def _opened_by_a_reader(fifo: Path, reader: subprocess.Popen[str]) -> int:
@@ -295,7 +286,7 @@ def test_ctrl_c_while_a_plan_is_read_is_an_interruption_and_no_fail(tmp_path: Pa
 
 
 def test_scipy_is_not_imported_where_no_verdict_needs_it(asked: list[str], tmp_path: Path) -> None:
-    def imports_scipy(*more: str) -> bool:
+    def imports_scipy(*more):
         command = [
             sys.executable,
             "-X",

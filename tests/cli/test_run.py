@@ -18,7 +18,7 @@ from serve_eval.cli import _dry_run
 from serve_eval.launchers import simulated
 from serve_eval.launchers._process.server_process import own_server
 from serve_eval.schema import Plan, Spec
-from tests.cli.command import environment, in_a_process, serve_eval
+from tests.cli.command import environment, in_a_process, read_json, serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -26,7 +26,7 @@ KEY = "sk-test-0123456789abcdef"
 
 
 @pytest.fixture(scope="module")
-def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def references(tmp_path_factory) -> Path:
     """Return references of the simulated model, which is right with probability 0.9."""
     folder = tmp_path_factory.mktemp("references")
     for task in ("gsm8k", "mmlu"):
@@ -37,7 +37,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def flags(data_root: Path, references: Path, tmp_path: Path) -> list[str]:
+def flags(data_root, references: Path, tmp_path) -> list[str]:
     """Return the flags of a small run on the simulated endpoint; tests append their own."""
     return [
         *(
@@ -58,8 +58,7 @@ def _run(*arguments: str | Path, **environ: str) -> subprocess.CompletedProcess[
 
 
 def _report(tmp_path: Path, name: str = "out") -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((tmp_path / name / "report.json").read_text())
-    return report
+    return read_json(tmp_path / name / "report.json")
 
 
 def _records(tmp_path: Path, name: str = "out") -> list[dict[str, Any]]:
@@ -194,7 +193,7 @@ def test_a_finished_run_is_judged_again_without_its_endpoint(
     assert _records(tmp_path) == before
     assert _report(tmp_path)["endpoint"] == endpoint
     assert (endpoint["info"]["models"], endpoint["info"]["version"]) == (["simulated"], "simulator")
-    assert len(json.loads((tmp_path / "out/environment.json").read_text())) == 1
+    assert len(read_json(tmp_path / "out/environment.json")) == 1
 
 
 def test_a_run_with_lasting_failures_can_be_repeated_and_keeps_its_report(
@@ -261,9 +260,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_leaves_no_server(
         _, said = process.communicate(timeout=20)
     assert process.returncode == 130
     assert f"serve-eval run --resume {tmp_path / 'out'}" in said
-    base_url = json.loads((tmp_path / "out/environment.json").read_text())[0]["endpoint"][
-        "base_url"
-    ]
+    base_url = read_json(tmp_path / "out/environment.json")[0]["endpoint"]["base_url"]
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(
             ("127.0.0.1", int(base_url.split(":")[2].split("/")[0])), timeout=2
@@ -475,7 +472,7 @@ def test_truncated_answers_are_scored_and_counted(flags: list[str], tmp_path: Pa
 
 
 def test_a_full_disk_stops_the_run_and_loses_nothing(flags: list[str], tmp_path: Path) -> None:
-    def small_files() -> None:
+    def small_files():
         resource.setrlimit(resource.RLIMIT_FSIZE, (450_000, 450_000))
 
     command = [sys.executable, "-m", "serve_eval", "run", *flags, "--set", "gsm8k.num_samples=1319"]

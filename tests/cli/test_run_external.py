@@ -17,7 +17,7 @@ import pytest
 from serve_eval.schema import DataRoots
 from serve_eval.schema.media import prompt_sha256
 from serve_eval.tasks.gsm8k import task
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 
 MODEL = "my-org/my-model"
 
@@ -59,7 +59,7 @@ def _simulator(folder: Path, data_root: Path, *flags: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def plain(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def plain(data_root, tmp_path_factory) -> Iterator[str]:
     """Yield the base URL of a faultless simulator, shared by the tests of this file."""
     with _simulator(tmp_path_factory.mktemp("plain"), data_root) as url:
         yield url
@@ -73,8 +73,7 @@ def _run(
 
 
 def _task(out: Path) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((out / "report.json").read_text())["tasks"][0]
-    return report
+    return read_json(out / "report.json")["tasks"][0]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,7 @@ def test_the_one_served_model_is_taken_and_the_address_from_the_environment(
     with _simulator(tmp_path, data_root, "--model", MODEL) as url:
         done = _run(data_root, tmp_path / "out", OPENAI_BASE_URL=url)
     assert done.returncode == 3, done.stderr
-    assert json.loads((tmp_path / "out/plan.json").read_text())["plan"]["model"] == MODEL
+    assert read_json(tmp_path / "out/plan.json")["plan"]["model"] == MODEL
     assert MODEL in done.stdout  # the message about the missing reference names the model
 
 
@@ -215,12 +214,7 @@ def test_a_run_goes_on_at_a_new_address_and_stays_there(
     done = serve_eval(f"run --resume {tmp_path}/out --base-url {plain}", exits=3)
     assert _task(tmp_path / "out")["result"]["scored"] == 60
     assert f"the answers come from 2 addresses: {', '.join(sorted([old, plain]))}" in done.stdout
-    assert (
-        json.loads((tmp_path / "out/plan.json").read_text())["plan"]["launcher"]["options"][
-            "base_url"
-        ]
-        == plain
-    )
+    assert read_json(tmp_path / "out/plan.json")["plan"]["launcher"]["options"]["base_url"] == plain
 
 
 def test_the_default_folder_is_called_after_the_model_that_the_endpoint_lists(
@@ -232,7 +226,7 @@ def test_the_default_folder_is_called_after_the_model_that_the_endpoint_lists(
     folder = (tmp_path / "outputs/latest").resolve()
     assert folder.name.endswith("_simulated")
     assert f"run folder outputs/{folder.name}" in done.stderr
-    assert json.loads((folder / "plan.json").read_text())["plan"]["model"] == "simulated"
+    assert read_json(folder / "plan.json")["plan"]["model"] == "simulated"
 
 
 def test_without_a_model_nothing_is_made_where_the_endpoint_does_not_answer(
@@ -265,4 +259,4 @@ def test_no_reference_is_used_where_none_is_wanted_though_one_ships(
         done = _run(data_root, tmp_path / "out", *flags)
     assert done.returncode == 3, done.stderr
     assert "--no-reference was given" in " ".join(done.stdout.split())
-    assert serve_eval(f"judge {tmp_path}/out").returncode == 3
+    serve_eval(f"judge {tmp_path}/out", exits=3)

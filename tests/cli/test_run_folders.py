@@ -15,7 +15,7 @@ from serve_eval.storage.folder_results import CONTINUED_DAYS
 from serve_eval.storage.json_files import FOLDER_FORMAT
 from serve_eval.storage.report_file import REPORT_SCHEMA
 from serve_eval.storage.story_files import COMPARE
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -27,10 +27,10 @@ KEPT = 12
 
 
 @pytest.fixture
-def unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def unfinished(tmp_path, monkeypatch) -> Path:
     """Return the default folder of a run that ended after some answers."""
     monkeypatch.chdir(tmp_path)
-    assert serve_eval(*RUN).returncode == 3
+    serve_eval(*RUN, exits=3)
     [folder] = _folders()
     _break_off(folder)
     return folder
@@ -44,7 +44,7 @@ def _journal(folder: Path) -> Path:
     return folder / "samples/passkey_short.jsonl"
 
 
-def _break_off(folder: Path) -> None:
+def _break_off(folder: Path):
     lines = _journal(folder).read_bytes().splitlines(keepends=True)
     _journal(folder).write_bytes(b"".join(lines[:KEPT]))
     (folder / "report.json").unlink()
@@ -124,7 +124,7 @@ def test_of_two_unfinished_runs_the_one_with_the_last_answer_is_continued(unfini
 
 def test_the_runs_of_a_reference_are_continued_too(unfinished: Path) -> None:
     words = ["references", "take", "--runs", "2", *RUN[1:-1]]
-    assert serve_eval(*words).returncode == 0
+    serve_eval(*words, exits=0)
     [folder] = [one for one in _folders() if one.name.endswith("_references")]
     _break_off(folder / "run_2")
     words += ["--reason", "again"]
@@ -151,7 +151,7 @@ COMMANDS = {
 
 
 @pytest.fixture(scope="module")
-def finished(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(data_root, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("format") / "out"
     flags = f"run --launcher simulated --model org/m --tasks gsm8k --dataset-root {data_root}"
     serve_eval(f"{flags} --set gsm8k.num_samples=40 --no-reference -o {out}", exits=3)
@@ -159,7 +159,7 @@ def finished(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(finished: Path, tmp_path: Path) -> Path:
+def run(finished: Path, tmp_path) -> Path:
     shutil.copytree(finished, tmp_path / "runs/second")
     return Path(shutil.copytree(finished, tmp_path / "runs/first"))
 
@@ -177,8 +177,8 @@ def _arguments(command: str, run: Path, finished: Path) -> list[str]:
     ]
 
 
-def _change(file: Path, version: object) -> None:
-    content = json.loads(file.read_text())
+def _change(file: Path, version: object):
+    content = read_json(file)
     content["schema_version"] = version
     if version is None:
         del content["schema_version"]
@@ -186,8 +186,8 @@ def _change(file: Path, version: object) -> None:
 
 
 def test_a_run_folder_says_its_format(finished: Path) -> None:
-    assert json.loads((finished / "plan.json").read_text())["schema_version"] == FOLDER_FORMAT
-    assert json.loads((finished / "report.json").read_text())["schema_version"] == REPORT_SCHEMA
+    assert read_json(finished / "plan.json")["schema_version"] == FOLDER_FORMAT
+    assert read_json(finished / "report.json")["schema_version"] == REPORT_SCHEMA
 
 
 @pytest.mark.parametrize("command", COMMANDS)

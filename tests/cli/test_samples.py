@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -15,7 +15,7 @@ ASKED = ("--launcher", "simulated", "-m", "org/m", "-t", "passkey_short", "--no-
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
@@ -41,14 +41,14 @@ def test_exactly_the_named_samples_are_asked(given: str) -> None:
     done = serve_eval("run -o r", *ASKED, "--samples", given, exits=3)
     assert _ids("r") == {"7", "12"}
     assert "2 of 110 samples, named by --samples" in done.stdout
-    assert json.loads(Path("r/plan.json").read_text())["plan"]["samples"] == ["7", "12"] or (
+    assert read_json("r/plan.json")["plan"]["samples"] == ["7", "12"] or (
         given in ("repeats.jsonl", "shown.json")
     )
 
 
 def test_the_wrong_answers_of_a_run_are_asked_again() -> None:
     wrong = "--set launcher.accuracy=0.5 --limit 20"
-    assert serve_eval(f"run -o night {wrong}", *ASKED).returncode == 3
+    serve_eval(f"run -o night {wrong}", *ASKED, exits=3)
     shown = serve_eval("show night --wrong --json")
     Path("wrong.json").write_text(shown.stdout)
     told = json.loads(shown.stdout)["result"]
@@ -99,7 +99,7 @@ def test_a_plan_names_samples_of_each_task_and_a_limit_draws_from_them() -> None
     assert len(_ids("r")) == 2
     assert _ids("r") < {"1", "2", "3", "4"}
     assert "only 2 of 4 samples are asked, drawn at random (seed 0)" in done.stdout
-    assert serve_eval("run --resume r").returncode == 3
+    serve_eval("run --resume r", exits=3)
     serve_eval("run plan.yaml --samples 1,2 -o r", exits=2, tells="holds another run")
     Path("plan.yaml").write_text(
         "launcher: simulated\nmodel: m\ntasks: [passkey_short]\nsamples: {passkey_shor: [1]}\n"
@@ -112,9 +112,9 @@ def test_a_reference_of_all_samples_does_not_judge_named_ones() -> None:
     Path("refs").mkdir()
     Path("refs/passkey_short.yaml").write_text("org/m:\n  - accuracy: 90.0\n    source: ours\n")
     asked = (*ASKED[:-1], "--references-dir", "refs")
-    assert serve_eval("run --set launcher.accuracy=1 -o all", *asked).returncode == 0
+    serve_eval("run --set launcher.accuracy=1 -o all", *asked, exits=0)
     serve_eval("run --samples 1,2,3 -o named", *asked, exits=3)
-    report = json.loads(Path("named/report.json").read_text())
+    report = read_json("named/report.json")
     assert report["tasks"][0]["verdict"]["reference"] is None
     assert "the reference has no scores of single samples" in Path("named/report.json").read_text()
 
@@ -131,7 +131,7 @@ def test_scores_of_single_samples_judge_named_ones_and_make_no_reference() -> No
     assert "on these 4 prompts" in named.stdout, named.stdout + named.stderr
     serve_eval("references register named --references-dir other", exits=2, tells="asked a subset")
     folder = f"references take {asked} --samples 1 --references-dir x"
-    assert serve_eval(folder).returncode == 2
+    serve_eval(folder, exits=2)
 
 
 def test_compare_and_load_ask_the_named_samples() -> None:
@@ -167,8 +167,8 @@ def test_a_data_file_with_fewer_rows_is_a_warning_with_allow_mismatch_dataset(
         "num_samples is 1,319, but the data has only 5 samples; the verdict uses n = 5"
         in done.stdout
     )
-    assert serve_eval("judge --rescore r").returncode == 0
-    assert serve_eval("run --resume r").returncode == 3
+    serve_eval("judge --rescore r", exits=0)
+    serve_eval("run --resume r", exits=3)
 
 
 def test_repeats_of_several_tasks_and_names_of_cases_name_their_samples() -> None:

@@ -29,7 +29,6 @@ from serve_eval.schema import (
     Limits,
     Need,
     Plan,
-    Report,
     Response,
     Sample,
     Spec,
@@ -40,7 +39,7 @@ from serve_eval.schema import (
 )
 from serve_eval.workflows.references.register import register
 from serve_eval.workflows.rescore.rescore import rescore
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 from tests.scripted_server import (
     HttpRequest,
     Reply,
@@ -115,7 +114,7 @@ def test_a_hosted_model_that_refuses_fields_is_served_by_the_options_that_its_re
     last = server.bodies[-1]
     assert "temperature" not in last
     assert last["max_completion_tokens"] == 256
-    (task,) = json.loads((tmp_path / "3/report.json").read_text())["tasks"]
+    (task,) = read_json(tmp_path / "3/report.json")["tasks"]
     assert task["fingerprint"]["temperature"] == "null"
     assert task["result"]["scored"] == 20
     records = (tmp_path / "3/samples/gsm8k.jsonl").read_text().splitlines()
@@ -149,7 +148,7 @@ def test_a_streamed_run_tells_its_times_its_order_and_its_load(
     assert "first token p50" in done.stdout
     assert "order random (seed 7)" in done.stdout
     assert "concurrency steps 32" in done.stdout
-    report = json.loads((tmp_path / "s/report.json").read_text())
+    report = read_json(tmp_path / "s/report.json")
     (task,), (load,) = report["tasks"], report["loads"]
     assert task["traffic"]["attempts"] == 300
     assert task["traffic"]["retries"] == {}
@@ -159,7 +158,7 @@ def test_a_streamed_run_tells_its_times_its_order_and_its_load(
     assert load["max_in_flight"] > 16
     plain = _run(data_root, tmp_path / "p", *flags, "--set", "limits.order=natural")
     assert plain.returncode == 3
-    (other,) = json.loads((tmp_path / "p/report.json").read_text())["tasks"]
+    (other,) = read_json(tmp_path / "p/report.json")["tasks"]
     assert other["result"] == task["result"]
     first_asked = [
         json.loads(line)["id"]
@@ -263,7 +262,7 @@ def _send(
     """Return the result of the sample at a server with these replies, and the request bodies."""
     server = ScriptedServer(lambda request: replies(request.prompt), paths=["/v1/completions"])
 
-    async def main() -> Response | Failure:
+    async def main():
         limits = Limits(max_attempts=1)
         async with (
             server.serve() as url,
@@ -351,7 +350,7 @@ def test_choices_may_have_a_context_of_their_own_which_is_not_judged() -> None:
 def test_whether_a_choice_is_the_likeliest_text_is_kept_and_missing_where_a_task_needs_it() -> None:
     needing = replace(TASK, requires=frozenset({Need.LIKELIEST_TOKENS}))
 
-    def told(prompt: str) -> Reply:
+    def told(prompt):
         best = {"x": -9.0} if prompt.endswith("B") else {"y": -0.1}
         return _told(prompt, top_logprobs=[None, {"z": -1.0}, best, best])
 
@@ -406,7 +405,7 @@ def test_a_limit_takes_whole_questions(data_root: Path) -> None:
 
 
 def _plan(data_root: Path, **more: Any) -> Plan:
-    fields: dict[str, Any] = {
+    fields = {
         "model": "simulated",
         "launcher": _simulated(),
         "tasks": (LIKELIHOOD,),
@@ -423,7 +422,7 @@ def _simulated(**options: Any) -> Spec:
 
 
 def _evaluate_plan(plan: Plan, out: Path) -> TaskReport:
-    report: Report = asyncio.run(evaluate(plan, out, environ={}))
+    report = asyncio.run(evaluate(plan, out, environ={}))
     return report.tasks[0]
 
 

@@ -20,7 +20,7 @@ from tests.cli.command import serve_eval
 
 
 @pytest.fixture(autouse=True)
-def _own_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_registry(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 

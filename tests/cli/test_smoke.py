@@ -18,7 +18,7 @@ from serve_eval.checks.kinds.answering import PROMPT
 from serve_eval.checks.row import SentRequest
 from serve_eval.masking import Masking
 from serve_eval.workflows.smoke import smoke
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 from tests.standin.deployments import environment, free_port, running, wait_healthy
 from tests.workflows.smoke.server import Quirks, create
 
@@ -238,7 +238,7 @@ def test_a_server_that_dies_is_an_error_and_no_failure(after: int, tmp_path: Pat
         done = serve_eval(
             f"smoke {url} -o {tmp_path}/night/smoke --notify-text {tmp_path}/line.txt", exits=4
         )
-    stored = json.loads((tmp_path / "night/smoke/smoke.json").read_text())
+    stored = read_json(tmp_path / "night/smoke/smoke.json")
     assert (stored["exit_code"], stored["rows"][-1]["outcome"]) == (4, "ERROR")
     died = f"the server died during {stored['rows'][-1]['name']}"
     assert stored["stopped"].startswith(f"{died}: no server listens at")

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 
 from serve_eval.checks.kinds.quality import questions
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 from tests.workflows.smoke.server import Quirks, create
 
 
@@ -26,7 +26,7 @@ def _smoke(
 
 
 @pytest.fixture
-def known(tmp_path: Path) -> Path:
+def known(tmp_path) -> Path:
     """Return the file that the night wrote on which three checks failed and tools were missing."""
     file = tmp_path / "known.json"
     done = _smoke(f"--write-known {file}", quirks=("unhealthy", "one_index", "no_tools"))
@@ -71,7 +71,7 @@ def test_what_is_new_is_red_next_to_what_is_known(known: Path) -> None:
 
 
 def test_another_failure_of_a_known_check_is_red(known: Path) -> None:
-    content = json.loads(known.read_text())
+    content = read_json(known)
     content["fails"]["health"] = "HTTP 500: gone"
     known.write_text(json.dumps(content))
     done = _smoke(f"--known {known}", quirks=("unhealthy", "one_index", "no_tools"))
@@ -94,7 +94,7 @@ def test_what_was_mended_is_said_with_what_to_do(known: Path) -> None:
     assert f" mended   health; write the file again with --write-known {known}" in done.stdout
     again = _smoke(f"--known {known} --write-known {known}", quirks=("one_index",))
     assert (again.returncode, " known    n, batch\n" in again.stdout) == (0, True)
-    content = json.loads(known.read_text())
+    content = read_json(known)
     assert list(content["fails"]) == ["n", "batch"]
     assert "health" in content["passes"]
 
@@ -102,7 +102,7 @@ def test_what_was_mended_is_said_with_what_to_do(known: Path) -> None:
 def test_the_file_names_the_model_and_the_kind_of_server(tmp_path: Path) -> None:
     file = tmp_path / "known.json"
     _smoke(f"--write-known {file}", quirks=("unhealthy",), owner="vllm")
-    content = json.loads(file.read_text())
+    content = read_json(file)
     assert (content["model"], content["server"]) == ("m", "vLLM")
     assert content["fails"] == {"health": "HTTP 503: an empty body"}
     for owner, said in (("llamacpp", "llama-server"), (None, "a server of unknown kind")):
@@ -117,7 +117,7 @@ def test_the_file_names_the_model_and_the_kind_of_server(tmp_path: Path) -> None
 
 
 def test_checks_that_are_missing_or_have_another_name_are_said(known: Path) -> None:
-    content = json.loads(known.read_text())
+    content = read_json(known)
     content["fails"] = {"helth": "HTTP 503", "cancel": "slow", **content["fails"]}
     content["passes"].remove("seed")
     known.write_text(json.dumps(content))
@@ -176,14 +176,14 @@ def test_a_smoke_test_that_stopped_writes_and_excuses_nothing(tmp_path: Path) ->
     fails = {"reachable": f"http://127.0.0.1:9/v1 {dead.stdout}", **told}
     head = {"smoke_version": 1, "model": "m", "server": None}
     file.write_text(json.dumps({**head, "fails": fails}))
-    assert serve_eval(f"smoke 127.0.0.1:9 --known {file}").returncode == 4
+    serve_eval(f"smoke 127.0.0.1:9 --known {file}", exits=4)
     files = f"--known {file} --write-known {file}"
     done = json.loads(_smoke(f"{killing} {files}", quirks=("dies_of_long_prompts",)).stdout)[
         "result"
     ]
     assert (done["exit_code"], done["counts"]["KNOWN"], done["counts"]["FAIL"]) == (1, len(told), 0)
     assert done["stopped"] == "a short request was no longer answered after long_prompt"
-    assert json.loads(file.read_text())["fails"] == fails
+    assert read_json(file)["fails"] == fails
 
 
 def _in_github(
@@ -249,7 +249,7 @@ def test_a_known_check_that_counts_is_red_if_its_count_fell_clearly(tmp_path: Pa
     wrong = {f"{text}\nReply with the answer only.": "no idea" for text in asked}
     few = dict(list(wrong.items())[15:])  # the other 15 are right
     _smoke(f"--write-known {file}", knows=dict(list(wrong.items())[8:]))  # 8 of 20 are right
-    content = json.loads(file.read_text())
+    content = read_json(file)
     assert content["counts"] == {"questions": [8, 20]}
     for known, knows, outcome in [
         ([8, 20], wrong, "FAIL"),  # p = .0016
@@ -283,13 +283,13 @@ def test_the_summary_says_once_what_is_unsupported_or_known(known: Path, tmp_pat
 def test_what_is_unsupported_as_before_is_counted_apart(tmp_path: Path) -> None:
     known = tmp_path / "known.json"
     _smoke(f"--write-known {known}", quirks=("no_tools",))
-    assert json.loads(known.read_text())["unsupported"] == ["tools"]
+    assert read_json(known)["unsupported"] == ["tools"]
     shown = _smoke(f"--known {known}", quirks=("no_tools",)).stdout
     assert "1 unsupported as before\n lacks    as before: tools\n" in shown
     assert "none was called" not in shown
     every = _smoke(f"--known {known} -v", quirks=("no_tools",)).stdout
     assert re.search(r"^ UNSUPPORTED  tools .* none was called: ", every, re.MULTILINE), every
-    other = json.loads(known.read_text()) | {"model": "another"}
+    other = read_json(known) | {"model": "another"}
     known.write_text(json.dumps(other))
     shown = _smoke(f"--known {known}", quirks=("no_tools",)).stdout
     assert "1 unsupported\n lacks    tools\n" in shown

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from tests.cli.command import environment, in_a_process
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer
+from tests.scripted_server import ScriptedServer, answer
 
 PRELUDE = """
 import sys
@@ -108,7 +108,7 @@ def test_a_run_with_the_default_verdict_does_without_what_is_heavy(
         lambda request: answer("#### 42", usage=(9, min(request.max_tokens, 9)))
     )
 
-    async def go() -> tuple[int | None, set[str], str]:
+    async def go():
         async with server.serve() as url:
             given = {
                 "base-url": url,
@@ -150,14 +150,14 @@ the probe of what a server adds to requests; 369 before that probe."""
 def test_before_its_first_request_a_run_imports_nothing_for_its_end(
     data_root: Path, tmp_path: Path
 ) -> None:
-    pids: list[int] = []
+    pids = []
 
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         if pids:
             os.kill(pids.pop(), signal.SIGUSR1)
         return answer("#### 42", usage=(9, min(request.max_tokens, 9)))
 
-    async def go() -> tuple[bytes, int | None]:
+    async def go():
         async with ScriptedServer(reply).serve() as url:
             given = ["run", "--base-url", url, "--model", "m", "--tasks", "gsm8k", "--limit", "4"]
             given += ["--dataset-root", str(data_root), "-o", str(tmp_path / "run")]
@@ -190,7 +190,7 @@ def test_a_run_that_is_not_red_imports_no_other_story(data_root: Path, tmp_path:
         lambda request: answer("#### 42", usage=(9, min(request.max_tokens, 9)))
     )
 
-    async def go() -> tuple[int | None, set[str], str]:
+    async def go():
         async with server.serve() as url:
             given = ["run", "--base-url", url, "--model", "m", "--tasks", "gsm8k", "--limit", "4"]
             given += ["--dataset-root", str(data_root), "-o", str(tmp_path / "run")]

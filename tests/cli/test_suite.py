@@ -14,7 +14,7 @@ import pytest
 
 from serve_eval.cli._suite_dry_run import show
 from serve_eval.workflows.suite.file import read
-from tests.cli.command import environment, serve_eval
+from tests.cli.command import environment, read_json, serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -22,7 +22,7 @@ KEY = "sk-test-0123456789abcdef"
 
 
 @pytest.fixture
-def suite(data_root: Path, tmp_path: Path) -> Path:
+def suite(data_root, tmp_path) -> Path:
     """Return a suite with a sound and a damaged endpoint, two sizes and a known failure."""
     (tmp_path / "references").mkdir()
     (tmp_path / "references/gsm8k.yaml").write_text(
@@ -49,8 +49,7 @@ waivers:
 
 
 def _report(out: Path) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((out / "suite_report.json").read_text())
-    return report
+    return read_json(out / "suite_report.json")
 
 
 def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_path: Path) -> None:
@@ -220,8 +219,8 @@ def test_an_interrupted_suite_says_how_to_go_on_and_goes_on(suite: Path, tmp_pat
 def test_a_killed_suite_ends_as_one_that_was_not(suite: Path, tmp_path: Path) -> None:
     code, _ = _interrupted(suite, tmp_path / "killed", signal.SIGKILL)
     assert code == -signal.SIGKILL
-    assert serve_eval(f"run {suite} -o {tmp_path}/killed").returncode == 3
-    assert serve_eval(f"run {suite} -o {tmp_path}/whole").returncode == 3
+    serve_eval(f"run {suite} -o {tmp_path}/killed", exits=3)
+    serve_eval(f"run {suite} -o {tmp_path}/whole", exits=3)
     assert _report(tmp_path / "killed")["rows"] == _report(tmp_path / "whole")["rows"]
 
 
@@ -243,7 +242,7 @@ matrix:
     )
     sim = "accuracy: 0.8, flip_rate: 0.034"
     (tmp_path / "first.yaml").write_text(first.replace("SIM", sim))
-    assert serve_eval(f"run {tmp_path}/first.yaml -o {tmp_path}/first").returncode == 3
+    serve_eval(f"run {tmp_path}/first.yaml -o {tmp_path}/first", exits=3)
     serve_eval(
         f"references register {tmp_path}/first/runs/simulated --references-dir {tmp_path}/refs",
         exits=0,
@@ -279,14 +278,14 @@ matrix:
 """
     sim = "name: simulated, seed: 3, accuracy: 0.8, flip_rate: 0.02"
 
-    def write(name: str, last: str, runs: str) -> Path:
+    def write(name, last, runs):
         (tmp_path / name).write_text(base.replace("LAST", last).replace("RUNS", runs))
         return tmp_path / name
 
     whole = "no_reference: true"
     first = write("first.yaml", whole, f"{{{sim}}}")
     first.write_text(first.read_text().replace(", limit: 120", ""))
-    assert serve_eval(f"run {first} -o {tmp_path}/first").returncode == 3
+    serve_eval(f"run {first} -o {tmp_path}/first", exits=3)
     refs = tmp_path / "refs"
     run = tmp_path / "first/runs/simulated"
     serve_eval(f"references register {run} --references-dir {refs}", exits=0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -34,7 +34,7 @@ def _write_suite(to: Path, references: Path, *names: str, rule: str = "classic")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
+def made(tmp_path_factory, simulated_here: None) -> Path:
     """Return a folder with references in refs and the results of a suite in out, by classic."""
     top = tmp_path_factory.mktemp("tables")
     serve_eval(
@@ -49,12 +49,12 @@ def made(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path
     return top
 
 
-def _begin_together(runs: Path) -> None:
+def _begin_together(runs: Path):
     """Let the first sessions of runs begin in the same second."""
     files = list(runs.glob("*/environment.json"))
     assert files
     for file in files:
-        first, *more = json.loads(file.read_text())
+        first, *more = read_json(file)
         first["started_at"] = "2026-11-27T10:00:00+00:00"
         file.write_text(json.dumps([first, *more]))
 
@@ -109,7 +109,7 @@ def test_a_suite_that_grew_says_which_rows_are_new_or_changed(made: Path, tmp_pa
     _write_suite(file, made / "refs", "bf16")
     first = serve_eval(f"run {file} -o {out}")
     assert "since the report" not in first.stdout
-    began = json.loads((out / "suite_report.json").read_text())["started_at"]
+    began = read_json(out / "suite_report.json")["started_at"]
     day = began[:16].replace("T", " ")
     said = f"2 rows are new since the report of {day} UTC: new: fp8/word_problems, nvfp4/"
     _write_suite(file, made / "refs", *DAMAGES)
@@ -131,7 +131,7 @@ def test_a_suite_that_was_interrupted_remembers_the_last_report(made: Path, tmp_
     out = tmp_path / "out"
     file = _write_suite(tmp_path / "suite.yaml", made / "refs", "bf16", "fp8")
     serve_eval(f"run {file} -o {out}")
-    report = json.loads((out / "suite_report.json").read_text())
+    report = read_json(out / "suite_report.json")
     report["rows"] = report["rows"][:1]
     (out / "suite_report.json").unlink()
     (out / "suite_report.earlier.json").write_text(json.dumps(report))
@@ -139,7 +139,7 @@ def test_a_suite_that_was_interrupted_remembers_the_last_report(made: Path, tmp_
     assert "1 row is new since the report of" in done.stdout
     (out / "suite_report.json").rename(out / "suite_report.earlier.json")
     (out / "suite_report.earlier.json").write_text("{")
-    assert serve_eval(f"run {file} -o {out}").returncode == done.returncode
+    serve_eval(f"run {file} -o {out}", exits=done.returncode)
 
 
 def _marks(text: str) -> dict[str, str]:

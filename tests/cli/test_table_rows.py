@@ -19,7 +19,7 @@ from tests.cli.command import serve_eval
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
 
-def _run(folder: Path, task: str, more: str = "", *, n: int = 12) -> None:
+def _run(folder: Path, task: str, more: str = "", *, n: int = 12):
     done = serve_eval(
         f"run --launcher simulated -m org/m -t {task} --no-reference -o {folder}"
         f" --set={task}.num_samples={n} {more}"
@@ -38,7 +38,7 @@ def _rows(*arguments: str | Path) -> dict[str, dict[str, str]]:
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> Path:
+def one(tmp_path) -> Path:
     """Return a folder with two deployments that were asked for word problems."""
     _run(tmp_path / "one/bf16", "word_problems")
     _run(tmp_path / "one/fp8", "word_problems", "--set=launcher.damage=0.9")
@@ -148,7 +148,7 @@ def test_a_setting_of_the_user_keeps_runs_in_columns_of_their_own(tmp_path: Path
     )
 
 
-def _write(file: Path, scorer: object) -> None:
+def _write(file: Path, scorer: object):
     cases = [
         {"case": f"n{i}", "input": {"prompt": f"What is {i}?"}, "expected": i} for i in range(12)
     ]
@@ -225,7 +225,7 @@ matrix:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
+def made(tmp_path_factory, simulated_here: None) -> Path:
     """Return the folder of a suite in which one task has no data, and one deployment is dead."""
     top = tmp_path_factory.mktemp("lost")
     (top / "s.yaml").write_text(SUITE_LOST_TASKS)
@@ -256,7 +256,7 @@ def test_all_formats_have_the_column(made: Path, to_format: str) -> None:
     text = serve_eval(f"runs export {made}/out --format {to_format}").stdout
     assert "gsm8k" in text
     assert "n 7" in text
-    assert serve_eval(f"runs export {made}/out --format {to_format} --all").returncode == 0
+    serve_eval(f"runs export {made}/out --format {to_format} --all", exits=0)
 
 
 def test_the_printed_table_has_it_too(made: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_task_that_was_planned_with_other_options_has_a_column_of_its_own(tmp_
     (tmp_path / "s.yaml").write_text(
         f"defaults: {{model: org/m, no_reference: true}}\nplans:\n{plans}"
     )
-    assert serve_eval(f"run {tmp_path}/s.yaml -o {tmp_path}/out").returncode == 4
+    serve_eval(f"run {tmp_path}/s.yaml -o {tmp_path}/out", exits=4)
     done = serve_eval(f"runs export {tmp_path}/out --format csv")
     rows = {row["run"]: row for row in csv.DictReader(done.stdout.splitlines())}
     assert rows["alike"]["word_problems planned"] == "30"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from serve_eval.report.results_table import FORMATS
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -32,7 +32,7 @@ def _run(folder: Path, *more: str | Path, tasks: str = ",".join(SIZES)) -> str:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
+def made(tmp_path_factory, simulated_here: None) -> Path:
     """Return a folder with references in refs and a suite in out; one run of it is lost."""
     top = tmp_path_factory.mktemp("rules")
     _run(top / "first", "--no-reference", *SET)
@@ -53,13 +53,13 @@ def made(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path
     return top
 
 
-def _export(*arguments: str | Path) -> str:
-    done = serve_eval("runs export", *arguments, exits=0)
+def _export(line: str = "", *arguments: str | Path) -> str:
+    done = serve_eval(f"runs export {line}", *arguments, exits=0)
     return done.stdout
 
 
 def _rows(*arguments: str | Path) -> dict[str, dict[str, str]]:
-    text = _export(*arguments, "--format", "csv")
+    text = _export("--format csv", *arguments)
     return {row["run"]: row for row in csv.DictReader(io.StringIO(text, newline=""))}
 
 
@@ -78,7 +78,7 @@ def test_a_finding_that_only_many_tests_prove_is_not_published(rule: str, made: 
     assert p <= 0.05 < adjusted
     assert near["word_problems finding"] in ("INCONCLUSIVE", "PASS")
     assert near["word_problems tests"] == "6"
-    alone = json.loads((made / "out/runs/near/report.json").read_text())
+    alone = read_json(made / "out/runs/near/report.json")
     found = {one["verdict"]["task"]: one["verdict"]["paired"]["finding"] for one in alone["tasks"]}
     assert found["word_problems"] in ("FAIL", "SMALL_DROP")
 
@@ -87,7 +87,7 @@ def test_a_finding_that_only_many_tests_prove_is_not_published(rule: str, made: 
 @pytest.mark.parametrize("rule", ["noninferiority", "paired", "classic"])
 def test_below_a_table_stand_rule_margin_and_correction(rule: str, name: str, made: Path) -> None:
     margin = () if rule == "classic" else ("--margin", "5")
-    text = _flat(_export(made / "out", "--verdict", rule, *margin, "--format", name))
+    text = _flat(_export(f"{made}/out --format {name} --verdict", rule, *margin))
     assert {
         "noninferiority": "verdicts by noninferiority with a margin of 5.0 points, not corrected",
         "paired": "verdicts by paired with a margin of 5.0 points, corrected by Holm over 6 tests",
@@ -103,9 +103,9 @@ def test_runs_outside_of_a_suite_are_corrected_over_their_table(made: Path, tmp_
     assert near["word_problems tests"] == "6"
     assert float(near["word_problems p holm"]) == pytest.approx(4 * float(near["word_problems p"]))
     assert near["word_problems finding"] in ("INCONCLUSIVE", "PASS")
-    text = _flat(_export(tmp_path / "loose", "--format", "table"))
+    text = _flat(_export(f"{tmp_path}/loose --format table"))
     assert "Holm over 6 tests of this table, one-sided" in text
-    text = _export(tmp_path / "loose/near", "--format", "csv")
+    text = _export(f"{tmp_path}/loose/near --format csv")
     [one] = csv.DictReader(io.StringIO(text, newline=""))
     assert one["word_problems tests"] == "2"
     assert float(one["word_problems p holm"]) == pytest.approx(2 * float(one["word_problems p"]))
@@ -117,7 +117,7 @@ def test_runs_outside_of_a_suite_are_corrected_over_their_table(made: Path, tmp_
 def test_a_run_that_an_error_ended_is_an_error_in_every_format(
     name: str, more: tuple[str, ...], made: Path
 ) -> None:
-    text = _flat(_export(made / "out", "--format", name, *more))
+    text = _flat(_export(f"{made}/out --format {name}", *more))
     assert "INTEGRATION TEST" not in text
     assert "cannot be reached" in text or "ERROR" in text
     if name != "csv":
@@ -137,7 +137,7 @@ def test_each_missing_difference_has_its_own_reason(made: Path, tmp_path: Path) 
     assert any(why.startswith("NO REFERENCE: ") for why in told["alone"])
     assert any(why.startswith("SHARD: a shard is not judged") for why in told["part"])
     for name in TEXTS:
-        text = _flat(_export(tmp_path / "runs", "--differences", "--format", name))
+        text = _flat(_export(f"{tmp_path}/runs --differences --format {name}"))
         assert "no difference: NO REFERENCE" in text
         assert "no difference: SHARD: a shard is not judged" in text
 
@@ -153,7 +153,7 @@ def test_a_subset_is_paired_with_the_whole_on_their_common_prompts(
     _run(part, "--samples", ",".join(ids), *flags, tasks=word)
     shutil.copytree(whole, tmp_path / "runs/whole")
     asked = (tmp_path / "runs", "--differences", "--baseline", "whole")
-    text = _flat(_export(*asked, "--format", name))
+    text = _flat(_export(f"--format {name}", *asked))
     if name != "csv":
         assert "on the 20 prompts that both runs asked" in text
         assert "named by the user: p and stars do not hold if they were chosen by how" in text
@@ -184,9 +184,9 @@ def test_p_of_samples_that_were_named_comes_with_its_doubt(
     said = "verdict says nothing of the model and p does not hold: asked again, such scores change"
     assert said in " ".join(done.stdout.split())
     assert said in summary.read_text()
-    text = _flat(_export(tmp_path / "again", "--format", name))
+    text = _flat(_export(f"{tmp_path}/again --format {name}"))
     if name == "csv":
-        [row] = csv.DictReader(io.StringIO(_export(tmp_path / "again", "--format", name)))
+        [row] = csv.DictReader(io.StringIO(_export(f"{tmp_path}/again --format {name}")))
         assert row["word_problems samples named"] == "yes"
     else:
         assert "named by the user: p, findings and the verdict do not hold if they were" in text
@@ -204,7 +204,7 @@ def test_runs_with_other_sampling_seeds_are_one_row_with_its_spread(tmp_path: Pa
         "word_problems value"
     }
     assert rows["fp8"]["word_problems other runs"] == "0"
-    text = _flat(_export(tmp_path / "runs", "--format", "latex"))
+    text = _flat(_export(f"{tmp_path}/runs --format latex"))
     assert "the mean over sampling seeds 1, 2, 3: sd 0.0" in text
     assert "the answers with sampling seeds 1, 2, 3 are the same texts: they are one draw" in text
     each = _rows(tmp_path / "runs", "--all")
@@ -229,10 +229,10 @@ def test_repeats_that_are_one_draw_are_named(
 ) -> None:
     hot = ("--no-reference", SET[0], "--repeats", "3", "--set", "word_problems.temperature=0.8")
     printed = _run(tmp_path / "r", *hot, *flags, tasks="word_problems")
-    report = json.loads((tmp_path / "r/report.json").read_text())
+    report = read_json(tmp_path / "r/report.json")
     [verdict] = [task["verdict"] for task in report["tasks"]]
     told = [line for line in verdict["warnings"] if line.startswith("one_draw: ")]
-    noted = "no independent draws" in _flat(_export(tmp_path / "r", "--format", "markdown"))
+    noted = "no independent draws" in _flat(_export(f"{tmp_path}/r --format markdown"))
     if not said:
         assert (told, "one_draw: " in printed, noted) == ([], False, False)
         return
@@ -244,7 +244,7 @@ def test_repeats_that_are_one_draw_are_named(
 def test_collect_has_the_verdict_of_the_suite_and_names_what_it_lacks(made: Path) -> None:
     done = serve_eval(f"runs table {made}/out")
     rows = list(csv.DictReader(io.StringIO(done.stdout, newline="")))
-    report = json.loads((made / "out/suite_report.json").read_text())
+    report = read_json(made / "out/suite_report.json")
     judged = {(row["run"], row["task"]): row for row in report["rows"]}
     assert len(rows) == len(judged) == 8
     for row in rows:
@@ -272,7 +272,7 @@ def test_compare_pairs_a_subset_with_the_whole(made: Path, tmp_path: Path) -> No
     flags = ("--no-reference", SET[0], "--set", "launcher.damage=0.9")
     _run(tmp_path / "part", "--samples", ",".join(ids), *flags, tasks=word)
     done = serve_eval(f"compare {tmp_path}/whole {tmp_path}/part -o {tmp_path}/c", exits=1)
-    [task] = json.loads((tmp_path / "c/comparison.json").read_text())["tasks"]
+    [task] = read_json(tmp_path / "c/comparison.json")["tasks"]
     scores = [_read_lines(tmp_path / run / f"scores/{word}.jsonl") for run in ("whole", "part")]
     values = [5 * sum(one[name]["value"] for name in ids) for one in scores]
     assert [task[side]["value"] for side in ("a", "b")] == pytest.approx(values)
@@ -280,7 +280,7 @@ def test_compare_pairs_a_subset_with_the_whole(made: Path, tmp_path: Path) -> No
     said = "the figures are of the 20 prompts that both asked, of 60 of A and 20 of B"
     assert said in " ".join(done.stdout.split())
     judged = "serve-eval compare judged B against A by pairs: word_problems FAIL"
-    assert judged in _flat(_export(tmp_path / "c", "--format", "markdown")).replace(" _", "_")
+    assert judged in _flat(_export(f"{tmp_path}/c --format markdown")).replace(" _", "_")
     other = [name for name in _read_lines(whole / f"prompts/{word}.jsonl") if name not in ids][:12]
     _run(tmp_path / "rest", "--samples", ",".join(other), *flags, tasks=word)
     serve_eval(
@@ -310,5 +310,5 @@ def test_compare_pairs_chat_with_text_if_the_user_allows_it(tmp_path: Path) -> N
         tells="apply_chat_template is false for A and true for B",
     )
     serve_eval(f"compare {tmp_path}/text {tmp_path}/chat -o {tmp_path}/c {allowed}", exits=1)
-    [task] = json.loads((tmp_path / "c/comparison.json").read_text())["tasks"]
+    [task] = read_json(tmp_path / "c/comparison.json")["tasks"]
     assert task["verdict"]["paired"]["pairs"] == 40

@@ -34,7 +34,7 @@ HOT = (
 )
 
 
-def _run(folder: Path, seed: int, damage: float) -> None:
+def _run(folder: Path, seed: int, damage: float):
     done = serve_eval(
         f"run --launcher simulated -m org/m -t word_problems --set=launcher.damage={damage}"
         f" -o {folder} --no-reference {HOT} --set",
@@ -55,7 +55,7 @@ def _values(run: Path) -> dict[str, float]:
 
 def _average(runs: Iterable[Path]) -> float:
     """Return the mean over prompts of the mean over runs, in points."""
-    found: dict[str, list[float]] = defaultdict(list)
+    found = defaultdict(list)
     for run in runs:
         for prompt, value in _values(run).items():
             found[prompt].append(value)
@@ -63,7 +63,7 @@ def _average(runs: Iterable[Path]) -> float:
 
 
 @pytest.fixture(scope="module")
-def seeds(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
+def seeds(tmp_path_factory, simulated_here: None) -> Path:
     """Return runs with seeds 1 to 3 of the baseline, and 1 and 2 of a damaged deployment."""
     top = tmp_path_factory.mktemp("seeds")
     for name, damage, drawn in (("bf16", 0.0, (1, 2, 3)), ("int3", 0.6, (1, 2))):
@@ -178,7 +178,7 @@ def test_a_difference_says_that_seeds_that_differ_as_a_whole_widen_it(
     shutil.copytree(seeds, here)
     asked = f"{here} --differences --baseline bf16"
 
-    def read() -> tuple[float, float]:
+    def read():
         [row] = csv.DictReader(io.StringIO(_export(f"{asked} --format csv"), newline=""))
         ends = [float(row[f"word_problems difference {end}"]) for end in ("low", "high")]
         return ends[1] - ends[0], float(row["word_problems error factor"])
@@ -199,16 +199,16 @@ def test_a_difference_says_that_seeds_that_differ_as_a_whole_widen_it(
 class _Answers(BaseHTTPRequestHandler):
     """The replies of an endpoint that answers 1 to each prompt."""
 
-    def do_GET(self) -> None:
+    def do_GET(self):
         self._reply({"object": "list", "data": [{"id": "org/m", "object": "model"}]})
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
         choice = {"index": 0, "text": " 1", "finish_reason": "stop"}
         usage = {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}
         self._reply({"id": "1", "model": "org/m", "choices": [choice], "usage": usage})
 
-    def _reply(self, content: object) -> None:
+    def _reply(self, content: object):
         body = json.dumps(content).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -216,7 +216,7 @@ class _Answers(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, *_: object):
         """Print nothing."""
 
 

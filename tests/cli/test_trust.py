@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cli.command import in_a_process, serve_eval
+from tests.cli.command import in_a_process, read_json, serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -25,7 +25,7 @@ Change = Callable[[dict[str, Any]], None]
 class Trap:
     """A file that appears if a part of a plan is run, and a socket that counts connections."""
 
-    def __init__(self, folder: Path, listening: socket.socket) -> None:
+    def __init__(self, folder: Path, listening: socket.socket):
         self.marker, self._listening = folder / "MARKER", listening
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
         self.command = ["/bin/sh", "-c", f"echo run >> {self.marker}; exit 1; #"]
@@ -44,7 +44,7 @@ class Trap:
 
 
 @pytest.fixture
-def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trap]:
+def trap(tmp_path, monkeypatch) -> Iterator[Trap]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
         found = Trap(tmp_path, listening)
@@ -67,15 +67,15 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trap]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
+def finished(tmp_path_factory, simulated_here: None) -> Path:
     """Return a finished run of the user."""
     out = tmp_path_factory.mktemp("own") / "out"
     serve_eval(f"{ASK} {LIMITED} --header 'X-Team: evals' -o {out}", exits=DONE)
     return out
 
 
-def _changed(folder: Path, change: Change) -> None:
-    content = json.loads((folder / "plan.json").read_text())
+def _changed(folder: Path, change: Change):
+    content = read_json(folder / "plan.json")
     change(content["plan"])
     (folder / "plan.json").write_text(json.dumps(content))
 
@@ -90,21 +90,21 @@ def _foreign(finished: Path, to: Path, change: Change, *, answers: bool = False)
 
 
 def _launched(name: str, **options: Any) -> Change:
-    def change(plan: dict[str, Any]) -> None:
+    def change(plan):
         plan["launcher"] = {"name": name, "options": options}
 
     return change
 
 
 def _reached(**fields: Any) -> Change:
-    def change(plan: dict[str, Any]) -> None:
+    def change(plan):
         plan["connection"].update(fields)
 
     return change
 
 
 SH = ["/bin/sh", "-c", "MARK"]
-FIELDS: list[tuple[str, Any, Change]] = [
+FIELDS = [
     ("launcher.base_url", "URL", _launched("external", base_url="URL")),
     ("launcher.base_url", "http://localhost:8000/v1", _launched("external")),
     ("connection.api_key_env", "AWS_SECRET", _reached(api_key_env="AWS_SECRET")),
@@ -189,7 +189,7 @@ def _filled(value: Any, trap: Trap) -> Any:
 def test_a_folder_of_somebody_else_runs_and_reaches_nothing(
     finished: Path, tmp_path: Path, trap: Trap, field: str, value: Any, change: Change
 ) -> None:
-    def hostile(plan: dict[str, Any]) -> None:
+    def hostile(plan):
         plan["connection"]["headers"] = {}
         change(plan)
         plan.update(_filled(plan, trap))
@@ -211,7 +211,7 @@ def test_a_folder_of_somebody_else_runs_and_reaches_nothing(
 
 
 def test_what_a_plan_does_is_told_whole(finished: Path, tmp_path: Path, trap: Trap) -> None:
-    def hostile(plan: dict[str, Any]) -> None:
+    def hostile(plan):
         _launched("external", base_url=trap.url)(plan)
         _reached(api_key_env="AWS_SECRET", headers={"X-A": "Token ${SECRET_XYZ}"})(plan)
 
@@ -269,27 +269,27 @@ def test_judges_of_cases_are_reached_too(finished: Path, tmp_path: Path, trap: T
 def test_a_run_of_ones_own_goes_on_until_it_is_changed_or_copied(
     finished: Path, tmp_path: Path
 ) -> None:
-    assert serve_eval(f"run --resume {finished}").returncode == DONE
+    serve_eval(f"run --resume {finished}", exits=DONE)
     out = tmp_path / "out"
     serve_eval(f"{ASK} {LIMITED} --header 'X-Team: evals' -o {out}", exits=DONE)
     _changed(out, _reached(headers={"X-Team": "others"}))
     serve_eval(
         f"run --resume {out}", exits=2, tells='  connection.headers: send {"X-Team": "others"}\n'
     )
-    assert serve_eval(f"run --resume {out} --header 'X-Team: evals'").returncode == DONE
-    saved = json.loads((out / "plan.json").read_text())["plan"]["connection"]["headers"]
+    serve_eval(f"run --resume {out} --header 'X-Team: evals'", exits=DONE)
+    saved = read_json(out / "plan.json")["plan"]["connection"]["headers"]
     assert saved == {"X-Team": "evals"}, "later commands must use what was approved"
-    assert serve_eval(f"run --resume {out}").returncode == DONE
+    serve_eval(f"run --resume {out}", exits=DONE)
     moved = shutil.move(out, tmp_path / "moved")
-    assert serve_eval(f"run --resume {moved}").returncode == 2
-    assert serve_eval(f"run --resume {moved} --trust-plan").returncode == DONE
+    serve_eval(f"run --resume {moved}", exits=2)
+    serve_eval(f"run --resume {moved} --trust-plan", exits=DONE)
     assert serve_eval(f"run --resume {moved}").returncode == DONE, (
         "an approved folder must not ask again"
     )
-    content = json.loads((tmp_path / "moved/plan.json").read_text())
+    content = read_json(tmp_path / "moved/plan.json")
     del content["signature"]  # as in folders of earlier versions
     (tmp_path / "moved/plan.json").write_text(json.dumps(content))
-    assert serve_eval(f"run --resume {moved}").returncode == 2
+    serve_eval(f"run --resume {moved}", exits=2)
 
 
 def test_links_in_a_folder_of_somebody_else_are_not_written_through(
@@ -337,7 +337,7 @@ def test_commands_that_read_do_not_write_where_a_link_leads(
         "a dry run writes nothing"
     )
     shutil.copytree(folder, tmp_path / "followed")  # the copy follows the links
-    assert serve_eval(f"judge {tmp_path}/followed").returncode == DONE
+    serve_eval(f"judge {tmp_path}/followed", exits=DONE)
 
 
 def test_files_that_a_folder_of_somebody_else_calls_logs_are_neither_read_nor_written(
@@ -347,10 +347,10 @@ def test_files_that_a_folder_of_somebody_else_calls_logs_are_neither_read_nor_wr
     (mine := tmp_path / ".env").write_text(f"2026-11-23 01:00:00 ERROR OPENAI_API_KEY={key}\n")
     before = mine.read_text()
     folder = _foreign(finished, tmp_path / "copy", _reached(headers={}))
-    sessions = json.loads((folder / "environment.json").read_text())
+    sessions = read_json(folder / "environment.json")
     sessions[-1]["endpoint"]["info"] |= {"log_file": str(mine), "logs": {"a": str(mine)}}
     (folder / "environment.json").write_text(json.dumps(sessions))
-    assert serve_eval(f"run --resume {folder}", OPENAI_API_KEY=key).returncode == DONE
+    serve_eval(f"run --resume {folder}", OPENAI_API_KEY=key, exits=DONE)
     assert mine.read_text() == before
     assert "ERROR" not in serve_eval(f"diagnose {folder}").stdout
 
@@ -359,7 +359,7 @@ def test_a_plan_without_anything_to_ask_for_goes_on_anywhere(
     finished: Path, tmp_path: Path
 ) -> None:
     folder = _foreign(finished, tmp_path / "copy", _reached(headers={}))
-    assert serve_eval(f"run --resume {folder}").returncode == DONE
+    serve_eval(f"run --resume {folder}", exits=DONE)
 
 
 @pytest.mark.parametrize("how", ["nowhere", "readable", "of another"])
@@ -372,16 +372,14 @@ def test_without_a_key_of_ones_own_it_is_asked(finished: Path, tmp_path: Path, h
     place = "/proc/nowhere" if how == "nowhere" else str(state)
     asked = serve_eval(f"run --resume {finished}", XDG_STATE_HOME=place, exits=2)
     assert (f"No key can be kept in {place}/serve-eval" in asked.stderr) is (how != "of another")
-    assert (
-        serve_eval(f"run --resume {finished} --trust-plan", XDG_STATE_HOME=place).returncode == DONE
-    )
-    assert serve_eval(f"run --resume {finished} --trust-plan").returncode == DONE
+    serve_eval(f"run --resume {finished} --trust-plan", XDG_STATE_HOME=place, exits=DONE)
+    serve_eval(f"run --resume {finished} --trust-plan", exits=DONE)
 
 
 def test_commands_that_read_a_folder_run_and_reach_nothing(
     finished: Path, tmp_path: Path, trap: Trap
 ) -> None:
-    def hostile(plan: dict[str, Any]) -> None:
+    def hostile(plan):
         _launched("external", base_url=trap.url)(plan)
         _reached(proxy=trap.url, api_key_env="AWS_SECRET")(plan)
         plan["allow_hub"] = True
@@ -399,7 +397,7 @@ def test_commands_that_read_a_folder_run_and_reach_nothing(
         done = serve_eval(*command, **around)
         assert "unexpected" not in done.stderr, done.stderr
         assert trap.untouched(), command
-    assert "signature" not in json.loads((tmp_path / "scored/plan.json").read_text())
+    assert "signature" not in read_json(tmp_path / "scored/plan.json")
     serve_eval(
         f"run --resume {tmp_path}/scored", **around, exits=2, tells="was not saved there by you"
     )
@@ -432,8 +430,8 @@ def test_attribute_asks_nobody_that_a_folder_was_made_to_name(
     finished: Path, tmp_path: Path, trap: Trap
 ) -> None:
     out = tmp_path / "out"
-    assert serve_eval(f"{ASK} {LIMITED} -o {out}").returncode == DONE
-    sessions = json.loads((out / "environment.json").read_text())
+    serve_eval(f"{ASK} {LIMITED} -o {out}", exits=DONE)
+    sessions = read_json(out / "environment.json")
     assert sessions[0]["signature"]
     sessions[0]["endpoint"]["base_url"] = trap.url
     (out / "environment.json").write_text(json.dumps(sessions))
@@ -460,9 +458,9 @@ def test_a_suite_of_somebody_else_asks_for_each_of_its_runs(tmp_path: Path, trap
     }
     (file := tmp_path / "suite.yaml").write_text(yaml.safe_dump({"name": "s", "plans": [run]}))
     out = tmp_path / "out"
-    assert serve_eval(f"run {file} -o {out}").returncode == DONE
-    assert serve_eval(f"run --resume {out}").returncode == DONE
-    content = json.loads((out / "suite.json").read_text())
+    serve_eval(f"run {file} -o {out}", exits=DONE)
+    serve_eval(f"run --resume {out}", exits=DONE)
+    content = read_json(out / "suite.json")
     _launched("trtllm", command=trap.command)(content["suite"]["runs"][0]["plan"])
     (out / "suite.json").write_text(json.dumps(content))
     asked = serve_eval(f"run --resume {out} --rerun all", exits=2)
@@ -486,8 +484,8 @@ def test_a_suite_of_somebody_else_writes_to_its_own_folder_alone(tmp_path: Path,
         yaml.safe_dump({"name": "s", "plans": [{**run, "no_reference": True}]})
     )
     out = tmp_path / "out"
-    assert serve_eval(f"run {file} -o {out}").returncode == DONE
-    content = json.loads((out / "suite.json").read_text())
+    serve_eval(f"run {file} -o {out}", exits=DONE)
+    content = read_json(out / "suite.json")
     content["suite"]["runs"][0]["name"] = name.replace("/VICTIM", str(tmp_path / "victim"))
     (out / "suite.json").write_text(json.dumps(content))
     before = sorted(tmp_path.rglob("*"))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -21,7 +20,7 @@ NO_ADDRESS = "base_url: the plan names no endpoint: add base_url: host:port"
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
@@ -56,7 +55,7 @@ def test_a_reference_of_ten_samples_does_not_fail_a_run_of_all(tmp_path: Path) -
     assert "detects only drops of 55.6 points or more" in said
     line = Path("line.txt").read_text()
     assert float(line.split("[")[1].split(",")[0]) < 0.0, line  # no drop is proven
-    report = json.loads((tmp_path / "sound/report.json").read_text())
+    report = read_json(tmp_path / "sound/report.json")
     assert report["tasks"][0]["verdict"]["num_samples"] == 10
     of_the_test = serve_eval("judge sound -v").stdout
     assert "the test uses the n of the reference, 10; the run has 500" in of_the_test
@@ -70,7 +69,7 @@ def test_a_reference_of_ten_samples_does_not_fail_a_run_of_all(tmp_path: Path) -
 
 
 def test_a_suite_widens_the_interval_by_the_reference_too(tmp_path: Path) -> None:
-    assert serve_eval(*_take("--runs", "1", "-o", "out")).returncode == 0
+    serve_eval(*_take("--runs", "1", "-o", "out"), exits=0)
     (tmp_path / "s.yaml").write_text(
         "name: s\nplans:\n  - {name: a, launcher: {name: simulated, accuracy: 0.9},"
         " model: my-org/m, tasks: [word_problems], references_dir: tiny}\n"
@@ -171,7 +170,7 @@ def _run(folder: str, *more: str) -> tuple[int, str]:
 
 
 def _report(folder: str) -> dict[str, Any]:
-    [task] = json.loads(Path(folder, "report.json").read_text())["tasks"]
+    [task] = read_json(Path(folder, "report.json"))["tasks"]
     assert isinstance(task, dict)
     return task
 
@@ -187,7 +186,7 @@ def test_a_reference_without_a_seed_judges_seeded_runs_with_a_note(seeds: str) -
     assert (dry.returncode, dry.stderr) == (0, "")
     assert "note: sampling seed 2 here and none with the reference: a seed is a draw" in dry.stdout
     serve_eval("run s.yaml -o out", exits=0)
-    rows = json.loads(Path("out/suite_report.json").read_text())["rows"]
+    rows = read_json("out/suite_report.json")["rows"]
     assert [row["outcome"] for row in rows] == ["PASS", "PASS"]
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.command import environment, in_a_process, serve_eval
+from tests.cli.command import environment, in_a_process, read_json, serve_eval
 from tests.scripted_server import ScriptedServer, answer, models
 from tests.workflows.verify.model_server import ModelServer
 
@@ -55,14 +55,14 @@ ALL = [*MAIN, *(pytest.param(one, marks=pytest.mark.slow) for one in ("merge", "
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Made]:
+def made(tmp_path_factory) -> Iterator[Made]:
     folder = tmp_path_factory.mktemp("verdicts")
     for name, accuracy in (("a", "0.9"), ("b", "0.4")):
         flags = ("--set", f"launcher.accuracy={accuracy}", "--no-reference", "-o", folder / name)
-        assert serve_eval("run", *RUN, *flags).returncode == 3
+        serve_eval("run", *RUN, *flags, exits=3)
     for part in (1, 2):
         flags = ("--shard", f"{part}/2", "--no-reference", "-o", folder / f"shard{part}")
-        assert serve_eval("run", *RUN, *flags).returncode == 0
+        serve_eval("run", *RUN, *flags, exits=0)
     (folder / "refs").mkdir()
     references = "embedded:\n  - accuracy: 90.0\n    source: declared\n"
     (folder / "refs/word_problems.yaml").write_text(references)
@@ -145,7 +145,7 @@ def _run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in `folder` and return what it printed, which is also in files there."""
 
-    def limit() -> None:
+    def limit():
         if gib is not None:
             resource.setrlimit(resource.RLIMIT_AS, (gib * GIB, gib * GIB))
         if file_bytes is not None:
@@ -231,7 +231,7 @@ def test_all_is_complete_before_a_picture_is_begun(end: str, made: Made, tmp_pat
         "GITHUB_STEP_SUMMARY": str(tmp_path / "here/step.md"),
     }
     done = _run(asked.arguments, tmp_path / "here", **told)
-    before = json.loads(seen.read_text())
+    before = read_json(seen)
     assert done.returncode == 1, done.stderr
     assert "report.html" not in before
     assert before["stdout"] == done.stdout
@@ -252,7 +252,7 @@ def test_every_story_is_complete_before_a_picture_is_begun(
     asked = _ask(command, made, out)
     library = _write_library(tmp_path, ENDS["segfault"], seen, out)
     done = _run(asked.arguments, tmp_path / "here", PYTHONPATH=library)
-    before = json.loads(seen.read_text())
+    before = read_json(seen)
     assert done.returncode == asked.code, done.stderr
     assert "report.html" not in before
     assert before["stdout"] == done.stdout
@@ -346,7 +346,7 @@ def task() -> Task:
 
 
 @pytest.fixture
-def code(tmp_path: Path) -> Path:
+def code(tmp_path) -> Path:
     folder = tmp_path / "code/tasks"
     folder.mkdir(parents=True)
     (folder / "_noise.py").write_text(NOISE)

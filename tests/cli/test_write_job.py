@@ -22,13 +22,13 @@ from tests.cli.command import serve_eval
 
 
 @pytest.fixture
-def flags(data_root: Path) -> list[str]:
+def flags(data_root) -> list[str]:
     flags = ["run", "--base-url", "host:8000", "--model", "m", "--tasks", "gsm8k"]
     return [*flags, "--dataset-root", str(data_root), "--limit", "20", "--no-reference"]
 
 
 @pytest.fixture(autouse=True)
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def slurm(tmp_path, monkeypatch) -> Path:
     """Put sinfo and sbatch on the PATH: of a cluster with GPUs, which refuses the partition no."""
     folder = tmp_path / "bin"
     folder.mkdir()

@@ -56,7 +56,7 @@ def _wrong(words: str, cause: str, fix: str, code: int = 2, **environ: str) -> W
     return WrongCommand(words=words, cause=cause, fix=fix, code=code, environ=environ)
 
 
-def prepare(folder: Path) -> None:
+def prepare(folder: Path):
     """Write the files of the table."""
     for name, text in FILES.items():
         file = folder / name
@@ -213,7 +213,7 @@ INTERNAL = re.compile(
 
 
 @pytest.fixture(scope="module")
-def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
+def addresses(tmp_path_factory) -> Iterator[Mapping[str, str]]:
     """Yield the addresses of servers, in a folder with the files and runs of the table."""
     place = tmp_path_factory.mktemp("place")
     prepare(place)
@@ -267,7 +267,7 @@ def url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def finished(url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(url: str, tmp_path_factory) -> Path:
     """A folder with a run, a comparison and a smoke test, each finished in a folder of its own."""
     folder = tmp_path_factory.mktemp("finished")
     cases = write_sums(folder, 100, 4)

@@ -298,7 +298,7 @@ def test_a_look_up_of_a_huge_name_is_bounded() -> None:
 class _Server(threading.Thread):
     """A server on the loopback that answers every connection with the same bytes, for ever."""
 
-    def __init__(self, head: bytes, piece: bytes) -> None:
+    def __init__(self, head: bytes, piece: bytes):
         import socket
 
         super().__init__(daemon=True)
@@ -306,7 +306,7 @@ class _Server(threading.Thread):
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}/v1"
 
-    def run(self) -> None:
+    def run(self):
         while True:
             try:
                 client, _ = self.socket.accept()
@@ -328,7 +328,7 @@ def test_the_wait_for_an_answer_reads_no_body(encoding: str) -> None:
     server = _Server(head, piece)
     server.start()
 
-    async def wait() -> str:
+    async def wait():
         options = external.ExternalOptions(base_url=server.url, ready_timeout_s=20.0)
         context = LaunchContext(model="m", log_dir=Path())
         async with external.launch(context, options) as endpoint:

@@ -41,10 +41,10 @@ def main(seeds: int = 6, jobs: int = 3, name: str = "") -> None:
     )
     columns = [*NAMES, "smoke"]
     print(f"| fault | {' | '.join(columns)} |\n{'|---' * (1 + len(columns))}|")
-    said: dict[str, dict[Key, str]] = {}
-    rare: dict[str, dict[Key, int]] = {}
+    said = {}
+    rare = {}
     for fault in faults:
-        counts: dict[Key, dict[int, int]] = defaultdict(lambda: dict.fromkeys(SIZES, 0))
+        counts = defaultdict(lambda: dict.fromkeys(SIZES, 0))
         sentences = said.setdefault(fault.name, {})
         for n in SIZES:
             for seed in range(seeds):

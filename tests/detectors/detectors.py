@@ -111,7 +111,7 @@ def tried(
     _write_answers(known, prepare(asked), probability(accuracy, FLIP_RATE, seed))
     rules = CompareRules(rule=Spec(name="paired"), again=again)
 
-    async def both() -> Trial:
+    async def both():
         a = MadeUpModel(known, seed=seed, run="a", varied=True)
         async with (
             aggregated(a, {**WHOLE, "seed": seed}) as whole,
@@ -158,7 +158,7 @@ def smoked(fault: Fault, seed: int) -> Smoke:
     Its servers answer as an instructed model would.
     """
 
-    async def front() -> Smoke:
+    async def front():
         async with split(fault, None, seed) as there:
             return await smoke_at(there.url, level="quick", model="m")
 
@@ -174,7 +174,7 @@ async def split(fault: Fault, known: Path | None, seed: int) -> AsyncIterator[De
     workers = [("context", i) for i in range(CONTEXT)] + [
         ("generation", i) for i in range(GENERATION)
     ]
-    faults: dict[str, dict[str, object]] = {}
+    faults = {}
     for number, (role, i) in enumerate(workers):
         struck = role == "generation" and fault.only in (None, i)
         faults[f"{role}_{i}"] = {
@@ -183,7 +183,7 @@ async def split(fault: Fault, known: Path | None, seed: int) -> AsyncIterator[De
             **(fault.faulty if struck else {}),
         }
 
-    def model(worker: str) -> MadeUpModel:
+    def model(worker):
         return MadeUpModel(known, seed=seed, run=worker, varied=True, skilled=known is None)
 
     async with deployed(

@@ -112,7 +112,7 @@ def test_a_healthy_pair_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_healthy_pair_is_accused_no_more_often_than_alpha_says(tmp_path: Path) -> None:
     """Run 200 rounds with 3 % of flips on either side: FAIL at .05, everything else at .01."""
-    counts: Counter[tuple[str, str]] = Counter()
+    counts = Counter()
     for seed in range(ROUNDS):
         counts.update(said(findings(tried(SOUND, PROMPTS, seed, tmp_path / str(seed)))))
     print(f"of {ROUNDS} healthy pairs: {dict(counts)}")

@@ -27,7 +27,7 @@ READY = "#samples[data-ready]"
 """The selector of an element that exists once the scripts of a page with samples have run."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]):
     """Mark these tests, and skip them with the reason where there is no browser."""
     folder = f"{Path(__file__).parent}{os.sep}"
     for item in items:  # those of all folders
@@ -48,7 +48,7 @@ class MadeRuns:
 
 
 @pytest.fixture(scope="package")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> MadeRuns:
+def runs(tmp_path_factory) -> MadeRuns:
     folder = tmp_path_factory.mktemp("pages")
     made = MadeRuns(*(folder / name for name in ("run", "other", "comparison", "repeated")))
     flags = "--launcher simulated -m embedded --tasks word_problems"
@@ -91,9 +91,9 @@ Open = Callable[..., Any]
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Open]:
     """Return a function that opens a file; afterwards, no page may have complained or requested."""
-    opened: list[OpenedPage] = []
+    opened = []
 
-    def open_file(file: Path, fragment: str = "", ready: str = READY, **options: Any) -> Page:
+    def open_file(file, fragment="", ready=READY, **options):
         viewport = {"width": options.pop("width", WIDE), "height": 800}
         page = browser.new_page(viewport=viewport, **options)
         one = OpenedPage(page)

@@ -44,7 +44,7 @@ def test_no_text_runs_or_hides_and_each_is_shown_with_escapes(
     tmp_path: Path, open_page: Open
 ) -> None:
     texts = list(HOSTILE.values())
-    page: Page = open_page(_write(tmp_path, texts))
+    page = open_page(_write(tmp_path, texts))
     assert page.title() == reveal(MARKUP)
     page.locator("main summary").first.click()
     for place, text in enumerate(texts):
@@ -71,7 +71,7 @@ def test_no_text_runs_or_hides_and_each_is_shown_with_escapes(
 
 def test_saved_cells_are_no_formulas(tmp_path: Path, open_page: Open) -> None:
     texts = ["=1+1", "+cmd|' /C calc'!A0", "@SUM(A1)", "-2+3", "\t=1", "-5"]
-    page: Page = open_page(_write(tmp_path, texts), "#sort=sample")
+    page = open_page(_write(tmp_path, texts), "#sort=sample")
     with page.expect_download() as download:
         page.click("text=Save CSV")
     saved = download.value.path().read_text()
@@ -84,7 +84,7 @@ def test_saved_cells_are_no_formulas(tmp_path: Path, open_page: Open) -> None:
 def test_a_line_of_ten_megabytes_opens(tmp_path: Path, open_page: Open) -> None:
     file = _write(tmp_path, [LONG])
     assert file.stat().st_size < 3_000_000
-    page: Page = open_page(file)
+    page = open_page(file)
     notes = page.locator("#samples > .note").all_inner_texts()
     assert "long texts are shortened in the middle" in notes[0]
     page.locator("tr[data-place='1'] a").click()
@@ -159,7 +159,7 @@ def test_an_image_is_shown_and_a_sound_and_a_video_are_linked(
     content = replace(make_content("x"), sections=[section])
     file = tmp_path / "report.html"
     file.write_text(render_page(content))
-    page: Page = open_page(file, "#sample=t/1")
+    page = open_page(file, "#sample=t/1")
     view = page.locator("dialog.drawer")
     view.wait_for()
     image = view.locator("figure img")
@@ -170,7 +170,7 @@ def test_an_image_is_shown_and_a_sound_and_a_video_are_linked(
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory) -> Path:
     top = tmp_path_factory.mktemp("stories")
     for story in STORIES:
         save_page(make_story_page(story), top / f"{story}.html")
@@ -258,7 +258,7 @@ def server(runs: MadeRuns) -> Iterator[ViewServer]:
 def test_the_index_leads_to_a_run_and_to_two_runs_without_a_complaint(
     server: ViewServer, browser: Browser
 ) -> None:
-    said: list[str] = []
+    said = []
     page = browser.new_page()
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))

@@ -30,7 +30,7 @@ def read_data(file: Path) -> dict[str, Any]:
     """Return the data of the samples in a page."""
     found = re.search(r'id="samples-data">([^<]*)<', file.read_text())
     assert found is not None
-    data: dict[str, Any] = msgspec.json.decode(gzip.decompress(base64.b64decode(found[1])))
+    data = msgspec.json.decode(gzip.decompress(base64.b64decode(found[1])))
     parts, rows = data["prompts"]["parts"], data["prompts"]["rows"]
     used = Counter(part for row in rows for part in set(row or ()))
     data["prompts"]["own"] = [
@@ -45,7 +45,7 @@ def count_shown(page: Page) -> int:
     return int(rows or 0) - 1
 
 
-def wait_for_rows(page: Page, rows: int) -> None:
+def wait_for_rows(page: Page, rows: int):
     """Wait until the table has a number of samples, since the search waits for the next key."""
     page.wait_for_selector(f"table.samples[aria-rowcount='{rows + 1}']", state="attached")
 
@@ -92,8 +92,8 @@ def test_every_figure_of_the_page_is_that_of_the_report(runs: MadeRuns, open_pag
     facts = list_facts(page, ".verdict")
     assert f"{paired.down} turned wrong, {paired.up} turned right" in facts["drop"]
     assert facts["asked"].startswith(f"{result.planned} samples: {result.failed} failed")
-    slices: Any = result.breakdown["steps"]
-    before: Any = task.reference_breakdown["steps"]
+    slices = result.breakdown["steps"]
+    before = task.reference_breakdown["steps"]
     rows = {row[0]: row[1:] for row in list_rows(page, "By steps")}
     assert rows.keys() == slices.keys()
     for name, (n, value, interval, was, change) in rows.items():
@@ -231,7 +231,7 @@ def test_the_keyboard_alone_finds_opens_and_leaves_a_sample(
 
 
 def test_the_page_is_dark_by_the_system_and_by_its_switch(runs: MadeRuns, open_page: Open) -> None:
-    def background(page: Page) -> int:
+    def background(page):
         shade = page.evaluate("getComputedStyle(document.body).backgroundColor")
         return int(shade.removeprefix("rgb(").partition(",")[0])
 

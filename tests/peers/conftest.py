@@ -31,9 +31,9 @@ MARGIN = 5.0
 
 Some answers differ, because each server sums in its own order.
 """
-TABLE: list[str] = []
+TABLE = []
 """A line for every evaluation, shown at the end."""
-SMOKE_TABLE: list[str] = []
+SMOKE_TABLE = []
 """The time of every smoke test, and the rows that are not PASS."""
 
 TEXT = Spec(name="word_problems", options={"num_samples": SAMPLES})
@@ -46,7 +46,7 @@ QUANTISED = ("BF16", "Q8_0", "Q4_0")
 MANY = Spec(name="word_problems", options={"num_samples": 1000})
 PERPLEXITY = Spec(name="word_problems_perplexity", options={"num_samples": CHOICES})
 WIDE = Limits(concurrency=16)
-WAYS: dict[str, tuple[Spec, Limits]] = {
+WAYS = {
     "text": (TEXT, WIDE),
     "one at a time": (TEXT, Limits(concurrency=1)),
     "streamed": (TEXT, Limits(concurrency=16, stream=True)),
@@ -68,11 +68,11 @@ class Ours:
 
 
 @pytest.fixture(scope="session")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Spec], Ours]:
+def ours(tmp_path_factory) -> Callable[[Spec], Ours]:
     """Return a function that evaluates our own server, for comparison sample by sample."""
-    known: dict[str, Ours] = {}
+    known = {}
 
-    def of(spec: Spec) -> Ours:
+    def of(spec):
         if (key := repr(spec)) not in known:
             folder = tmp_path_factory.mktemp("ours")
             launcher = Spec(name="embedded", options={"weights": str(WEIGHTS)})
@@ -88,7 +88,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Spec], Ours]:
 
 
 @pytest.fixture(scope="session")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def weights(tmp_path_factory) -> Callable[[str], Path]:
     """Return a function that makes the weights of a kind.
 
     A kind is a GGUF type, a damage of ours, or a token before every text (BEGINNING), each a GGUF
@@ -112,7 +112,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return of
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter):
     if TABLE:
         terminalreporter.section("servers that others wrote")
         terminalreporter.write_line(
@@ -188,11 +188,11 @@ class Seen:
 
 def seen(peer: Peer, model: Path, ours: Callable[[Spec], Ours], folder: Path) -> Seen:
     """Start a server by its launcher and ask it in every way."""
-    found: dict[str, TaskReport] = {}
-    smoke: dict[str, str] = {}
+    found = {}
+    smoke = {}
     launcher = load_launcher(peer.launcher)
 
-    async def story() -> None:
+    async def story():
         context = LaunchContext(model=MODEL, log_dir=folder / "logs")
         async with launcher.launch(context, **peer.spec(model).options) as endpoint:
             running = Spec(name="external", options={"base_url": endpoint.base_url})

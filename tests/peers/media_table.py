@@ -39,7 +39,7 @@ async def main() -> None:
                 await try_peer(peer, Path(folder))
 
 
-async def try_peer(peer: Peer, folder: Path) -> None:
+async def try_peer(peer: Peer, folder: Path):
     """Start a server and print its line."""
     model = WEIGHTS
     if peer.gguf:
@@ -59,7 +59,7 @@ async def check(url: str, model: str | None = None) -> Mapping[str, CheckRow]:
     return by_name(await smoke_at(url, only=NAMES, model=model))
 
 
-def show(name: str, rows: Mapping[str, CheckRow]) -> None:
+def show(name: str, rows: Mapping[str, CheckRow]):
     cells = [f"{rows[one].outcome}: {rows[one].told}" if one in rows else "-" for one in NAMES]
     print(f"| {name} | {' | '.join(cells)} |", flush=True)
 

@@ -16,7 +16,7 @@ from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evidence.prompt_audit import PROMPTS, audit
-from serve_eval.evidence.prompt_tokens import PromptCause, PromptFinding
+from serve_eval.evidence.prompt_tokens import PromptCause
 from serve_eval.launchers import llama_cpp
 from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import LaunchContext, Limits, Plan, Spec, VerdictOutcome
@@ -43,8 +43,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.peers]
 
 
 @pytest.fixture(scope="module", params=PEERS_OF_OURS, ids=lambda peer: peer.name)
-def peer(request: pytest.FixtureRequest) -> Peer:
-    found: Peer = request.param
+def peer(request) -> Peer:
+    found = request.param
     if why := found.missing():
         pytest.skip(why)
     return found
@@ -52,10 +52,7 @@ def peer(request: pytest.FixtureRequest) -> Peer:
 
 @pytest.fixture(scope="module")
 def server(
-    peer: Peer,
-    ours: Callable[[Spec], Ours],
-    weights: Callable[[str], Path],
-    tmp_path_factory: pytest.TempPathFactory,
+    peer: Peer, ours: Callable[[Spec], Ours], weights: Callable[[str], Path], tmp_path_factory
 ) -> Seen:
     return seen(peer, weights("BF16" if peer.gguf else "HF"), ours, tmp_path_factory.mktemp("peer"))
 
@@ -110,7 +107,7 @@ def test_a_sound_llama_server_is_green_every_night(
     known, nights = tmp_path / "known.json", list[tuple[int, dict[str, str]]]()
     launcher = load_launcher(llama.launcher)
 
-    async def night(number: int, flag: str) -> None:
+    async def night(number, flag):
         context = LaunchContext(model=MODEL, log_dir=tmp_path / f"logs_{number}")
         options = llama.spec(weights("BF16")).options
         async with launcher.launch(context, **options) as endpoint:
@@ -143,9 +140,9 @@ def test_streams_that_newer_requests_cut_end_a_run_and_are_told_before(
         "sh",
     ]
     options = {**peer.spec(weights("BF16")).options, "command": as_it_is}
-    said: list[str] = []
+    said = []
 
-    async def story() -> None:
+    async def story():
         context = LaunchContext(model=MODEL, log_dir=tmp_path / "logs")
         async with llama_cpp.launch(context, llama_cpp.LlamaCppOptions(**options)) as endpoint:
             running = Spec(name="external", options={"base_url": endpoint.base_url})
@@ -209,7 +206,7 @@ def test_the_ids_of_llama_server_are_those_of_the_files(
         pytest.skip(why)
     options = llama_cpp.LlamaCppOptions(**peer.spec(weights(kind)).options)
 
-    async def story() -> list[PromptFinding]:
+    async def story():
         context = LaunchContext(model=MODEL, log_dir=tmp_path / "logs")
         async with (
             llama_cpp.launch(context, options) as endpoint,

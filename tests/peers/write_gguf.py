@@ -9,7 +9,6 @@ single tokens. Matrices get the type, norms stay F32.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from serve_eval.launchers._embedded.damage import Damage
 from serve_eval.launchers._embedded.model import Array, read
+from tests.cli.command import read_json
 
 NAMES = {
     "input_layernorm": "attn_norm",
@@ -37,12 +37,12 @@ DIGITS_APART = "smollm"
 """llama.cpp's name for splitting off every digit before splitting like GPT-2."""
 
 
-def write(folder: Path, file: Path, kind: str, damage: Damage, *, beginning: bool) -> None:
+def write(folder: Path, file: Path, kind: str, damage: Damage, *, beginning: bool):
     """Write the file of a folder, with its matrices in the given type and damaged.
 
     With `beginning`, the token that ends texts is also put before every text.
     """
-    config = json.loads((folder / "config.json").read_text())
+    config = read_json(folder / "config.json")
     heads = config["num_attention_heads"]
     writer = gguf.GGUFWriter(file, "llama")
     writer.add_context_length(config["max_position_embeddings"])
@@ -68,8 +68,8 @@ def write(folder: Path, file: Path, kind: str, damage: Damage, *, beginning: boo
 
 def _add_tokenizer(
     writer: gguf.GGUFWriter, folder: Path, config: dict[str, int], *, beginning: bool
-) -> None:
-    content = json.loads((folder / "tokenizer.json").read_text())
+):
+    content = read_json(folder / "tokenizer.json")
     special = {token["content"] for token in content["added_tokens"]}
     ids = {
         **content["model"]["vocab"],
@@ -89,9 +89,7 @@ def _add_tokenizer(
     writer.add_add_bos_token(beginning)
     if beginning:
         writer.add_bos_token_id(config["eos_token_id"])
-    writer.add_chat_template(
-        json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
-    )
+    writer.add_chat_template(read_json(folder / "tokenizer_config.json")["chat_template"])
 
 
 def _tensors(tensors: Mapping[str, Array], heads: int) -> Iterator[tuple[str, Array]]:

@@ -9,7 +9,7 @@ import pytest
 from junitparser import Error, Failure, JUnitXml
 
 from tests.pytest_plugin.run_pytest import ROOT, run_pytest
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, models, stall
+from tests.scripted_server import ScriptedServer, answer, models, stall
 from tests.standin.deployments import free_port
 
 PAGE = (ROOT / "docs/pytest.md").read_text()
@@ -167,7 +167,7 @@ def test_without_an_address_a_comparison_is_skipped_or_an_error(tmp_path: Path) 
 def test_a_time_limit_in_a_comparison_is_an_error_with_what_was_answered(tmp_path: Path) -> None:
     asked = 0
 
-    def act(request: HttpRequest) -> Reply:
+    def act(request):
         nonlocal asked
         asked += 1
         return answer("4") if asked <= 12 else stall()

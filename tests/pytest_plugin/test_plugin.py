@@ -129,7 +129,7 @@ def _list_pids(folder: Path) -> list[str]:
     return [pid for text in told for pid in re.findall(r'"pid": ?(\d+)', text)]
 
 
-def _check_gone(pids: list[int]) -> None:
+def _check_gone(pids: list[int]):
     assert pids
     for pid in pids:
         assert not Path(f"/proc/{pid}").exists(), pid
@@ -207,7 +207,7 @@ def test_long(serve_eval):
 
 def _list_children(pid: int) -> list[int]:
     """Return the processes below one, without its helpers that are gone by then."""
-    found: list[int] = []
+    found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
             found += [int(child), *_list_children(int(child))]

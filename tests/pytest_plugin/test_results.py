@@ -18,7 +18,7 @@ from serve_eval.report.ci_result import CiCase, CiState
 from serve_eval.schema import REHEARSED
 from tests.cli.command import serve_eval
 from tests.pytest_plugin.run_pytest import run_pytest
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, models, stall
+from tests.scripted_server import Reply, ScriptedServer, answer, models, stall
 from tests.standin.deployments import free_port
 
 
@@ -97,7 +97,7 @@ def test_a_server_that_hangs_is_an_error(tmp_path: Path, name: str) -> None:
     """It answers some samples and then none, until the time limit of the test."""
     answered = 0
 
-    def act(request: HttpRequest) -> Reply:
+    def act(request):
         nonlocal answered
         answered += 1
         return answer("4") if answered <= 10 else hang(tmp_path)

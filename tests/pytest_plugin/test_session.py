@@ -186,10 +186,10 @@ def test_of_several_models_that_of_the_class_is_asked(tmp_path: Path) -> None:
 class Machine:
     """A machine with room for some servers. `running` are the names of those that run."""
 
-    def __init__(self, room: int) -> None:
+    def __init__(self, room: int):
         self.room = room
-        self.running: list[str] = []
-        self.started: list[str] = []
+        self.running = []
+        self.started = []
 
     @asynccontextmanager
     async def launch(
@@ -214,7 +214,7 @@ def _plan(model: str, timeout_s: float = 60.0) -> Plan:
 def _run(tmp_path: Path, room: int, plans: Sequence[Plan]) -> Machine:
     machine = Machine(room)
 
-    async def main() -> None:
+    async def main():
         servers = KeptServers(tmp_path, lambda line: None, machine.launch)
         try:
             for plan in plans:

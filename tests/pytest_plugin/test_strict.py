@@ -10,7 +10,7 @@ from junitparser import Error, JUnitXml, Skipped
 
 from serve_eval.pytest_plugin.options import NO_ADDRESS
 from tests.pytest_plugin.run_pytest import ROOT, run_pytest
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models
+from tests.scripted_server import ScriptedServer, answer, fail, models
 
 WITHOUT = """
 import pytest
@@ -330,7 +330,7 @@ def test_it(serve_eval):
 def test_an_error_advises_with_keywords(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(REFUSING)
 
-    def act(request: HttpRequest) -> Reply:
+    def act(request):
         return answer("4") if len(request.prompt) % 3 else fail(400, "not this one")
 
     server = ScriptedServer(act, routes={"/v1/models": models("m")})

@@ -76,8 +76,7 @@ def check(recipe: DeploymentRecipe, source: str) -> str:
 
 def _read(recipe: DeploymentRecipe, source: str) -> dict[str, object]:
     text = write_plan(recipe, source, Path("plan.yaml"))
-    content: dict[str, object] = parse(text, "plan.yaml", ValueError).value
-    return content
+    return parse(text, "plan.yaml", ValueError).value
 
 
 def _launcher(recipe: DeploymentRecipe, source: str) -> str:

@@ -42,7 +42,7 @@ def test_the_examples_are_counted() -> None:
 
 EXAMPLES = sorted((Path(__file__).parent / "examples").glob("*.yaml"))
 DOCUMENTS = {one.name: list(yaml.safe_load_all(one.read_text())) for one in EXAMPLES}
-ODD: st.SearchStrategy[Any] = st.sampled_from(
+ODD = st.sampled_from(
     [
         *(None, True, 0, -1, 1.5, 10**30, "", "x", "<x>", "'", "a=b c", "\n# a: b\n"),
         *("${X}", "{tp}", [], [1], ["--x"], {}, {"a": 1}, {"name": 1}, [[]], [None]),
@@ -73,7 +73,7 @@ def test_a_wrong_value_is_refused_or_converted(
 ) -> None:
     content = copy.deepcopy(DOCUMENTS[name])
     place = data.draw(st.sampled_from(PLACES[name]))
-    inner: Any = content
+    inner = content
     for key in place[:-1]:
         inner = inner[key]
     inner[place[-1]] = data.draw(ODD)

@@ -119,7 +119,7 @@ def test_what_turned_says_of_how_many_answers(
 ) -> None:
     numbers = {"reference_runs": runs[0], "candidate_runs": runs[1], "answer_pairs": pairs}
     found = SimpleNamespace(down=7, up=5, **numbers)
-    assert count_turned(found) == said  # type: ignore[arg-type]
+    assert count_turned(found) == said
 
 
 def test_the_agreement_has_pass_at_fewer_answers_and_ties() -> None:

@@ -274,17 +274,17 @@ ASSETS = files("serve_eval.report.page") / "assets"
 class _Outline(HTMLParser):
     """The elements of a page with their attributes' names, and its texts."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(convert_charrefs=True)
-        self.elements: list[str] = []
-        self.texts: list[str] = []
-        self.values: list[str] = []
+        self.elements = []
+        self.texts = []
+        self.values = []
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]):
         self.elements.append(f"{tag} {[name for name, _ in attrs]}")
         self.values += [value or "" for _, value in attrs]
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data: str):
         self.texts.append(data)
 
 
@@ -390,7 +390,7 @@ FIGURES = {
 
 
 @pytest.fixture(scope="module")
-def contents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, PageContent]]:
+def contents(tmp_path_factory) -> Iterator[Mapping[str, PageContent]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SERVE_EVAL_NO_PICTURES", "1")
         folder = tmp_path_factory.mktemp("stories")

@@ -7,7 +7,7 @@ import json
 import re
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -26,16 +26,16 @@ from serve_eval.launchers._standin.worker_config import WorkerConfig
 from serve_eval.plan.prepared_task import PreparedTask
 from serve_eval.plan.resolve import resolve_address
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import Ability, DataRoots, Endpoint, Spec
-from tests.cli.command import serve_eval
+from serve_eval.schema import DataRoots, Endpoint, Spec
+from tests.cli.command import read_json, serve_eval
 from tests.workflows.invariants.faulty_servers import code_in
 from tests.workflows.tools.on_standin import write_tool_answers
 
 SHORT, LONG = 60, 600
 """Words of short and of long thoughts, of 1.2 tokens each."""
 PARSER = {"reasoning_parser": "deepseek-r1"}
-NONE: Mapping[str, Any] = {}
-FLAVOURS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+NONE = {}
+FLAVOURS = {
     "never": (NONE, NONE),
     "field": (PARSER, {"thinks": "always", "thoughts": ThoughtsForm(words=SHORT)}),
     "inline": (NONE, {"thinks": "always", "thoughts": ThoughtsForm(words=SHORT)}),
@@ -70,9 +70,9 @@ async def serve_flavour(
 @contextmanager
 def flavour_in_thread(name: str, model: MadeUpModel | None = None, **more: Any) -> Iterator[str]:
     """Serve a flavour in another thread, since commands want the main one, and yield its URL."""
-    found: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+    found = Future()
 
-    async def main() -> None:
+    async def main():
         async with serve_flavour(name, model, **more) as url:
             ended = asyncio.Event()
             found.set_result((url, asyncio.get_running_loop(), ended))
@@ -176,11 +176,11 @@ def invariants_once(name: str, damaged: bool, number: int) -> str:
 class CopyingModel(MadeUpModel):
     """Repeats the code of a canary; a leaking one that of the request before."""
 
-    def __init__(self, *, leaks: bool = False) -> None:
+    def __init__(self, *, leaks: bool = False):
         super().__init__(skilled=True)
         self._leaks, self._before = leaks, ""
 
-    def answer(self, ids, **drawn):  # type: ignore[no-untyped-def]
+    def answer(self, ids, **drawn):
         prompt = prompt_of(ids)
         text = prompt if isinstance(prompt, str) else prompt[-1].text
         if (code := code_in(text)) is None:
@@ -225,11 +225,11 @@ def tools_once(name: str, damaged: bool, number: int) -> str:
 class AbleModel(MadeUpModel):
     """Follows the schema and calls the tool of the probes, unless it is `unable`."""
 
-    def __init__(self, *, unable: bool = False) -> None:
+    def __init__(self, *, unable: bool = False):
         super().__init__(skilled=True)
         self._unable = unable
 
-    def answer(self, ids, **drawn):  # type: ignore[no-untyped-def]
+    def answer(self, ids, **drawn):
         prompt = prompt_of(ids)
         text = prompt if isinstance(prompt, str) else prompt[-1].text
         if TOOL in text:
@@ -258,7 +258,7 @@ def probes_once(name: str, damaged: bool, number: int) -> str:
         notes=(),
     )
 
-    async def main() -> list[Ability]:
+    async def main():
         model = AbleModel(unable=damaged)
         async with serve_flavour(name, model, tool_parser="qwen3") as url:
             plan = resolve_address({"base_url": url}, {})
@@ -283,7 +283,7 @@ copies:
 
 def load_once(name: str, damaged: bool, number: int) -> str:
     """Return what the loads say of a server; a damaged one loses a sign of JSON at eight."""
-    faults: dict[str, Any] = {"latency_s": 0.02}
+    faults = {"latency_s": 0.02}
     if damaged:
         faults["tools"] = ToolFaults(breaks_json_above=4)
     with tempfile.TemporaryDirectory() as text, flavour_in_thread(name, **faults) as url:
@@ -310,11 +310,11 @@ judged:
 class JudgingModel(MadeUpModel):
     """Finds every answer correct; a damaged one writes nothing of a verdict."""
 
-    def __init__(self, *, broken: bool = False) -> None:
+    def __init__(self, *, broken: bool = False):
         super().__init__(skilled=True)
         self._broken = broken
 
-    def answer(self, ids, **drawn):  # type: ignore[no-untyped-def]
+    def answer(self, ids, **drawn):
         if self._broken:
             return super().answer(ids, wrong=True)
         return [*encode("It fits.\nVerdict: yes"), EOS]
@@ -340,7 +340,7 @@ def judge_once(name: str, damaged: bool, number: int) -> str:
         file = folder / "out/report.json"
         if not file.exists():
             return f"exit {ran.returncode}: {(ran.stdout + ran.stderr)[:400]}"
-        result = json.loads(file.read_text())["tasks"][0]["result"]
+        result = read_json(file)["tasks"][0]["result"]
     outcomes = {name: count for name, count in result["outcomes"].items() if count}
     if result["value"] == 100.0:
         return ""

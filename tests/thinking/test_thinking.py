@@ -14,7 +14,7 @@ from serve_eval.client.client import Client
 from serve_eval.evaluation.engine.send import QUESTION, send_to_thinker
 from serve_eval.launchers._standin.generation import ThoughtsForm
 from serve_eval.schema import Endpoint, Limits, Message, Request, Response, SamplingParams
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, json_reply, stream
 from tests.thinking.commands import (
     ENOUGH,
@@ -33,14 +33,14 @@ from tests.thinking.commands import (
 from tests.thinking.trials import UNJUDGED, Trial, smoke_once, watch_once
 
 ANSWER, THOUGHTS = "The answer is 7.", "I think of 8. Question: or 9?"
-FORMS: dict[str, dict[str, str]] = {
+FORMS = {
     "plain": {"content": ANSWER},
     "reasoning_content": {"content": ANSWER, "reasoning_content": THOUGHTS},
     "reasoning": {"content": ANSWER, "reasoning": THOUGHTS},
     "inline": {"content": f"<think>{THOUGHTS}</think>{ANSWER}"},
     "opened": {"content": f"{THOUGHTS}</think>{ANSWER}"},
 }
-CUT: dict[str, dict[str, str]] = {
+CUT = {
     "reasoning_content": {"content": "", "reasoning_content": THOUGHTS},
     "reasoning": {"content": "", "reasoning": THOUGHTS},
     "inline": {"content": f"<think>{THOUGHTS}"},
@@ -51,7 +51,7 @@ CUT: dict[str, dict[str, str]] = {
 class Thinker:
     """Answers in one form; cuts answers at max_tokens, and all that it writes at stop strings."""
 
-    def __init__(self, form: str, *, cut: bool = False) -> None:
+    def __init__(self, form: str, *, cut: bool = False):
         self.form, self.cut = form, cut
         self.server = ScriptedServer(self.reply)
 
@@ -78,7 +78,7 @@ def _list_events(message: dict[str, str], finish: str, usage: dict[str, int]) ->
         for name, text in sorted(message.items(), reverse=True)
         for at in range(0, len(text), 5)
     ]
-    events: list[Any] = [
+    events = [
         {"choices": [{"index": 0, "delta": piece, "finish_reason": None}]} for piece in pieces
     ]
     events.append({"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]})
@@ -98,7 +98,7 @@ def _ask(
         sampling=SamplingParams(max_tokens=64, stop=stop),
     )
 
-    async def main() -> tuple[list[Response], Client]:
+    async def main():
         async with (
             thinker.server.serve() as url,
             Client(
@@ -178,8 +178,7 @@ def _run(folder: Path, name: str, cases: str, **changed: Any) -> dict[str, Any]:
         words = f"--base-url {url} --model M --no-reference -o {folder}/out"
         ran = serve_eval(f"run --cases {folder}/cases.yaml {words}")
     assert ran.returncode == 3, ran.stderr  # no reference
-    found: dict[str, Any] = json.loads((folder / "out/report.json").read_text())
-    return found
+    return read_json(folder / "out/report.json")
 
 
 def _responses(folder: Path) -> list[dict[str, Any]]:
@@ -229,7 +228,7 @@ def _attribute(folder: Path, forms: tuple[str, str], max_tokens: int, **faults: 
 
 
 def _warnings(folder: Path) -> str:
-    return "; ".join(json.loads((folder / "run/attribution.json").read_text())["warnings"])
+    return "; ".join(read_json(folder / "run/attribution.json")["warnings"])
 
 
 @pytest.mark.parametrize("forms", [("field_long", "opened_long"), ("inline", "inline")])
@@ -279,8 +278,8 @@ def test_chats_of_canaries_repeat_their_codes_behind_thoughts(name: str, tmp_pat
     out = tmp_path / "out"
     with flavour_in_thread(name, CopyingModel()) as url:
         words = f"--model M --canaries --limit 14 --concurrency 2 -o {out}"
-        assert serve_eval(f"check invariants {url} {words}").returncode == 0
-    found = json.loads((out / "canaries.json").read_text())
+        serve_eval(f"check invariants {url} {words}", exits=0)
+    found = read_json(out / "canaries.json")
     assert (found["answers"], found["own"]) == (14, 14)
 
 

@@ -50,7 +50,7 @@ Trial = Callable[[str, bool, int], str]
 def smoke_once(name: str, damaged: bool, number: int, **more: Any) -> str:
     """Return the rows of a smoke test that say FAIL. `more` are faults of the server."""
 
-    async def main() -> str:
+    async def main():
         faults = {**BROKEN, "seed": number} if damaged else {}
         async with serve_flavour(name, **faults, **more) as url:
             done = await smoke_at(url, level="quick", timeout_s=TIMEOUT_S)
@@ -64,11 +64,11 @@ def smoke_once(name: str, damaged: bool, number: int, **more: Any) -> str:
 class WorseningModel(MadeUpModel):
     """Answers well until it is worn; then a share of its answers is wrong."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int):
         super().__init__(skilled=True, seed=seed)
         self.worn, self.asked = False, 0
 
-    def answer(self, ids, *, wrong=False, **drawn):  # type: ignore[no-untyped-def]
+    def answer(self, ids, *, wrong=False, **drawn):
         self.asked += 1
         bad = wrong or (self.worn and self.asked % 2 == 0)
         return super().answer(ids, wrong=bad, **drawn)
@@ -76,10 +76,10 @@ class WorseningModel(MadeUpModel):
 
 def watch_once(name: str, damaged: bool, number: int) -> str:
     """Return the alarms of a watch: a baseline, and rounds after it, which may be damaged."""
-    lines: list[str] = []
+    lines = []
     model = WorseningModel(number)
 
-    async def main(folder: Path) -> int:
+    async def main(folder):
         async with serve_flavour(name, model) as url:
             plan = resolve_address({"base_url": url}, {})
             code = 0
@@ -124,7 +124,7 @@ def verify_once(name: str, damaged: bool, number: int) -> str:
     return f"exit {ran.returncode}: {(ran.stdout + ran.stderr)[:300]}" if ran.returncode else ""
 
 
-TRIALS: dict[str, Trial] = {
+TRIALS = {
     "smoke": smoke_once,
     "watch": watch_once,
     "verify": verify_once,

@@ -19,7 +19,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from serve_eval.plugins.scope import scope
 from serve_eval.schema import Limits, Plan, Spec
@@ -36,7 +35,7 @@ def build(command: Sequence[str], weights: Path, seed: int) -> Configurations:
     """Return the search of a trial; the seed puts the options and the prompts in another order."""
     good = aggregated(command=[*command])
     arguments = good.options["extra_args"]
-    changed: dict[str, Any] = {
+    changed = {
         "model": str(weights),
         "block_size": 64,
         "prefix_caching": False,
@@ -58,7 +57,7 @@ def build(command: Sequence[str], weights: Path, seed: int) -> Configurations:
     return between_plans(plan, list_changes(plan, other))
 
 
-def run(trials: TrialFile, wanted: int, until_s: float, cases: Sequence[str]) -> None:
+def run(trials: TrialFile, wanted: int, until_s: float, cases: Sequence[str]):
     """Run the trials that the file lacks, in turn of the cases."""
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)

@@ -28,7 +28,7 @@ from tests.vllm.deployments import (
 
 __all__ = ["ours"]
 
-TABLE: list[str] = []
+TABLE = []
 SPECULATION = {
     "method": "ngram",
     "num_speculative_tokens": 3,
@@ -43,7 +43,7 @@ Weights = Callable[[str], Path]
 
 
 @pytest.fixture(scope="session")
-def deployments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployments]:
+def deployments(tmp_path_factory) -> Iterator[Deployments]:
     if not PYTHON.exists():
         pytest.skip(f"vLLM was not installed: {PYTHON} is not there (make test-vllm)")
     began = time.monotonic()
@@ -56,10 +56,10 @@ def deployments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment
 
 
 @pytest.fixture(scope="session")
-def quantised(tmp_path_factory: pytest.TempPathFactory) -> Weights:
+def quantised(tmp_path_factory) -> Weights:
     folder = tmp_path_factory.mktemp("weights")
 
-    def of(kind: str) -> Path:
+    def of(kind):
         return folder / kind if (folder / kind).exists() else write_model(kind, folder / kind)
 
     return of
@@ -116,7 +116,7 @@ def ngram(deployments: Deployments) -> Endpoint:
 
 @pytest.fixture(scope="session")
 def registering(
-    deployments: Deployments, tmp_path_factory: pytest.TempPathFactory
+    deployments: Deployments, tmp_path_factory
 ) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
     """Yield the file of a reference for `serve-eval verify`, and the command that makes it.
 
@@ -165,7 +165,7 @@ def address(endpoint: Endpoint, name: str) -> str:
     return servers[name]
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter):
     if TABLE:
         terminalreporter.section("the real vLLM")
         for line in [*WAYS_TABLE, *SMOKE_TABLE, *TABLE]:

@@ -46,7 +46,7 @@ def write_model(kind: str, folder: Path) -> Path:
         if name.endswith("_proj.weight")
     }
     kept = {n: t for n, t in model.read(WEIGHTS).items() if n not in linear}
-    found: dict[str, NDArray[Any]] = dict(kept)
+    found = dict(kept)
     for name, tensor in linear.items():
         found |= _MAKE[kind](name.removesuffix(".weight"), tensor)
     _write_safetensors(folder / "model.safetensors", found)
@@ -102,7 +102,7 @@ def _scheme(form: str, weight: Mapping[str, Any], inputs: Mapping[str, Any] | No
     }
 
 
-_SCHEMES: Mapping[str, Any] = {
+_SCHEMES = {
     "w8a8": _scheme(
         "int-quantized",
         {"num_bits": 8, "strategy": "channel"},
@@ -115,10 +115,10 @@ _SCHEMES: Mapping[str, Any] = {
 _TYPES = {"int8": "I8", "int32": "I32", "int64": "I64"}
 
 
-def _write_safetensors(path: Path, tensors: Tensors) -> None:
+def _write_safetensors(path: Path, tensors: Tensors):
     """Write a file of the format that `launchers/_embedded/model.py` reads; floats as BF16."""
-    header: dict[str, Any] = {}
-    parts: list[bytes] = []
+    header = {}
+    parts = []
     at = 0
     for name, tensor in tensors.items():
         if tensor.dtype == np.float32:
@@ -146,7 +146,7 @@ VLLM = Path(os.environ.get("SERVE_EVAL_VLLM", ROOT / ".venv-vllm"))
 PYTHON = VLLM / "bin/python"
 MODEL = "embedded"
 READY_S = 600.0
-OPTIONS: Mapping[str, Any] = {
+OPTIONS = {
     "model": str(WEIGHTS),
     "max_model_len": 512,
     "block_size": 32,
@@ -193,7 +193,7 @@ def decoding(side_port: int, *, check: bool = True, **more: Any) -> Spec:
 
     `check` False lets it fetch from a server with other weights.
     """
-    extra: dict[str, Any] = {**ONE_THREAD, **({} if check else {"enforce_handshake_compat": False})}
+    extra = {**ONE_THREAD, **({} if check else {"enforce_handshake_compat": False})}
     config = {"kv_connector": NIXL, "kv_role": "kv_consumer", EXTRA: extra}
     side = {
         "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
@@ -228,7 +228,7 @@ class Deployments:
     start.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path):
         self._folder, self._kept = folder, dict[str, _Kept]()
         self._starts = itertools.count()
         self._socket = Path(tempfile.mkdtemp(prefix="vllm")) / "socket"
@@ -244,7 +244,7 @@ class Deployments:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
 
-    def start(self, **launchers: Spec) -> None:
+    def start(self, **launchers: Spec):
         """Start deployments and wait until they answer.
 
         The first that does not start raises its LaunchError, a NoKernelError if this CPU cannot run
@@ -262,7 +262,7 @@ class Deployments:
         """The command that has a server forked; it works once `wait_until_warm` returned."""
         return [str(PYTHON), str(WARM), "start", str(self._socket)]
 
-    def wait_until_warm(self) -> None:
+    def wait_until_warm(self):
         """Wait until vLLM is imported."""
         deadline = time.monotonic() + WARM_S
         while not self._socket.exists():
@@ -279,7 +279,7 @@ class Deployments:
     def __getitem__(self, name: str) -> Endpoint:
         return self._kept[name].endpoint
 
-    def stop(self, *names: str) -> None:
+    def stop(self, *names: str):
         """End deployments; without names, all."""
         ending = []
         for name in names or self.names:
@@ -289,7 +289,7 @@ class Deployments:
         for future in ending:
             future.result(60)
 
-    def close(self) -> None:
+    def close(self):
         """End all deployments and the thread."""
         try:
             self.stop()
@@ -303,7 +303,7 @@ class Deployments:
             self._log.close()
             shutil.rmtree(self._socket.parent)
 
-    async def _start_all(self, launchers: Mapping[str, Spec]) -> None:
+    async def _start_all(self, launchers: Mapping[str, Spec]):
         """Start deployments in turn, which takes less time than all at once on two cores."""
         for name, spec in launchers.items():
             self._kept[name] = await self._start(name, spec)
@@ -323,7 +323,7 @@ class Deployments:
 
     async def _keep(
         self, name: str, spec: Spec, ready: asyncio.Future[Endpoint], end: asyncio.Event
-    ) -> None:
+    ):
         await asyncio.to_thread(self.wait_until_warm)
         logs = self._folder / f"{name}_{next(self._starts)}"
         context = LaunchContext(model=MODEL, log_dir=logs)
@@ -337,7 +337,7 @@ class Deployments:
             raise
 
 
-async def _wait(task: asyncio.Task[None]) -> None:
+async def _wait(task: asyncio.Task[None]):
     await task
 
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
 from tests.faulty_front import Exchange, in_front, take_from
 from tests.vllm.conftest import address
 from tests.vllm.deployments import OPTIONS, Deployments, aggregated, disaggregated, write_model
-from tests.vllm.faulty_transfer import Chosen, choose_tenth, foreign_blocks, orchestrated
+from tests.vllm.faulty_transfer import choose_tenth, foreign_blocks, orchestrated
 from tests.workflows.diagnose.fault_trials import (
     BLOCK,
     LAST,
@@ -27,7 +26,7 @@ from tests.workflows.diagnose.fault_trials import (
 )
 
 LATE = ("--logits-processors", "late_token:LateToken")
-BLOCKS_OF_OTHERS: Mapping[str, Chosen] = {
+BLOCKS_OF_OTHERS = {
     f"length modulo {BLOCK} from {LAST} on": lambda body, tokens: tokens % BLOCK >= LAST,
     f"above {LONG} tokens": lambda body, tokens: tokens > LONG,
     "one prompt in ten": choose_tenth,
@@ -38,9 +37,9 @@ BLOCKS_OF_OTHERS: Mapping[str, Chosen] = {
 def answer_all(top: Path) -> dict[str, Path]:
     """Return the folders of the runs: A, sound ones, and one with each fault."""
     running = Deployments(top)
-    found: dict[str, Path] = {}
+    found = {}
 
-    def note(name: str, url: str) -> None:
+    def note(name, url):
         found[name] = name_folder(top, name)
         ask_all(url, found[name], len(found))
 

@@ -43,7 +43,7 @@ def orchestrated(
 def choose_one_in(number: int) -> Chosen:
     """Choose one prompt of so many by its hash."""
 
-    def chosen(body: dict[str, Any], tokens: int) -> bool:
+    def chosen(body, tokens):
         digest = hashlib.sha256(str(body.get("prompt") or body.get("messages")).encode()).digest()
         return int.from_bytes(digest[:4]) % number == 0
 
@@ -59,10 +59,10 @@ def handing_over(context: str, change: Change, *, one_at_a_time: bool = False) -
     turn = asyncio.Lock()
     client = httpx.AsyncClient(trust_env=False, timeout=120)
 
-    async def close(app: web.Application) -> None:
+    async def close(app):
         await client.aclose()
 
-    async def pass_on(request: web.Request) -> web.Response:
+    async def pass_on(request):
         body = await request.json()
         async with turn if one_at_a_time else nullcontext():
             reply = await client.post(context + request.path, json=body)
@@ -70,7 +70,7 @@ def handing_over(context: str, change: Change, *, one_at_a_time: bool = False) -
             change(body, answer)
         return web.json_response(answer, status=reply.status_code)
 
-    async def health(request: web.Request) -> web.Response:
+    async def health(request):
         return web.Response()
 
     app = web.Application()
@@ -88,9 +88,9 @@ def foreign_blocks(context: str, chosen: Chosen = choose_tenth) -> Iterator[str]
 
     Yields its address.
     """
-    known: dict[int, Any] = {}
+    known = {}
 
-    def exchange(body: dict[str, Any], answer: dict[str, Any]) -> None:
+    def exchange(body, answer):
         if params := answer.get("kv_transfer_params"):
             own = params["remote_block_ids"]
             size = sum(map(len, _groups(own)))
@@ -102,7 +102,7 @@ def foreign_blocks(context: str, chosen: Chosen = choose_tenth) -> Iterator[str]
         yield url
 
 
-def drop_last_block(body: dict[str, Any], answer: dict[str, Any]) -> None:
+def drop_last_block(body: dict[str, Any], answer: dict[str, Any]):
     """Hand over a block that was never written instead of the last one of the prompt."""
     if params := answer.get("kv_transfer_params"):
         _groups(params["remote_block_ids"])[0][-1] = NO_BLOCK
@@ -125,9 +125,9 @@ def damage_files(folder: Path, chosen: Chosen, damage: Damage) -> Change:
 
     The server must be asked one prompt at a time.
     """
-    seen: set[Path] = set()
+    seen = set()
 
-    def change(body: dict[str, Any], answer: dict[str, Any]) -> None:
+    def change(body, answer):
         new = set(folder.glob("*/*")) - seen
         seen.update(new)
         if new and chosen(body, (answer.get("usage") or {}).get("prompt_tokens", 0)):
@@ -137,7 +137,7 @@ def damage_files(folder: Path, chosen: Chosen, damage: Damage) -> Change:
     return change
 
 
-def _rewrite(file: Path, damage: Damage) -> None:
+def _rewrite(file: Path, damage: Damage):
     """Change the values of a file in the format of safetensors with one tensor of float32."""
     raw = file.read_bytes()
     begin = 8 + int.from_bytes(raw[:8], "little")
@@ -159,8 +159,8 @@ def round_to_four_bits(layer: str, values: Values) -> Values:
 class OtherPrompts:
     """Replaces values by those that it was given before for another prompt of that length."""
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, tuple[int, ...]], Values] = {}
+    def __init__(self):
+        self._known = {}
 
     def __call__(self, layer: str, values: Values) -> Values:
         """Return what another prompt had, and keep these values for the next one."""

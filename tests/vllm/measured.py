@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 from tests.peers.conftest import MODEL
 from tests.vllm.conftest import FLOOR, TABLE
 
@@ -23,7 +23,7 @@ def compare(name: str, a: str, b: str, out: Path, *, limit: int, seed: int = 0) 
         f" --self 20 -o {out}"
     )
     assert (out / "comparison.json").exists(), ran.stderr
-    [task] = json.loads((out / "comparison.json").read_text())["tasks"]
+    [task] = read_json(out / "comparison.json")["tasks"]
     paired = task["verdict"]["paired"]
     took = time.monotonic() - began
     told = "not asked"
@@ -45,7 +45,7 @@ def attribute(name: str, run: Path, *more: str, samples: int = 15) -> tuple[Any,
         told = " ".join((ran.stderr + ran.stdout).split())
         TABLE.append(f"attribute {name} | exit {ran.returncode} | {told[-240:]}")
         return told, ran.returncode
-    found = json.loads((run / "attribution.json").read_text())
+    found = read_json(run / "attribution.json")
     accused = [
         f"{row['role']} {row['bad']} of {row['answers']}, others {row['others_bad']}"
         for part in ("alone", "in_pairs", "transfer")
@@ -63,7 +63,7 @@ def verify(name: str, url: str, reference: Path, out: Path, *parts: str) -> Any:
     """Verify a deployment against a registered reference; return verification.json."""
     ran = serve_eval(f"verify {url} --model {MODEL} --reference {reference} -o {out}", *parts)
     assert (out / "verification.json").exists(), ran.stderr
-    found = json.loads((out / "verification.json").read_text())
+    found = read_json(out / "verification.json")
     side = found["sides"][0]
     requests = sum(one["requests"] for one in found["sides"])
     tokens = sum(one["tokens"] for one in found["sides"])

@@ -19,7 +19,7 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from tests.vllm.fault_table.commands import PAIR, Stage, System
 COMMANDS = 100
 COMPARE, ATTRIBUTE = "compare", "attribute"
 ROUND = (COMPARE, COMPARE, COMPARE, ATTRIBUTE)
-ACCUSATIONS: Mapping[str, str] = {
+ACCUSATIONS = {
     "the transfer failed": r"failed in part|expired requests|notifications after expiry",
     "other clients": r"include other clients|other servers answered too",
     "B is slower": r"\bslower: |\buneven: |more than 2 times as long",
@@ -119,7 +119,7 @@ def _folder(top: Path, number: int) -> Path:
     return top / str(number)
 
 
-def run(file: Path, wanted: int, until_s: float) -> None:
+def run(file: Path, wanted: int, until_s: float):
     """Run the trials that the file lacks."""
     with tempfile.TemporaryDirectory() as text:
         top = Path(text)
@@ -150,7 +150,7 @@ def read(file: Path) -> list[Tried]:
     return [msgspec.json.decode(line, type=Tried) for line in lines]
 
 
-def print_table(found: Sequence[Tried]) -> None:
+def print_table(found: Sequence[Tried]):
     """Print the commands that accused, by kind, with the exact interval of 95 %."""
     print("what was said | of compare | of attribute | of all | 95 % interval")
     by_kind = {

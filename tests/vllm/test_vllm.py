@@ -11,7 +11,7 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.report.run.details import describe_engines
 from serve_eval.schema import DataRoots, Endpoint, Plan, Spec, VerdictOutcome
 from serve_eval.tasks.word_problems import task as word_problems
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 from tests.peers.conftest import MODEL, WAYS, Ours, evaluated, smoke_rows
 from tests.peers.peers import LACKS, NOT_OF_THIS_MODEL, Peer
 from tests.vllm.conftest import TABLE, address, skipping
@@ -82,7 +82,7 @@ def test_a_smoke_test_shows_what_it_lacks(eager: Endpoint) -> None:
 def test_quantisation_that_costs_nothing_passes(
     eager: Endpoint, request: pytest.FixtureRequest, name: str, tmp_path: Path
 ) -> None:
-    changed: Endpoint = request.getfixturevalue(name)
+    changed = request.getfixturevalue(name)
     a, b = eager.base_url, changed.base_url
     task, _ = compare(f"eager against {name}", a, b, tmp_path / "out", limit=MANY_VLLM)
     assert task["verdict"]["outcome"] == "PASS"
@@ -126,7 +126,7 @@ def test_speculation_keeps_the_answers_and_its_acceptance_is_read(
         read_counter(root, name) - old for name, old in zip(names, before, strict=True)
     )
     assert drafts > 0
-    report = json.loads((tmp_path / "out/b/report.json").read_text())
+    report = read_json(tmp_path / "out/b/report.json")
     [told] = [one["counts"] for one in report["engine"]["servers"]]
     # Probes and the comparison's second answers are not in the run's own count.
     assert 0 < told["drafts"] <= drafts
@@ -234,7 +234,7 @@ def test_the_length_above_which_prompts_are_hit_is_named(
 
 RARE = "other requests' blocks for 1 %"
 OTHER_FILES = "KV files of other prompts for 10 %"
-CHEAPEST: Mapping[str, tuple[str, ...]] = {
+CHEAPEST = {
     "other requests' blocks for 10 %": ("compare", "equal tokens"),
     "other requests' blocks for 1 %": ("compare", "equal tokens"),
     "last block dropped": ("verify",),
@@ -252,20 +252,20 @@ CHEAPEST: Mapping[str, tuple[str, ...]] = {
     "no draft accepted": ("compare", "path proof"),
 }
 """The commands of each fault, of which the last one names it."""
-ENOUGH: Mapping[str, int] = {
+ENOUGH = {
     RARE: 600,
     OTHER_FILES: 300,
     "one of two with KV fp8": 50,
     "decode restarted with int3": 60,
 }
 """Prompts of a comparison, where other than the fault's own suffice."""
-MISSED: Mapping[str, float] = {RARE: 1 - 0.874, OTHER_FILES: 1 - 0.576}
+MISSED = {RARE: 1 - 0.874, OTHER_FILES: 1 - 0.576}
 """Probability that an answer is the right one although the prompt was hit, at most: 68 of 69 and 30
 of 36 prompts that were hit got another text, with these exact bounds of confidence .999."""
 
 
 @pytest.fixture(scope="module")
-def stage(pairs: Deployments, reference: Path, tmp_path_factory: pytest.TempPathFactory) -> Stage:
+def stage(pairs: Deployments, reference: Path, tmp_path_factory) -> Stage:
     top = tmp_path_factory.mktemp("faults")
     (top / "references").mkdir()
     shutil.copy(reference, top / "references/text_0.json")
@@ -312,7 +312,7 @@ def test_a_fault_is_found_and_named(stage: Stage, name: str) -> None:
         _check_nothing_unanswered_is_wrong(folder / "compared/b")
 
 
-def _check_nothing_unanswered_is_wrong(run: Path) -> None:
+def _check_nothing_unanswered_is_wrong(run: Path):
     answered = count_answers(run)
     assert 0 < answered < MANY
     scored = [line for file in run.glob("scores/*") for line in file.read_text().splitlines()]

@@ -67,11 +67,7 @@ SLOW = WorkerTimes(
 
 
 def _counted(**counts: object) -> ServerCounts:
-    return ServerCounts(
-        server="context_0",
-        url=URL,
-        counts=EngineCounts(**counts),  # type: ignore[arg-type]
-    )
+    return ServerCounts(server="context_0", url=URL, counts=EngineCounts(**counts))
 
 
 def _others() -> str:

@@ -115,7 +115,7 @@ Pool = dict[str, list[ProbeReading | None]]
 
 def read_pool(folder: Path) -> tuple[list[Probe], Pool]:
     """Start each system in turn, and read all probes on it."""
-    found: Pool = {}
+    found = {}
     running = Deployments(folder)
     try:
         running.start(a=aggregated(dtype=BF16))
@@ -123,7 +123,7 @@ def read_pool(folder: Path) -> tuple[list[Probe], Pool]:
         probes = asyncio.run(_register(a, folder))
         texts = [probe.prompt for probe in probes]
 
-        def note(name: str, url: str, in_flight: int = 16) -> None:
+        def note(name, url, in_flight=16):
             began = time.monotonic()
             found[name] = asyncio.run(_read(url, texts, in_flight))
             print(f"{name}: read in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
@@ -252,7 +252,7 @@ def _distance(probe: Probe, reading: ProbeReading | None) -> ProbeDistance | Non
     return None if reading is None else measure_distance(probe.id, probe.reading, reading)
 
 
-def print_tables(probes: Sequence[Probe], pool: Mapping[str, list[ProbeReading | None]]) -> None:
+def print_tables(probes: Sequence[Probe], pool: Mapping[str, list[ProbeReading | None]]):
     """Print the distances of each system, and the outcomes for each sibling."""
     print("system | median | 90 % | largest distance from A, in nats")
     for name, readings in pool.items():

@@ -45,7 +45,7 @@ def start(path: str, arguments: list[str]) -> int:
 class Forking:
     """Forks servers for clients, which each have a connection as long as their server runs."""
 
-    def __init__(self, path: str, run: Callable[[list[str]], None]) -> None:
+    def __init__(self, path: str, run: Callable[[list[str]], None]):
         self._run = run
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -53,20 +53,20 @@ class Forking:
         self._listener.listen()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         self._selector.register(sys.stdin, selectors.EVENT_READ, self._end)
-        self._children: dict[int, socket.socket] = {}
+        self._children = {}
 
-    def serve(self) -> None:
+    def serve(self):
         """Serve until stdin ends, and then kill the servers that still run."""
         while True:
             for key, _ in self._selector.select():
                 key.data()
 
-    def _end(self) -> None:
+    def _end(self):
         for pid in self._children:
             os.killpg(pid, signal.SIGKILL)
         sys.exit()
 
-    def _accept(self) -> None:
+    def _accept(self):
         client, _ = self._listener.accept()
         message, descriptors, _, _ = socket.recv_fds(client, MAX_REQUEST, 2)
         request = json.loads(message)
@@ -88,7 +88,7 @@ class Forking:
         os.environ.update(request["environ"])
         _end_with(lambda: self._run(request["arguments"]))
 
-    def _close_all(self) -> None:
+    def _close_all(self):
         """Close in a child what belongs to the parent."""
         for key in list(self._selector.get_map().values()):
             if isinstance(key.fileobj, int):
@@ -98,7 +98,7 @@ class Forking:
         self._selector.close()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
-    def _pass_on(self, pid: int) -> None:
+    def _pass_on(self, pid: int):
         """Send the server a signal that its client received; kill it if the client is gone."""
         if told := self._children[pid].recv(1):
             os.kill(pid, told[0])
@@ -106,7 +106,7 @@ class Forking:
             self._selector.unregister(self._children[pid])
             os.killpg(pid, signal.SIGKILL)
 
-    def _reap(self, pid: int, child: int) -> None:
+    def _reap(self, pid: int, child: int):
         _, status = os.waitpid(pid, 0)
         self._selector.unregister(child)
         os.close(child)
@@ -119,7 +119,7 @@ class Forking:
             os.killpg(pid, signal.SIGKILL)  # An engine that outlived its server.
 
 
-def _end_with(run: Callable[[], None]) -> None:
+def _end_with(run: Callable[[], None]):
     """Run a forked server, and end this process without returning to the parent's code."""
     status = 1
     try:
@@ -147,7 +147,7 @@ def expand(
     return put.repeat_interleave(counts, output_size=tokens)
 
 
-def run_vllm(arguments: list[str]) -> None:
+def run_vllm(arguments: list[str]):
     """Run vLLM's server, as `python -m vllm.entrypoints.openai.api_server` does."""
     import multiprocessing
 
@@ -170,7 +170,7 @@ def run_vllm(arguments: list[str]) -> None:
     main()
 
 
-def warm_up() -> None:
+def warm_up():
     """Import what a server needs."""
     import vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector
     import vllm.entrypoints.openai.api_server

@@ -17,6 +17,7 @@ from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.harness.layout import file_name, mean_stderr, sanitize, stamp
 from serve_eval.schema import Limits, Plan, Report, Spec
 from serve_eval.workflows.export.export import export
+from tests.cli.command import read_json
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -46,7 +47,7 @@ def _plan(data_root: Path, **more: Any) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def run(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
+def run(data_root, tmp_path_factory) -> tuple[Path, Report]:
     out = tmp_path_factory.mktemp("run") / "out"
     return out, asyncio.run(evaluate(_plan(data_root), out, environ={}))
 
@@ -60,7 +61,7 @@ def test_every_task_has_its_figures_and_its_samples(
 ) -> None:
     out, report = run
     results, *samples = export(out, tmp_path / "to").files
-    content = json.loads(results.read_text())
+    content = read_json(results)
     assert [file.name.split("_")[1] for file in samples] == ["gsm8k", "mmlu", "perplexity", "aime"]
     assert {file.parent for file in (results, *samples)} == {tmp_path / "to/my-org__m"}
     for task, file in zip(report.tasks, samples, strict=True):
@@ -126,9 +127,9 @@ def test_the_fields_are_those_of_recorded_logs(
     run: tuple[Path, Report], shared: Path, tmp_path: Path
 ) -> None:
     folder = shared / "data/recorded/lmeval_logs"
-    recorded = json.loads(min(folder.glob("results_*.json")).read_text())
+    recorded = read_json(min(folder.glob("results_*.json")))
     results, samples, *_ = export(run[0], tmp_path).files
-    content = json.loads(results.read_text())
+    content = read_json(results)
     assert recorded.keys() <= content.keys()
     assert recorded["config"].keys() - content["config"].keys() == {
         f"{name}_seed" for name in ("random", "numpy", "torch", "fewshot")
@@ -148,7 +149,7 @@ def test_repeats_are_the_responses_of_one_line(data_root: Path, tmp_path: Path) 
     report = asyncio.run(evaluate(plan, out, environ={}))
     results, samples = export(out).files
     assert [len(line["resps"][0]) for line in _lines(samples)] == [3] * 4
-    value = json.loads(results.read_text())["results"]["gsm8k"]["accuracy,none"]
+    value = read_json(results)["results"]["gsm8k"]["accuracy,none"]
     assert value * 100 == pytest.approx(report.tasks[0].result.value)
 
 
@@ -168,7 +169,7 @@ def test_what_has_no_answer_is_left_out_and_said(data_root: Path, tmp_path: Path
         f"gsm8k: {result.scored} of 6 samples have a score; the others are not exported",
     )
     assert len(_lines(told.files[1])) == result.scored
-    content = json.loads(told.files[0].read_text())
+    content = read_json(told.files[0])
     assert content["n-samples"]["gsm8k"] == {"original": 6, "effective": result.scored}
 
 
@@ -183,7 +184,7 @@ def test_a_run_without_a_report_or_with_other_data_is_refused(
     with pytest.raises(RunFolderError, match="holds no finished run"):
         export(out)
     shutil.copy(run[0] / "report.json", out)
-    stored = json.loads((out / "plan.json").read_text())
+    stored = read_json(out / "plan.json")
     stored["fingerprints"]["gsm8k"]["samples"] = "6 sha256:other"
     (out / "plan.json").write_text(json.dumps(stored))
     with pytest.raises(DatasetError, match="gsm8k: the data differs from the data of"):
@@ -227,12 +228,12 @@ def test_a_run_of_a_model_with_a_nul_in_its_name_is_exported(
 ) -> None:
     out = tmp_path / "out"
     shutil.copytree(run[0], out)
-    report = json.loads((out / "report.json").read_text())
+    report = read_json(out / "report.json")
     report["endpoint"]["model"] = "a\0b/../c\n"
     (out / "report.json").write_text(json.dumps(report))
     results, *_ = export(out, tmp_path / "to").files
     assert results.parent == tmp_path / "to/a__b__..__c__"
-    content = json.loads(results.read_text())
+    content = read_json(results)
     assert (content["model_name"], content["model_name_sanitized"]) == (
         "a\0b/../c\n",
         "a__b__..__c__",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from serve_eval.workflows.diagnose.evidence import read
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, after, answer, models
 
 PASSAGES, EACH = 40, 5
@@ -25,7 +25,7 @@ def _passage(number: int) -> str:
     return f"Passage {number}. {WORDS * 10}of the sea number {number}."
 
 
-def _write(group: bool) -> None:
+def _write(group: bool):
     cases = [
         {
             "case": f"p{p}:q{q}",
@@ -42,7 +42,7 @@ def _write(group: bool) -> None:
 class _Side:
     """A server that misreads some passages, all questions on them, when more are in flight."""
 
-    def __init__(self, misread: range, above: int = 0) -> None:
+    def __init__(self, misread: range, above: int = 0):
         self._starts = tuple(f"Passage {p}. " for p in misread)
         self._above = above
 
@@ -64,7 +64,7 @@ def sides() -> Iterator[tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def runs(sides: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(sides: tuple[str, str], tmp_path_factory) -> Path:
     """Return a folder with a run of A, its reference, and a run of B that is judged by it."""
     folder = tmp_path_factory.mktemp("groups")
     with pytest.MonkeyPatch.context() as patch:
@@ -72,7 +72,7 @@ def runs(sides: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Pa
         _write(group=True)
         asked = "--cases cases.yaml --quiet"
         a, b = (["--base-url", side, "--model", "m"] for side in sides)
-        assert serve_eval(f"run --no-reference -o A {asked}", *a).returncode == 3
+        serve_eval(f"run --no-reference -o A {asked}", *a, exits=3)
         serve_eval("references register A --references-dir refs", exits=0)
         rule = "--references-dir refs --verdict paired -o B"
         serve_eval(f"run {asked} {rule}", *b, exits=3)
@@ -80,13 +80,12 @@ def runs(sides: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture(autouse=True)
-def _here(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(runs: Path, monkeypatch):
     monkeypatch.chdir(runs)
 
 
 def _verdict(report: str = "B/report.json") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(Path(report).read_text())["tasks"][0]["verdict"]
-    return found
+    return read_json(Path(report))["tasks"][0]["verdict"]
 
 
 def test_a_run_counts_passages_and_not_questions() -> None:
@@ -99,7 +98,7 @@ def test_a_run_counts_passages_and_not_questions() -> None:
 
 
 def test_the_interval_of_the_value_is_that_of_passages() -> None:
-    result = json.loads(Path("B/report.json").read_text())["tasks"][0]["result"]
+    result = read_json("B/report.json")["tasks"][0]["result"]
     low, high = result["interval"]
     assert result["value"] == 65.0
     assert (low, high) == pytest.approx((48.9, 78.2), abs=0.5)  # of single questions: 58.2, 71.3
@@ -173,7 +172,7 @@ def test_the_scores_keep_the_group_and_an_export_has_it() -> None:
 
 def test_a_comparison_of_the_folders_agrees_with_the_run() -> None:
     serve_eval("compare A B -o compared", exits=3)
-    told = json.loads(Path("compared/comparison.json").read_text())
+    told = read_json("compared/comparison.json")
     assert told["tasks"][0]["verdict"]["paired"]["p"] == pytest.approx(_verdict()["paired"]["p"])
 
 

@@ -23,7 +23,7 @@ from serve_eval.workflows.rescore.rescore import rescore
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("simulated_here")]
 
 SMALL, LARGE = 500, 2500
-ARMS: dict[str, dict[str, Any]] = {
+ARMS = {
     "a": {},
     "b": {"damage": 0.1},
     "shard1": {"shard": Shard(1, 2)},
@@ -31,7 +31,7 @@ ARMS: dict[str, dict[str, Any]] = {
 }
 
 
-def _ask(folder: Path, samples: int, *, damage: float = 0.0, **more: Any) -> None:
+def _ask(folder: Path, samples: int, *, damage: float = 0.0, **more: Any):
     options = {"accuracy": 0.8, "damage": damage}
     task = Spec(name="word_problems", options={"num_samples": samples})
     plan = Plan(
@@ -45,7 +45,7 @@ def _ask(folder: Path, samples: int, *, damage: float = 0.0, **more: Any) -> Non
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+def runs(tmp_path_factory) -> dict[int, Path]:
     """Return a folder for each size, with a run of each arm."""
     found = {size: tmp_path_factory.mktemp(str(size)) for size in (SMALL, LARGE)}
     for size, folder in found.items():
@@ -54,26 +54,26 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     return found
 
 
-def _compare(runs: Path, to: Path) -> None:
+def _compare(runs: Path, to: Path):
     compare_folders(runs / "a", runs / "b", Spec(name="paired"), show_flips=5)
 
 
-def _diagnose(runs: Path, to: Path) -> None:
+def _diagnose(runs: Path, to: Path):
     # The samples of both sides; the tests of slices have bounds of their own.
     both = [read(runs / side) for side in "ab"]
     assert both[0].tasks[0].lost
 
 
-def _export(runs: Path, to: Path) -> None:
+def _export(runs: Path, to: Path):
     export(runs / "a", to)
 
 
-def _merge(runs: Path, to: Path) -> None:
+def _merge(runs: Path, to: Path):
     shards = read_shards([runs / "shard1", runs / "shard2"])
     merge(shards, plan_of_whole(shards), to)
 
 
-def _rescore(runs: Path, to: Path) -> None:
+def _rescore(runs: Path, to: Path):
     rescore(runs / "a")
 
 

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("simulated_here")
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Path:
+def pages(tmp_path_factory, simulated_here: None) -> Path:
     """Return a folder with pages of a run, a suite, a comparison, loads, a view and a drift."""
     top = tmp_path_factory.mktemp("pages")
     runs = "\n".join(
@@ -54,7 +54,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory, simulated_here: None) -> Pat
         f" -o {top}/load"
     )
     assert (top / "load/report.html").exists(), load.stderr
-    assert serve_eval(f"runs view {top}/suite -o {top}/view.html").returncode == 0
+    serve_eval(f"runs view {top}/suite -o {top}/view.html", exits=0)
     drift = serve_eval(f"runs trend {top}/suite -o {top}/drift.html")
     assert (top / "drift.html").exists(), drift.stderr
     return top

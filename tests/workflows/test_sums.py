@@ -30,7 +30,7 @@ ALL, MODEL = 40, "my-org/my-model"
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+def plan(tmp_path_factory) -> Plan:
     root = tmp_path_factory.mktemp("data")
     write_voxpopuli(root / "voxpopuli", ALL)
     return Plan(
@@ -43,7 +43,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def runs(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(plan: Plan, tmp_path_factory) -> Path:
     """Return a folder with the runs a and b, of which b makes more errors."""
     folder = tmp_path_factory.mktemp("runs")
     _run(plan, folder / "a", 0.9)
@@ -73,7 +73,7 @@ def test_the_value_is_that_of_all_words_and_its_interval_is_over_speakers(runs: 
     named = [score.group for score in scores if isinstance(score.group, str)]
     assert len(set(named)) == 12
     assert len(scores) - len(named) == 3  # their speaker is not known
-    sums: dict[str, list[float]] = {}
+    sums = {}
     for score in scores:
         one = sums.setdefault(str(score.group or score.id), [0.0, 0.0])
         one[0] += score.parts["edits"]

@@ -34,8 +34,7 @@ STORIES = tuple(find_stories())
 def make_documents(story: str, text: str = "some text") -> Mapping[str, Document]:
     """Return the documents of a story by outcome, with `text` wherever others wrote it."""
     made = importlib.import_module(f"tests.report.document.made.{story}")
-    documents: Mapping[str, Document] = made.make_documents(text)
-    return documents
+    return made.make_documents(text)
 
 
 HOSTILE = "</title><script>window.hit = 1</script><img src=x onerror=hit()>\x1b[31m\u202e\ud800"

@@ -198,7 +198,7 @@ def _make(**more: object) -> Document:
         "command": "serve-eval run",
         "header": ResultHeader(started_at="", wall_s=0.0, exit_code=1),
     }
-    return Document(**{"conclusions": [conclusion], **filled, **more})  # type: ignore[arg-type]
+    return Document(**{"conclusions": [conclusion], **filled, **more})
 
 
 def _tabulate(rows: int) -> DataTable:

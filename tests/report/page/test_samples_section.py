@@ -214,8 +214,7 @@ SECRET = "a hold-out question and its answer"
 
 
 def _unpack(packed: object) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads(gzip.decompress(base64.b64decode(str(packed))))
-    return data
+    return json.loads(gzip.decompress(base64.b64decode(str(packed))))
 
 
 def _task(folder: Path, samples: list[Sample], answers: list[str], **known: Any) -> PageTask:
@@ -329,7 +328,7 @@ def test_halves_of_surrogate_pairs_are_packed_as_they_are() -> None:
 def test_a_page_that_cannot_be_written_is_a_warning(
     error: Exception, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def write() -> None:
+    def write():
         raise error
 
     save(write)
@@ -445,7 +444,7 @@ def _prompt(*parts: MediaPart) -> Prompt:
     return (describe_turn(Message(role="user", content=parts)),)
 
 
-def _keep(run: Path, *parts: MediaPart) -> None:
+def _keep(run: Path, *parts: MediaPart):
     turn = Message(role="user", content=parts)
     keep_media(run, [Sample(id="1", prompt=(turn,), target="")])
 
@@ -458,10 +457,10 @@ def test_images_are_held_once_and_others_are_linked(tmp_path: Path) -> None:
     media.add(1, "a text", [tmp_path / "a"])
     media.add(2, _prompt(shape()), [tmp_path / "none", tmp_path / "a"])
     found = media.to_json()
-    [(key, held)] = dict(found["images"]).items()  # type: ignore[call-overload]
+    [(key, held)] = dict(found["images"]).items()
     assert held == media_url(shape())
     image = ["image: image/png, 707 bytes, sha256 " + key[:12], key, f"a/media/{key}.png"]
-    rows: dict[int, list[list[str]]] = found["rows"]  # type: ignore[assignment]
+    rows = found["rows"]
     assert sorted(rows) == [0, 2]
     assert rows[2] == [image] == rows[0][:1]
     [video, sound, other] = rows[0][1:]
@@ -476,7 +475,7 @@ def test_a_page_elsewhere_links_nothing(tmp_path: Path) -> None:
     for folder in (None, tmp_path / "b"):
         media = PageMedia(folder)
         media.add(0, _prompt(shape()), [tmp_path / "a"])
-        [[[_, key, link]]] = dict(media.to_json()["rows"]).values()  # type: ignore[call-overload]
+        [[[_, key, link]]] = dict(media.to_json()["rows"]).values()
         assert (len(key), link) == (64, "")
 
 
@@ -485,7 +484,7 @@ def test_images_beyond_the_room_are_linked_only(tmp_path: Path) -> None:
     media = PageMedia(tmp_path, most_images=706)
     media.add(0, _prompt(shape()), [tmp_path])
     assert media.to_json()["images"] == {}
-    [[[_, key, link]]] = dict(media.to_json()["rows"]).values()  # type: ignore[call-overload]
+    [[[_, key, link]]] = dict(media.to_json()["rows"]).values()
     assert (key, link[:6]) == ("", "media/")
 
 

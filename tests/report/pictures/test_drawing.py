@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import resource
@@ -20,7 +19,7 @@ from aiohttp import web
 from serve_eval.report.drawing_process import drawing_ahead
 from serve_eval.report.pictures import Picture, draw_boxes
 from serve_eval.report.pictures.picture import draw_all, name_extra
-from tests.cli.command import environment, serve_eval
+from tests.cli.command import environment, read_json, serve_eval
 from tests.clock import until
 from tests.scripted_server import HttpRequest, ScriptedServer, answer
 
@@ -32,7 +31,7 @@ WITHOUT = "import sys; sys.modules['vl_convert'] = None; from serve_eval.cli imp
 
 
 def _draw(*pictures: Picture) -> tuple[list[Picture], list[str]]:
-    said: list[str] = []
+    said = []
     return draw_all(pictures, said.append), said
 
 
@@ -112,7 +111,7 @@ def test_without_the_extra_the_page_has_the_rulers_of_the_terminal(tmp_path: Pat
     )
     assert (done.returncode, done.stderr.count("warning: ")) == (3, 0), done.stderr
     page = (out / "report.html").read_text()
-    [low, high] = re.search(r"\n +(\d+) [┴─]\S+ (\d+)\n", done.stdout).groups()  # type: ignore[union-attr]
+    [low, high] = re.search(r"\n +(\d+) [┴─]\S+ (\d+)\n", done.stdout).groups()
     verdict = page[page.index('<section class="verdict') : page.index("</section>")]
     assert re.findall(r'"ruler-end">(\d+)<', verdict) == [low, high]
     value = re.search(r"● ([\d.]+)", done.stdout)
@@ -120,7 +119,7 @@ def test_without_the_extra_the_page_has_the_rulers_of_the_terminal(tmp_path: Pat
     assert f"● value {value[1]} (" in verdict
     assert page.count("The extra page draws more pictures: pip install") == 1
     assert "<rect" not in page
-    assert json.loads((out / "report.json").read_text())["tasks"][0]["result"]["scored"] == 30
+    assert read_json(out / "report.json")["tasks"][0]["result"]["scored"] == 30
 
 
 def test_with_the_extra_the_page_does_not_name_it(tmp_path: Path) -> None:
@@ -152,7 +151,7 @@ def vegalite_to_svg(spec, **more):
 
 
 @pytest.fixture
-def begun(tmp_path: Path) -> Iterator[Path]:
+def begun(tmp_path) -> Iterator[Path]:
     """Yield a folder with a file for each process that loaded a library that only counts."""
     folder, code = tmp_path / "begun", tmp_path / "code"
     folder.mkdir()
@@ -189,7 +188,7 @@ async def _wait_for(folder: Path) -> int:
 
 
 def test_the_first_page_takes_the_process_and_the_second_has_its_own(begun: Path) -> None:
-    said: list[str] = []
+    said = []
     with drawing_ahead() as ahead:
         ahead.start()
         ahead.start()
@@ -199,7 +198,7 @@ def test_the_first_page_takes_the_process_and_the_second_has_its_own(begun: Path
 
 
 def test_without_a_start_a_page_has_its_own(begun: Path) -> None:
-    said: list[str] = []
+    said = []
     with drawing_ahead():
         assert _width(said) == "1"
     assert said == []
@@ -215,7 +214,7 @@ def test_a_process_that_no_page_takes_ends_with_the_block(begun: Path) -> None:
 
 
 def test_a_process_lost_before_its_page_costs_one_warning(begun: Path) -> None:
-    said: list[str] = []
+    said = []
     with drawing_ahead() as ahead:
         ahead.start()
         os.kill(asyncio.run(_wait_for(begun)), signal.SIGTRAP)
@@ -239,10 +238,10 @@ class Held:
     With `forever`, they never come. `early` has the processes that were there at the 20th request.
     """
 
-    def __init__(self, begun: Path, *, forever: bool) -> None:
+    def __init__(self, begun: Path, *, forever: bool):
         self._begun, self._forever, self._asked = begun, forever, 0
-        self.early: list[int] = []
-        self.pid: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.early = []
+        self.pid = asyncio.get_running_loop().create_future()
 
     async def reply(self, request: HttpRequest) -> web.StreamResponse:
         self._asked += 1
@@ -269,7 +268,7 @@ async def _start(url: str, data_root: Path, out: Path) -> asyncio.subprocess.Pro
 
 
 def test_a_run_starts_it_while_answers_come(begun: Path, data_root: Path, tmp_path: Path) -> None:
-    async def go() -> None:
+    async def go():
         held = Held(begun, forever=False)
         async with ScriptedServer(held.reply).serve() as url:
             process = await _start(url, data_root, tmp_path / "run")
@@ -289,7 +288,7 @@ def test_a_run_starts_it_while_answers_come(begun: Path, data_root: Path, tmp_pa
 def test_a_run_that_is_ended_leaves_no_process(
     number: signal.Signals, begun: Path, data_root: Path, tmp_path: Path
 ) -> None:
-    async def go() -> None:
+    async def go():
         held = Held(begun, forever=True)
         async with ScriptedServer(held.reply).serve() as url:
             process = await _start(url, data_root, tmp_path / "run")

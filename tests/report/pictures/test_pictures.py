@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -151,7 +151,7 @@ TREND = [
     TrendPoint(at=T0 + timedelta(days=i), value=80.0 - i, verdict=verdict, alarm=i > 1)
     for i, verdict in enumerate(("PASS", HOSTILE_PICTURES, "FAIL"))
 ]
-DRAWN: dict[str, Callable[[], Picture | None]] = {
+DRAWN = {
     "test": lambda: draw_test(RESULT, VERDICT),
     "change": lambda: draw_change(HOSTILE_PICTURES, PAIRED, Metric()),
     "intervals": lambda: draw_intervals(
@@ -238,7 +238,7 @@ def test_a_picture_has_no_colour_script_or_address_and_shows_foreign_text_as_tex
 def test_ids_are_unique_over_all_pictures_and_point_to_elements_of_their_own(
     pictures: dict[str, Picture],
 ) -> None:
-    ids: list[str] = []
+    ids = []
     for picture in pictures.values():
         assert picture.svg is not None
         own = re.findall(r'\bid="([^"]+)"', picture.svg)
@@ -273,7 +273,7 @@ def test_a_ruler_of_any_values_places_them_in_their_order(values: list[float]) -
 
 
 def test_a_ruler_is_not_much_longer_than_what_it_shows() -> None:
-    def ends(*values: float) -> tuple[float, float]:
+    def ends(*values):
         ruler = make_ruler([RulerRow(label="a", text="a", value=x) for x in values])
         assert ruler is not None
         return ruler.low, ruler.high
@@ -389,7 +389,7 @@ def _attempt(start_s: float, failure: FailureKind | None = None) -> Attempt:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path) -> Path:
     lost = Failure(
         kind=FailureKind.TIMEOUT,
         message="",

@@ -38,7 +38,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def _cell(value: float | None = 65.0, **more: object) -> ResultCell:
-    kept: dict[str, object] = {
+    kept = {
         "value": value,
         "interval": (40.78, 84.56),
         "outcome": VerdictOutcome.PASS,
@@ -46,7 +46,7 @@ def _cell(value: float | None = 65.0, **more: object) -> ResultCell:
         "planned": 20,
         "run": "outputs/a",
     }
-    return ResultCell(**{**kept, **more})  # type: ignore[arg-type]
+    return ResultCell(**{**kept, **more})
 
 
 def _table(names: list[str], cells: list[ResultCell | None], task: str = "gsm8k") -> ResultsTable:

@@ -27,7 +27,7 @@ def _passes(**changes: object) -> TaskReport:
     told = replace(PAIRED, down=3, up=1, p=0.25, interval=(-1.2, 0.4), finding="PASS")
     verdict = replace(VERDICT, outcome=VerdictOutcome.PASS, evaluated=83.4, paired=told)
     result = replace(RESULT, value=83.4, interval=(79.9, 86.4))
-    return task(result, replace(verdict, **changes))  # type: ignore[arg-type]
+    return task(result, replace(verdict, **changes))
 
 
 def test_a_red_run_says_what_fell_by_how_much_and_what_to_do() -> None:
@@ -278,15 +278,12 @@ def test_text_of_a_model_cannot_steer_the_terminal() -> None:
 
 
 def test_the_drawn_line_places_its_marks() -> None:
-    def draw(value: float, marks: object = UNICODE) -> str:
+    def draw(value, marks=UNICODE):
         return draw_axis(
             51,
             ASCII if marks is ASCII else UNICODE,
             AxisPoints(
-                value=value,
-                interval=(value - 2.0, value + 2.0),
-                threshold=78.0,
-                reference=84.0,
+                value=value, interval=(value - 2.0, value + 2.0), threshold=78.0, reference=84.0
             ),
         )
 

@@ -23,12 +23,8 @@ TRIALS = 10
 
 
 def measure(
-    chosen: Mapping[str, Fault],
-    commands: Collection[str],
-    trials: int,
-    top: Path,
-    until: float,
-) -> None:
+    chosen: Mapping[str, Fault], commands: Collection[str], trials: int, top: Path, until: float
+):
     """Run the trials that have no result yet, until a time of the monotonic clock."""
     left = [
         (name, todo)

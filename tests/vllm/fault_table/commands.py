@@ -32,7 +32,7 @@ SOUND, PAIR = "aggregated", "disaggregated"
 class Stage:
     """Starts the servers of a system beside a sound one, which all systems are compared with."""
 
-    def __init__(self, running: Deployments, top: Path) -> None:
+    def __init__(self, running: Deployments, top: Path):
         self.running, self.top = running, top
         if SOUND not in running.names:
             running.start(**{SOUND: aggregated()})
@@ -254,7 +254,7 @@ def load(system: System, seed: int, folder: Path) -> Told:
         )
 
 
-COMMANDS: Mapping[str, Command] = {
+COMMANDS = {
     "compare": compare,
     "equal tokens": find_unequal,
     "verify": verify,
@@ -271,20 +271,20 @@ AT_START = (
 )
 CACHE = r"ANOTHER MODEL, PRECISION OR CACHE"
 FRONT = r"not in the servers as they answer here"
-OF_REQUESTS: Mapping[str, str] = {
+OF_REQUESTS = {
     "compare": AT_START,
     "equal tokens": r"texts part at (always word 0|word 0 in \d+ of)",
     "verify": rf"{TRANSFER}|a fault of single requests",
     "diagnose": AT_START,
     "attribute": FRONT,
 }
-ONE_OF_TWO: Mapping[str, str] = {
+ONE_OF_TWO = {
     "compare": r"generation server generation_1: ",
     "verify": r"found in .*another model",
     "diagnose": r"generation (server )?generation_1\b",
     "attribute": r"generation server .* wrong, the others",
 }
-CAUSES: Mapping[str, Mapping[str, str]] = {
+CAUSES = {
     "other requests' blocks for 10 %": OF_REQUESTS,
     "other requests' blocks for 1 %": OF_REQUESTS,
     "last block dropped": {"verify": TRANSFER, "attribute": FRONT},

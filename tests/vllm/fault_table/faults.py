@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -41,7 +41,7 @@ def count_answers(out: Path) -> int:
     return sum(len(file.read_bytes().splitlines()) for file in out.glob("**/samples/*"))
 
 
-def wait_for_answers(out: Path, number: int) -> None:
+def wait_for_answers(out: Path, number: int):
     """Wait until a run has so many answers, or for PATIENCE_S."""
     deadline = time.monotonic() + PATIENCE_S
     while count_answers(out) < number and time.monotonic() < deadline:
@@ -56,7 +56,7 @@ def _list_processes() -> Iterator[tuple[int, list[bytes]]]:
                 yield int(folder.name), (folder / "cmdline").read_bytes().split(b"\0")
 
 
-def kill_when_asked(url: str, out: Path) -> None:
+def kill_when_asked(url: str, out: Path):
     """Kill the server at an address after the first answers of a run."""
     port = url.rpartition(":")[2].encode()
     [pid] = [pid for pid, words in _list_processes() if words[0] == bytes(PYTHON) and port in words]
@@ -176,7 +176,7 @@ def _restarted(stage: Stage) -> Iterator[System]:
     with stage.up(decode=own):
         servers = _name(context, stage.root("decode"))
 
-        def restart(out: Path) -> None:
+        def restart(out):
             wait_for_answers(out, MANY // 3)
             stage.running.stop("decode")
             stage.running.start(decode=other)
@@ -193,7 +193,7 @@ def _all(body: object, tokens: int) -> bool:
     return True
 
 
-FAULTS: Mapping[str, Fault] = {
+FAULTS = {
     "other requests' blocks for 10 %": Fault(lambda s: _blocks_of_others(s, 10)),
     "other requests' blocks for 1 %": Fault(lambda s: _blocks_of_others(s, 100)),
     "last block dropped": Fault(_last_block),
@@ -244,7 +244,7 @@ def _one(stage: Stage, spec: Spec, expect: str, shots: int = 0) -> Iterator[Syst
         yield System(a=stage.sound, b=url, expect=expect, prompts=PROMPTS, shots=shots)
 
 
-SOUND: Mapping[str, Fault] = {
+SOUND = {
     "sound, 1 + 1": Fault(lambda s: _pairs(s, 1, 1)),
     "sound, 1 + 2": Fault(lambda s: _pairs(s, 1, 2)),
     "sound, 2 + 2": Fault(lambda s: _pairs(s, 2, 2)),

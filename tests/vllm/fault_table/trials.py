@@ -33,7 +33,7 @@ def is_named(name: str, command: str, text: str) -> bool | None:
     return None if cause is None else re.search(cause, text) is not None
 
 
-def run_trial(name: str, system: System, trial: int, commands: Collection[str], top: Path) -> None:
+def run_trial(name: str, system: System, trial: int, commands: Collection[str], top: Path):
     """Run those commands of one trial that have no result yet, and keep the results."""
     done = _find_done(top, name, trial)
     folder = top / "".join(c if c.isalnum() else "_" for c in name) / str(trial)
@@ -88,13 +88,13 @@ def read(file: Path) -> list[Found]:
     return [msgspec.json.decode(line, type=Found) for line in lines]
 
 
-def add(file: Path, found: Found) -> None:
+def add(file: Path, found: Found):
     """Append a result."""
     with file.open("ab") as out:
         out.write(msgspec.json.encode(found) + b"\n")
 
 
-def print_tables(found: Sequence[Found], systems: Iterable[str]) -> None:
+def print_tables(found: Sequence[Found], systems: Iterable[str]):
     """Print what each command found of each system, then what a trial took, if it sent requests.
 
     Systems without results are left out.
@@ -111,7 +111,7 @@ def _print_rows(
     order: Sequence[str],
     commands: Sequence[str],
     describe: Callable[[Sequence[Found]], str],
-) -> None:
+):
     print(f"| system | {' | '.join(commands)} |")
     print("|---" * (len(commands) + 1) + "|")
     for name in order:

@@ -12,7 +12,7 @@ NEVER_SAID = 1
 class BadDrafts:
     """Proposes a token that no answer has, as often as the options ask for."""
 
-    def __init__(self, vllm_config: Any) -> None:
+    def __init__(self, vllm_config: Any):
         self._tokens = vllm_config.speculative_config.num_speculative_tokens
         self._longest = vllm_config.model_config.max_model_len
 
@@ -25,5 +25,5 @@ class BadDrafts:
             for new, length in zip(sampled, lengths, strict=False)
         ]
 
-    def load_model(self, *_: Any, **__: Any) -> None:
+    def load_model(self, *_: Any, **__: Any):
         """Load nothing."""

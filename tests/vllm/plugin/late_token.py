@@ -17,14 +17,14 @@ PLACE = 9
 class LateToken(LogitsProcessor):
     """Leaves out the likeliest token at PLACE."""
 
-    def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
-        self.outputs: dict[int, list[int]] = {}
+    def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool):
+        self.outputs = {}
 
     def is_argmax_invariant(self) -> bool:
         """Return False: greedy decoding changes too."""
         return False
 
-    def update_state(self, batch_update: BatchUpdate | None) -> None:
+    def update_state(self, batch_update: BatchUpdate | None):
         """Follow the requests through the batch."""
         if batch_update is None:
             return

@@ -33,12 +33,12 @@ from serve_eval.workflows.attribute.attribute import (
     prepare_asking,
     worker,
 )
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 from tests.standin.deployments import Deployed, deployed
 
 
 @pytest.fixture(scope="module")
-def plan(data_root: Path) -> Plan:
+def plan(data_root) -> Plan:
     return Plan(
         model="m",
         launcher=Spec(name="external", options={}),
@@ -51,7 +51,7 @@ def plan(data_root: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def answers(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def answers(plan: Plan, tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
     _write_answers(path, prepare(plan), lambda task, sample: 0.9)
     return path
@@ -60,7 +60,7 @@ def answers(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
 class SaidLoad(CoreLoad):
     """A measurement whose result is given."""
 
-    def __init__(self, busy: float) -> None:
+    def __init__(self, busy: float):
         super().__init__()
         self._busy = busy
 
@@ -88,7 +88,7 @@ def asked(
     `door`, the run goes to this worker instead of the orchestrator.
     """
 
-    async def story() -> tuple[Attributed, Deployed]:
+    async def story():
         async with deployed(*shape, perf_metrics=False, **deployment) as there:
             url = there.url if door is None else there.workers[door]
             here = replace(
@@ -97,7 +97,7 @@ def asked(
             await evaluate(here, out, environ={})
             if workers is None:
                 file = out / "environment.json"
-                sessions = json.loads(file.read_text())
+                sessions = read_json(file)
                 sessions[-1]["endpoint"]["info"]["servers"] = {
                     **there.workers,
                     "orchestrator": there.url,
@@ -144,7 +144,7 @@ def test_a_corrupt_worker_of_six_is_named_alone_and_in_pairs(
     assert done.exit_code == 1
     assert (done.asked, done.requests) == (12, 12 * (6 + 2 * 8))
     assert done.alone.how == "asked"
-    written = json.loads((tmp_path / "attribution.json").read_text())
+    written = read_json(tmp_path / "attribution.json")
     assert (written["schema_version"], written["exit_code"]) == (ATTRIBUTE.version, 1)
 
 
@@ -163,7 +163,7 @@ def test_what_a_newer_version_found_is_not_replaced(
 ) -> None:
     newer = json.dumps({"schema_version": ATTRIBUTE.version + 1})
 
-    def after_the_run(there: Deployed) -> list[Worker]:
+    def after_the_run(there):
         (tmp_path / "attribution.json").write_text(newer)
         return [worker(url) for url in there.workers.values()]
 
@@ -219,7 +219,7 @@ def test_a_failure_is_no_wrong_answer(plan: Plan, answers: Path, tmp_path: Path)
 def test_whole_servers_behind_a_load_balancer_are_told_apart(
     plan: Plan, answers: Path, tmp_path: Path
 ) -> None:
-    def whole(there: Deployed) -> list[Worker]:
+    def whole(there):
         return [worker(url) for name, url in there.workers.items() if name.startswith("generation")]
 
     faults = {"generation_0": {"corrupt_after": 0}}
@@ -257,7 +257,7 @@ def test_a_slow_worker_is_named_and_fails_nothing(
     # times.
     assert re.search(r"for (1[5-9]|20) of 20 \(p = ", warning)
     assert done.exit_code == 0
-    written = json.loads((tmp_path / "attribution.json").read_text())
+    written = read_json(tmp_path / "attribution.json")
     assert written["warnings"] == [warning]
     assert [row["worker"] for row in written["alone"]["times"] if row["slow"]] == [guilty]
 
@@ -304,7 +304,7 @@ def test_a_slow_leg_is_told(plan: Plan, answers: Path, tmp_path: Path) -> None:
 def test_of_whole_servers_the_slow_one_is_named_as_one(
     plan: Plan, answers: Path, tmp_path: Path
 ) -> None:
-    def whole(there: Deployed) -> list[Worker]:
+    def whole(there):
         return [worker(url) for name, url in there.workers.items() if name.startswith("generation")]
 
     faults = {"generation_0": {"latency_s": 0.4}}
@@ -374,10 +374,10 @@ def test_registered_workers_are_found_in_what_the_front_door_tells() -> None:
 
 
 @pytest.fixture
-def finished(plan: Plan, tmp_path: Path) -> tuple[Path, Plan]:
+def finished(plan: Plan, tmp_path) -> tuple[Path, Plan]:
     """Return a run whose endpoint no longer exists."""
 
-    async def story() -> Plan:
+    async def story():
         async with deployed(1, 1, perf_metrics=False) as there:
             here = replace(
                 plan, limit=4, launcher=Spec(name="external", options={"base_url": there.url})
@@ -397,7 +397,7 @@ def test_workers_that_are_gone_end_it(finished: tuple[Path, Plan]) -> None:
     run, plan = finished
     given = [Worker("context", f"http://127.0.0.1:{port}/v1") for port in (1, 2)]
 
-    async def story() -> Attributed:
+    async def story():
         return await attribute(
             run, await prepare_asking(run, plan, given=given, environ={}), environ={}
         )
@@ -456,7 +456,7 @@ def test_the_command_shows_its_cost_and_sends_nothing(finished: tuple[Path, Plan
         ),
         "nothing was sent",
     ]
-    assert serve_eval(f"check workers {finished[0]} --samples 0").returncode == 2
+    serve_eval(f"check workers {finished[0]} --samples 0", exits=2)
 
 
 @pytest.mark.parametrize("max_tokens", [64, 2048])

@@ -38,7 +38,7 @@ from serve_eval.workflows.attribute import legs
 from serve_eval.workflows.attribute.attribute import attribute, prepare_asking
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.story import diagnose
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 from tests.launchers.conftest import own_machine, plan_of, standin
 from tests.scripted_server import HttpRequest, Reply, answer
 from tests.standin.deployments import deployed
@@ -51,7 +51,7 @@ KEY = "ab" * 32
 
 
 @pytest.fixture(scope="module")
-def plan(data_root: Path) -> Plan:
+def plan(data_root) -> Plan:
     return Plan(
         model="m",
         launcher=Spec(name="external", options={}),
@@ -71,13 +71,13 @@ def asked(
     `kept` is what the launch left in its file, `variable` the name of the variable that has KEY.
     """
 
-    async def story() -> Attributed:
+    async def story():
         async with deployed(
             1, 1, perf_metrics=False, flavour="main", auth_key=KEY, greeted=False
         ) as there:
             here = replace(plan, launcher=Spec(name="external", options={"base_url": there.url}))
             await evaluate(here, out, environ={})
-            sessions = json.loads((out / "environment.json").read_text())
+            sessions = read_json(out / "environment.json")
             sessions[-1]["endpoint"]["info"] |= {
                 "servers": {**there.workers, "orchestrator": there.url},
                 "log_dir": str(out / "logs"),
@@ -171,7 +171,7 @@ def test_a_launched_pair_with_the_default_key_is_asked(
     standin("main", STANDIN_AUTH_ENFORCED="1")
     plan = plan_of("trtllm_disaggregated", {"gpus": [0, 1], "ready_timeout_s": 60.0}, limit=4)
 
-    async def story() -> Attributed:
+    async def story():
         out = tmp_path / "run"
         async with launch(plan, prepare(plan), tmp_path) as endpoint:
             await evaluate(plan, out, environ={}, launching=lambda *_: nullcontext(endpoint))
@@ -209,7 +209,7 @@ def _compare(out: Path, *, faults: Mapping[str, Any], known: bool) -> tuple[Comp
     answers = out / "answers.jsonl"
     _write_answers(answers, prepare(PLAN), lambda task, sample: 0.95)
 
-    async def story() -> tuple[Comparison, int, str]:
+    async def story():
         size = {"context_0": 2} if faults else None
         async with (
             deployed(1, 1, answers=answers, perf_metrics=False) as a,
@@ -296,7 +296,7 @@ def test_a_bad_worker_is_named_on_all_faces_and_compared_with_a_sound_one(
         workers = f"--worker {good} --worker {bad} --samples {PROMPTS}"
         done = serve_eval(f"check workers run --json --notify-text line {workers}", exits=FAIL)
         shown = json.loads(done.stdout)
-        assert shown["result"] == json.loads(Path("run/attribution.json").read_text())
+        assert shown["result"] == read_json("run/attribution.json")
         [one] = shown["conclusions"]
         assert (one["outcome"], one["figures"]) == (
             "FAIL",

@@ -27,7 +27,7 @@ N = 16
 
 
 @pytest.fixture(scope="module")
-def plan(data_root: Path) -> Plan:
+def plan(data_root) -> Plan:
     return Plan(
         model="m",
         launcher=Spec(name="external"),
@@ -40,7 +40,7 @@ def plan(data_root: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def right(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def right(plan: Plan, tmp_path_factory) -> dict[str, str]:
     """Return the right answer to each prompt, by its hash; every eighth is wrong."""
     file = tmp_path_factory.mktemp("answers") / "answers.jsonl"
     _write_answers(file, prepare(plan), lambda task, sample: 1.0)
@@ -80,7 +80,7 @@ class Servers:
         return answer(" ", finish="length", body=more)
 
     def decode(self, number: int) -> Callable[[HttpRequest], Reply]:
-        def reply(request: HttpRequest) -> Reply:
+        def reply(request):
             body = request.body
             handed = bool(body.get("kv_transfer_params")) and self.takes_over
             self.moved[number] = self.moved.get(number, 0) + 60 * handed
@@ -108,7 +108,7 @@ def asked(
 ) -> Attributed:
     """Ask the servers about a run of the first one, or of a `front` with that reply."""
 
-    async def story() -> Attributed:
+    async def story():
         async with AsyncExitStack() as stack:
             first = ScriptedServer(servers.prefill)
             urls = [f"context={await stack.enter_async_context(first.serve())}"]
@@ -186,7 +186,7 @@ def _change_some(
     """Return a front that changes the answers to the first prompts, which stay right or wrong."""
     changed = set(list(right)[:number])
 
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         prompt = prompt_sha256(request.body["prompt"])
         text = right.get(prompt, "#### 0")
         return answer(change(text) if prompt in changed else text)
@@ -216,7 +216,7 @@ def test_answers_that_part_later_are_no_sign_of_a_fault(
 ) -> None:
     """The numerics of another load part answers anywhere, and in the first token too."""
 
-    def part(text: str) -> str:
+    def part(text):
         return f"Of course: {text}" if prompts.index(text) < 5 else f"{text}."
 
     prompts = list(right.values())

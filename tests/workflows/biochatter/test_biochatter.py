@@ -31,7 +31,7 @@ def _rows(file: Path) -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(tmp_path_factory) -> Path:
     top = tmp_path_factory.mktemp("runs")
     cases = top / "cases.yaml"
     cases.write_text(CASES)

@@ -37,7 +37,7 @@ from tests.workflows.bisect.searches import (
 )
 
 TRIALS, SAMPLES, SAMPLES_EMBEDDED = 20, 500, 200
-BITS: Damage = "int3"
+BITS = "int3"
 STANDIN_SAMPLES, STANDIN_DAMAGE = 300, 0.3
 
 
@@ -65,7 +65,7 @@ CASES = (
     Case("a step of 16, drop 4", ordered=True, damage=0.05),
     Case("one of 6, drop = margin 4", damage=0.05, margin=4.0),
 )
-NEAR: Damage = "int4"
+NEAR = "int4"
 EMBEDDED_CASES = (
     *(case for case in CASES if case.damage == CASES[0].damage),
     Case("one of 6, four bits", bits=NEAR),
@@ -126,7 +126,7 @@ async def run_case(case: Case, given: Given) -> str:
     return tell_case(case.name, tried)
 
 
-async def print_table(given: Given) -> None:
+async def print_table(given: Given):
     """Print a line for each case."""
     print(HEADER)
     for case in EMBEDDED_CASES if given.running else CASES:
@@ -139,7 +139,7 @@ async def print_table(given: Given) -> None:
         print(await run_case(case, given), flush=True)
 
 
-async def print_embedded(given: Given) -> None:
+async def print_embedded(given: Given):
     """Print the table with one process of the embedded model, intact and damaged."""
     options = embedded.EmbeddedOptions(also={BITS: BITS, NEAR: NEAR})
     with tempfile.TemporaryDirectory() as folder:

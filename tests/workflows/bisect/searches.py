@@ -85,19 +85,19 @@ def build_steps(
 
 
 MODEL = "my-org/my-model"
-GOOD: Mapping[str, Any] = {
+GOOD = {
     "kv_cache_config": {"dtype": "auto", "tokens_per_block": 32},
     "enable_chunked_prefill": False,
     "disable_overlap_scheduler": True,
 }
-BAD: Mapping[str, Any] = {
+BAD = {
     "kv_cache_config": {"dtype": "fp8", "tokens_per_block": 64},
     "enable_chunked_prefill": True,
     "disable_overlap_scheduler": False,
     "cuda_graph_config": {"enable_padding": True},
     "quant_config": {"quant_algo": "FP8"},
 }
-BROKEN: Mapping[str, Mapping[str, Any]] = {
+BROKEN = {
     "config.kv_cache_config.dtype": {"kv_cache_config.dtype": "fp8"},
     "config.kv_cache_config.tokens_per_block": {"kv_cache_config.tokens_per_block": 64},
     "config.enable_chunked_prefill": {"enable_chunked_prefill": True},
@@ -192,7 +192,7 @@ class Tried(msgspec.Struct):
 class TrialFile:
     """The trials so far, kept in a file so that a later run goes on."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path):
         self._path = path
 
     def read(self, case: str) -> list[tuple[Outcome, ...]]:
@@ -201,7 +201,7 @@ class TrialFile:
         tried = msgspec.json.Decoder(Tried).decode_lines(lines)
         return [one.outcomes for one in tried if one.case == case]
 
-    def add(self, case: str, outcomes: tuple[Outcome, ...]) -> None:
+    def add(self, case: str, outcomes: tuple[Outcome, ...]):
         """Add a trial."""
         with self._path.open("ab") as file:
             file.write(msgspec.json.encode(Tried(case, outcomes)) + b"\n")
@@ -256,7 +256,7 @@ async def search_plainly(
     """Run a plain bisection with full runs; those that are `known` are not repeated."""
     requests, starts = 0, 0
 
-    async def measure(configuration: int) -> float:
+    async def measure(configuration):
         nonlocal requests, starts
         starts += 1
         if configuration in known:
@@ -275,7 +275,7 @@ async def search_plainly(
     if not found.space.ordered:
         row = [(1 << i) - 1 for i in row]
     good, bad = 0, len(row) - 1
-    answer: tuple[str, ...] = ()
+    answer = ()
     if await measure(row[bad]) < threshold:
         while bad - good > 1:
             middle = (good + bad) // 2

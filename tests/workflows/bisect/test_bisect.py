@@ -29,7 +29,7 @@ from serve_eval.workflows.bisect.configurations import Configurations, between_p
 from serve_eval.workflows.bisect.document import make_document
 from serve_eval.workflows.bisect.search import BisectRules
 from serve_eval.workflows.bisect.testing import HeldServer
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 from tests.workflows.bisect.searches import (
     BROKEN,
     INCLUDED,
@@ -56,7 +56,7 @@ INCLUDE = f"--set include_path={INCLUDED}"
 
 
 @pytest.fixture
-def plans(tmp_path: Path) -> tuple[str, Path, str, Path]:
+def plans(tmp_path) -> tuple[str, Path, str, Path]:
     good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
     good.write_text(PLAN.format(served="{tp: 0, graphs: false, overlap: false}"))
     bad.write_text(PLAN.format(served="{tp: 1, graphs: true, overlap: true}"))
@@ -149,7 +149,7 @@ def _search(
     found: Configurations, out: Path, rules: BisectRules = ONE, **more: object
 ) -> Bisection:
     with scope():
-        return asyncio.run(bisect(found, rules, out, **more))  # type: ignore[arg-type]
+        return asyncio.run(bisect(found, rules, out, **more))
 
 
 def _print(state: Bisection, found: Configurations, out: Path) -> str:
@@ -194,7 +194,7 @@ def test_two_options_that_fail_only_together_are_found(tmp_path: Path) -> None:
     found = build_options(["speculation", "tp"], names=("speculation", "tp"), **SURE)
     state = _search(found, tmp_path / "out", BisectRules())
     assert state.suspects[0].members == ("served.speculation", "served.tp")
-    assert state.margin == pytest.approx(-state.steps[1].difference / 2)  # type: ignore[operator]
+    assert state.margin == pytest.approx(-state.steps[1].difference / 2)
     # Without a margin, the bad configuration is asked everything to measure the drop.
     assert state.steps[1].asked == 40
     assert "culprits: these fail only together" in _print(state, found, tmp_path)
@@ -303,11 +303,11 @@ def test_held_servers_count_starts_and_gpu_seconds(tmp_path: Path) -> None:
         now[0] += 10.0
         yield Endpoint(base_url="http://127.0.0.1:9/v1")
 
-    def plan(tp: int) -> Plan:
+    def plan(tp):
         launcher = Spec(name="trtllm", options={"model": "/m", "tp": tp})
         return Plan(model="m", launcher=launcher, tasks=())
 
-    async def use() -> HeldServer:
+    async def use():
         async with HeldServer(tmp_path, launching, clock=lambda: now[0]) as held:
             for tp, wait_s in ((2, 5.0), (4, 1.0)):
                 async with (await held.take(plan(tp))).launch(plan(tp), [], tmp_path):
@@ -322,7 +322,7 @@ def test_held_servers_count_starts_and_gpu_seconds(tmp_path: Path) -> None:
 def test_the_state_is_json_that_names_every_step(tmp_path: Path) -> None:
     found = build_options([], **SURE)
     _search(found, tmp_path / "out")
-    content = json.loads((tmp_path / "out/bisection.json").read_text())
+    content = read_json(tmp_path / "out/bisection.json")
     assert [step["result"] for step in content["steps"]] == ["reference", "same"]
     assert (tmp_path / "out/good_scores/word_problems.yaml").exists()
 
@@ -340,10 +340,10 @@ def test_gpu_hours_of_processes_are_counted_and_end_a_search(tmp_path: Path) -> 
         more_env={"STANDIN_LOAD_S": "1", "STANDIN_TIMES": str(times)},
     )
 
-    def note(line: str) -> None:
+    def note(line):
         said[line.partition(" after ")[0]] = time.time()
 
-    def search(hours: float) -> Bisection:
+    def search(hours):
         rules = BisectRules(margin=20.0, budget_gpu_hours=hours)
         with scope(), two_gpus(tmp_path):
             return asyncio.run(bisect(found, rules, tmp_path / "out", notify=note))

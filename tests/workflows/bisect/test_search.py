@@ -159,7 +159,7 @@ def _state(
         margin=5.0,
         alpha=ALPHA,
         confidence=0.95,
-        **{"exit_code": 3, "started_at": "", "wall_s": 0.0, **more},  # type: ignore[arg-type]
+        **{"exit_code": 3, "started_at": "", "wall_s": 0.0, **more},
     )
     for configuration, result in ((0, BisectionResult.REFERENCE), *results):
         state = begin_step(state, found, configuration, "runs/00")

@@ -25,8 +25,9 @@ from serve_eval.launchers._simulated.simulator import STATS, SimulatorConfig, cr
 from serve_eval.schema import Connection, Endpoint, Limits, Spec
 from serve_eval.workflows.capsule.capsule import capsules
 from serve_eval.workflows.diagnose.story import diagnose
+from tests.cli.command import read_json
 from tests.scripted_server import EVERY_PATH, ScriptedServer, json_reply
-from tests.workflows.diagnose.server import Asked, Said, Server, answers_to, plan_for, run, sound
+from tests.workflows.diagnose.server import Said, Server, answers_to, plan_for, run, sound
 
 VAULT_KEY = "cw_0x689RpI-jtRR7oE8h_eQsKImvJapLeSbXpwF4e4="
 KEY = "a-key-that-nobody-knows"
@@ -38,7 +39,7 @@ def replayed(server: Server, folder: Path, environ: dict[str, str]) -> str:
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed")
 
-    async def sent() -> str:
+    async def sent():
         async with server.scripted.serve() as url:
             env = {"PATH": os.environ["PATH"], "BASE_URL": url, **environ}
             command = ["sh", str(folder / "curl.sh")]
@@ -77,8 +78,8 @@ def test_curl_sends_what_the_run_sent(
     out = replayed(again, folder, ENVIRON)
     assert again.received == [body]
     assert again.keys == [f"Bearer {KEY}"]
-    target = json.loads((folder / "expected.json").read_text())["target"]
-    actual = json.loads((folder / "actual.json").read_text())
+    target = read_json(folder / "expected.json")["target"]
+    actual = read_json(folder / "actual.json")
     assert actual["response"]["text"] == target
     assert actual["score"]["value"] == 1.0
     assert json.dumps(target)[1:-1] in out
@@ -86,7 +87,7 @@ def test_curl_sends_what_the_run_sent(
         if file.is_file():
             assert not any(secret in file.read_text() for secret in ENVIRON.values()), file.name
             assert file.stat().st_mode & 0o077 == 0
-    versions = json.loads((folder / "versions.json").read_text())
+    versions = read_json(folder / "versions.json")
     assert versions["session"]["endpoint"]["info"]["models"] == ["m"]
     assert versions["session"]["serve_eval"]
 
@@ -104,7 +105,7 @@ def test_a_server_without_a_key_gets_a_word_that_is_none(tmp_path: Path) -> None
 def test_a_failure_comes_with_the_log_of_its_time_and_without_the_secrets_in_it(
     tmp_path: Path,
 ) -> None:
-    def fails(asked: Asked) -> Said:
+    def fails(asked):
         return (
             Said(text=f"no {KEY} here", status=400) if asked.chance("some") < 0.2 else sound(asked)
         )
@@ -124,7 +125,7 @@ def test_a_failure_comes_with_the_log_of_its_time_and_without_the_secrets_in_it(
     )
     (tmp_path / "out/logs/server.log").write_text(log)
     [folder] = capsules(tmp_path / "out", [failed], tmp_path / "capsules", environ=ENVIRON)
-    actual = json.loads((folder / "actual.json").read_text())
+    actual = read_json(folder / "actual.json")
     assert actual["response"] is None
     assert [failure["status"] for failure in actual["failures"]] == [400]
     assert actual["attempts"][0]["request_id"]
@@ -139,7 +140,7 @@ def test_what_the_server_said_and_the_plan_hold_no_secret(tmp_path: Path) -> Non
     said = "my proxy is http://me:mine@host, my token team-secret-value, and sk-12345678 too"
     answers = answers_to(plan_for(tmp_path).tasks[0])
 
-    def tells(asked: Asked) -> Said:
+    def tells(asked):
         return Said(text=said, status=400 if asked.chance("some") < 0.5 else 200)
 
     plan = replace(plan_for(tmp_path), no_reference=True)
@@ -167,14 +168,14 @@ def test_each_choice_of_a_sample_is_a_request_of_its_own(tmp_path: Path) -> None
     )
     app = create_app(config)
 
-    async def evaluated() -> None:
+    async def evaluated():
         async with serve(app) as url:
             here = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
             await evaluate(here, tmp_path / "out", environ={})
 
     asyncio.run(evaluated())
     [folder] = capsules(tmp_path / "out", ["test-3"], tmp_path / "capsules", environ={})
-    bodies = [json.loads((folder / f"body-{number}.json").read_bytes()) for number in (1, 2, 3, 4)]
+    bodies = [read_json(folder / f"body-{number}.json") for number in (1, 2, 3, 4)]
     assert all(body["prompt_logprobs"] == 0 for body in bodies)
     sent = app[STATS].bodies
     assert all(sent.count(body) == 1 for body in bodies)
@@ -260,7 +261,7 @@ def test_a_folder_of_somebody_else_puts_nothing_into_the_script(tmp_path: Path) 
     sign = tmp_path / "ran"
     evil = f'http://127.0.0.1:9/"$(touch {sign})`touch {sign}`}}v1'
     session = tmp_path / "out/environment.json"
-    told = json.loads(session.read_text())
+    told = read_json(session)
     told[-1]["endpoint"]["base_url"] = evil
     session.write_text(json.dumps(told))
     [folder] = capsules(tmp_path / "out", ["test-1"], tmp_path / "capsules", environ={})
@@ -307,13 +308,13 @@ def test_the_script_asks_where_the_run_asked_whatever_the_address_holds(tmp_path
     run(plan, Server(act=sound, answers=answers_to(plan.tasks[0])), tmp_path / "out", ENVIRON)
     session = tmp_path / "out/environment.json"
 
-    async def story() -> None:
+    async def story():
         async with server.serve() as url:
             for number, path in enumerate(ODD_PATHS):
                 base_url = url.removesuffix("/v1") + path
                 async with Client(Endpoint(base_url=base_url), Limits()) as client:
                     await client.exchange("POST", f"{path}/completions", b"{}")
-                told = json.loads(session.read_text())
+                told = read_json(session)
                 told[-1]["endpoint"]["base_url"] = base_url
                 session.write_text(json.dumps(told))
                 [folder] = capsules(
@@ -356,9 +357,7 @@ def test_without_sessions_the_plan_tells_whom_was_asked(tmp_path: Path) -> None:
     plan = replace(plan_for(tmp_path), no_reference=True)
     server = Server(act=sound, answers=answers_to(plan.tasks[0]))
     run(plan, server, tmp_path / "out")
-    base_url = json.loads((tmp_path / "out/environment.json").read_text())[-1]["endpoint"][
-        "base_url"
-    ]
+    base_url = read_json(tmp_path / "out/environment.json")[-1]["endpoint"]["base_url"]
     # The file only informs, as serve-eval says if it is damaged.
     (tmp_path / "out/environment.json").unlink()
     [folder] = capsules(tmp_path / "out", ["test-1"], tmp_path / "capsules", environ={})

@@ -195,7 +195,7 @@ def test_each_form_of_an_evaluator_is_read(
         line if line.startswith(("|", " ", "  ")) else f"{prefix}{line}"
         for line in text.splitlines()
     ]
-    unread: list[str] = []
+    unread = []
     rows = list(read_trtllm_log(lines, "log", unread.append))
     assert [(row.task, row.metric, row.value, row.num_samples) for row in rows] == told
     assert {row.kind for row in rows} <= {"trtllm-eval"}
@@ -290,14 +290,14 @@ def test_runs_and_logs_of_a_folder_are_collected(
     assert [row["source"] for row in form["result"]["rows"]] == [row["source"] for row in rows]
     # As every next command, it runs as it stands.
     [table] = form["commands"]
-    assert serve_eval(*shlex.split(table)[1:]).returncode == 0
+    serve_eval(*shlex.split(table)[1:], exits=0)
     junit = serve_eval("runs table all --junit j.xml")
     assert junit.stdout.startswith("source,")
     cases = list(ElementTree.parse("j.xml").getroot().iter("testcase"))
     assert [case.get("classname") for case in cases] == ["all/ci.log"] * 3 + ["all/a"] * 2
     (tmp_path / "empty").mkdir()
-    assert serve_eval("runs table empty").returncode == 5
-    assert serve_eval("runs table nowhere").returncode == 2
+    serve_eval("runs table empty", exits=5)
+    serve_eval("runs table nowhere", exits=2)
     wide = serve_eval("runs export all/a --format csv").stdout  # a row for each deployment
     assert wide.startswith("model,")
 

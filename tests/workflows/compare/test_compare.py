@@ -33,7 +33,7 @@ from serve_eval.workflows.compare.compare import CompareRules, CompareSide, comp
 from serve_eval.workflows.compare.document import make_document
 from serve_eval.workflows.compare.rows import describe_agreement_of, summarise_compared
 from serve_eval.workflows.compare.verdict import compare_folders
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 from tests.scripted_server import ScriptedServer, answer
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
@@ -43,7 +43,7 @@ PAIRED = CompareRules(rule=Spec(name="paired"), again=60)
 
 
 @pytest.fixture(scope="module")
-def plan(data_root: Path) -> Plan:
+def plan(data_root) -> Plan:
     return Plan(
         model="simulated",
         launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
@@ -55,14 +55,14 @@ def plan(data_root: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def answers(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Callable[[float | None], Path]:
+def answers(plan: Plan, tmp_path_factory) -> Callable[[float | None], Path]:
     """Return a function that writes a file of answers, of which 80 % are right.
 
     Its argument is the share of prompts that two runs judge differently.
     """
     prepared = prepare(replace(plan, no_reference=True))
 
-    def of(flip_rate: float | None) -> Path:
+    def of(flip_rate):
         path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
         _write_answers(path, prepared, probability(0.8, flip_rate, 0))
         return path
@@ -87,7 +87,7 @@ def _compare(
     """Compare two simulated endpoints; return the comparison and each one's number of requests."""
     apps = [create_app(config) for config in (a, b)]
 
-    async def both() -> Comparison:
+    async def both():
         async with AsyncExitStack() as stack:
             urls = [await stack.enter_async_context(serve(app)) for app in apps]
             sides = [CompareSide(plan=_at(plan, url)) for url in urls]
@@ -105,9 +105,7 @@ def _asked(app: web.Application) -> int:
 
 
 @pytest.fixture(scope="module")
-def alike(
-    plan: Plan, steady: SimulatorConfig, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Comparison, Path]:
+def alike(plan: Plan, steady: SimulatorConfig, tmp_path_factory) -> tuple[Comparison, Path]:
     out = tmp_path_factory.mktemp("alike") / "out"
     found, asked = _compare(plan, replace(steady, run=1), replace(steady, run=3), out)
     assert asked[1] >= N + PAIRED.again
@@ -116,9 +114,7 @@ def alike(
 
 
 @pytest.fixture(scope="module")
-def damaged(
-    plan: Plan, steady: SimulatorConfig, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Comparison, Path]:
+def damaged(plan: Plan, steady: SimulatorConfig, tmp_path_factory) -> tuple[Comparison, Path]:
     out = tmp_path_factory.mktemp("damaged") / "out"
     found, _ = _compare(
         plan, replace(steady, run=1), replace(steady, run=2, damage=0.4), out, show_flips=500
@@ -231,7 +227,7 @@ def test_runs_that_were_interrupted_go_on_and_end_as_if_they_had_not_been(
 
     apps = [create_app(config) for config in (a, b)]
 
-    async def twice() -> Comparison:
+    async def twice():
         async with AsyncExitStack() as stack:
             urls = [await stack.enter_async_context(serve(app)) for app in apps]
             sides = [CompareSide(plan=_at(plan, url)) for url in urls]
@@ -258,14 +254,14 @@ def test_runs_that_were_interrupted_go_on_and_end_as_if_they_had_not_been(
 class _Stops:
     """Progress that calls `stop` at the first update from the hundredth answer on."""
 
-    def __init__(self, stop: Callable[[], object]) -> None:
+    def __init__(self, stop: Callable[[], object]):
         self._stop, self._stopped = stop, False
 
-    def begin(self, task: str, planned: int, had: int) -> None: ...
+    def begin(self, task: str, planned: int, had: int): ...
 
-    def end(self, task: str) -> None: ...
+    def end(self, task: str): ...
 
-    def update(self, task: str, done: int, failed: object, value: float | None) -> None:
+    def update(self, task: str, done: int, failed: object, value: float | None):
         if done >= 100 and not self._stopped:
             self._stopped = True
             self._stop()
@@ -287,7 +283,7 @@ def test_sides_that_ask_otherwise_are_refused_before_anything_is_sent(
 ) -> None:
     app = create_app(steady)
 
-    async def both() -> None:
+    async def both():
         async with serve(app) as url:
             other = replace(plan, tasks=(Spec(name="gsm8k", options={"num_fewshot": 2}),))
             sides = CompareSide(plan=_at(plan, url)), CompareSide(plan=_at(other, url))
@@ -310,7 +306,7 @@ def test_a_finished_run_is_asked_nothing_and_the_other_side_is(
     before, out = alike
     app = create_app(replace(steady, run=3))
 
-    async def one() -> Comparison:
+    async def one():
         async with serve(app) as url:
             live = CompareSide(plan=_at(plan, url))
             done = CompareSide(plan=run_folder.read_plan(out / "a"), folder=out / "a")
@@ -387,9 +383,9 @@ def test_servers_that_do_not_fit_together_are_asked_one_after_the_other(
     plan: Plan, steady: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One GPU for two servers: the second is refused while the first holds it."""
-    up: list[str] = []
-    history: list[str] = []
-    said: list[str] = []
+    up = []
+    history = []
+    said = []
 
     @asynccontextmanager
     async def launch(
@@ -440,7 +436,7 @@ def test_the_command_compares_finished_runs(
     )
     assert "turned wrong" in said.stdout
     assert "detects only drops" not in said.stdout
-    told = json.loads((tmp_path / "again" / "comparison.json").read_text())
+    told = read_json(tmp_path / "again" / "comparison.json")
     assert told["rule"] == {"name": "paired", "options": {"margin": 2.0}}
     swapped = serve_eval(f"compare {out}/b {out}/a -o {tmp_path}/swapped --json", exits=PASS)
     assert json.loads(swapped.stdout)["result"]["tasks"][0]["worse"] == told["tasks"][0]["better"]

@@ -97,7 +97,7 @@ def _compare(
 ) -> Comparison:
     """Compare two servers, and do so again in the same folder until it was done `times` times."""
 
-    async def run() -> Comparison:
+    async def run():
         async with AsyncExitStack() as stack:
             sides = []
             for one in (a, b):
@@ -252,7 +252,7 @@ def test_a_side_that_differs_from_itself_breaks_the_promise(
     """All first answers are equal; the second ones of one side are not."""
 
     class _Unsteady(_Server):
-        def script(self, request: HttpRequest) -> Reply:
+        def script(self, request):
             number = self.numbers.get(request.prompt)
             self.parts = lambda n: 5 if number in self.asked else None
             return super().script(request)
@@ -278,7 +278,7 @@ def test_a_run_cannot_be_judged_by_it(plan: Plan, tmp_path: Path) -> None:
 def test_probabilities_are_no_tokens(plan: Plan, numbers: dict[str, int], tmp_path: Path) -> None:
     """A task whose answers have no text is not judged."""
     silent = _Server(numbers=numbers)
-    silent.script = lambda request: answer("", usage=(9, 1))  # type: ignore[method-assign]
+    silent.script = lambda request: answer("", usage=(9, 1))
     found = _compare(plan, silent, silent, tmp_path / "out")
     [task] = found.tasks
     assert (task.exact, found.exit_code) == (None, UNDECIDED)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -37,7 +36,7 @@ from serve_eval.workflows.compare.rows import (
     summarise_compared,
 )
 from serve_eval.workflows.diagnose.story import diagnose
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, models
 from tests.workflows.load.batch_server import targets_of
 
@@ -47,7 +46,7 @@ PROMPTS, ALL = 80, 500
 class _Crowded:
     """Answers word problems rightly, but wrongly from a number in flight on."""
 
-    def __init__(self, wrong_from: int) -> None:
+    def __init__(self, wrong_from: int):
         self.targets, self.wrong_from = targets_of(ALL), wrong_from
         self.flying = self.asked = 0
 
@@ -81,7 +80,7 @@ def test_the_load_from_which_b_is_worse_is_named(tmp_path: Path) -> None:
     out = tmp_path / "out"
     code, said, asked = _compare(out, 2, "1,16", "--margin 10")
     assert (code, "word_problems at 16 in flight: B is worse from 16 on" in said) == (1, True), said
-    found = json.loads((out / "load_comparison.json").read_text())
+    found = read_json(out / "load_comparison.json")
     assert sorted(found["order"]) == [1, 16]
     rows = {one["load"]: one for one in found["tasks"]}
     assert (rows[1]["lost"], rows[1]["won"], rows[1]["outcome"]) == (0, 0, "PASS")
@@ -135,7 +134,7 @@ def _had(times: list[float] = [], failed: dict[str, str] = {}) -> TaskAnswers:  
     latency_s = {str(i): time for i, time in enumerate(times)}
     started_s = {str(i): float(i) for i in range(len(times))}
     task = SimpleNamespace(result=SimpleNamespace(planned=len(times)))
-    return TaskAnswers(task, None, ({},), ({},), started_s, latency_s, failed)  # type: ignore[arg-type]
+    return TaskAnswers(task, None, ({},), ({},), started_s, latency_s, failed)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +245,7 @@ def test_requests_that_fail_at_one_of_both(of_a: int, of_b: int, told: bool) -> 
 def test_with_repeats_the_warnings_say_that_they_are_about_first_answers() -> None:
     failed = {str(i): "timeout" for i in range(20)}
 
-    def several(one: TaskAnswers) -> TaskAnswers:
+    def several(one):
         return replace(one, lines=({}, {}))
 
     a, late, slow = _had([1.0] * 60), _had(SOME_LATE, failed), _had([9.0] * 60)
@@ -268,8 +267,8 @@ Ask = Callable[..., Comparison]
 def ask() -> Ask:
     """Return a function that compares the embedded model with itself or a damaged form."""
 
-    def compared(out: Path, b: str, options: dict[str, float], repeats: int) -> Comparison:
-        async def story() -> Comparison:
+    def compared(out, b, options, repeats):
+        async def story():
             context = LaunchContext(model="sound", log_dir=out.parent / "logs")
             forms = embedded.EmbeddedOptions(also={"same": "none", "int3": "int3", "int4": "int4"})
             async with embedded.launch(context, forms) as endpoint:
@@ -289,7 +288,7 @@ def ask() -> Ask:
 
 
 @pytest.fixture(scope="module")
-def seeded(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, Path]:
+def seeded(ask: Ask, tmp_path_factory) -> tuple[Comparison, Path]:
     out = tmp_path_factory.mktemp("seeded") / "out"
     return ask(out, "int4", SEED, 2), out
 
@@ -358,11 +357,11 @@ def test_finished_runs_with_equal_seeds_show_no_noise(
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, Path]:
+def finished(tmp_path_factory) -> tuple[Comparison, Path]:
     """Compare a finished run with seeds and four repeats with the same server, asked now."""
     folder = tmp_path_factory.mktemp("finished")
 
-    async def story() -> Comparison:
+    async def story():
         context = LaunchContext(model="sound", log_dir=folder / "logs")
         async with embedded.launch(context, embedded.EmbeddedOptions()) as endpoint:
             plan = Plan(
@@ -411,7 +410,7 @@ def test_without_seeds_all_repeats_show_the_noise(
     _check_even_loss(tmp_path / "out", named=more)
 
 
-def _check_even_loss(out: Path, *, named: bool) -> None:
+def _check_even_loss(out: Path, *, named: bool):
     """Check that a loss of B without a place is named, with the counts of all answers."""
     a, b = (read_task(out / side, read_report(out / side), "word_problems") for side in "ab")
     changes = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from serve_eval.workflows.compare.rows import describe_flip
 from serve_eval.workflows.compare.verdict import compare_folders
 from serve_eval.workflows.diagnose.finding import list_leading
 from serve_eval.workflows.diagnose.story import diagnose
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, TokenLogprob, logprobs
+from tests.scripted_server import ScriptedServer, TokenLogprob, logprobs
 
 SURE, TIE, SAME = "confident", "near tie", "same again"
 
@@ -60,7 +60,7 @@ def _flips(
                 target="1",
                 texts=(a, b),
                 first_difference=first_difference(a, b),
-                divergence=Divergence(kind=kind, token=token),  # type: ignore[arg-type]
+                divergence=Divergence(kind=kind, token=token),
             )
         )
     return found
@@ -223,14 +223,14 @@ def _ask(
     right = {str(one.prompt): one.target for one in task.dataset.samples}
     wrong = {prompt: text[:place] + WRONG for prompt, text in list(right.items())[SOUND:]}
 
-    def serve(mine: Mapping[str, str], others: Mapping[str, str], gap: float) -> ScriptedServer:
-        def script(request: HttpRequest) -> Reply:
+    def serve(mine, others, gap):
+        def script(request):
             text, other = mine.get(request.prompt, "2"), others.get(request.prompt, "2")
             return logprobs(_tokens(text, other[place : place + 1], gap, place))
 
         return ScriptedServer(script, paths=["/v1/completions"])
 
-    async def run() -> Comparison:
+    async def run():
         async with AsyncExitStack() as stack:
             sides = []
             at_b = gap if gap_of_b is None else gap_of_b

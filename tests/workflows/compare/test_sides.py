@@ -143,7 +143,7 @@ class Served:
 
     async def _answer(self, request: HttpRequest) -> Reply:
         body = request.body
-        asked: dict[str, Any] = body.get("kv_transfer_params") or {}
+        asked = body.get("kv_transfer_params") or {}
         # Like a real server, it decodes for longer than our orchestrator needs for two requests.
         await asyncio.sleep(0.002 if asked.get("do_remote_decode") else 0.04)
         self.finished += 1
@@ -274,7 +274,7 @@ def _compare(
 ) -> Comparison:
     """Compare servers with these defaults, asked under these policies; some are finished runs."""
 
-    async def story() -> Comparison:
+    async def story():
         async with AsyncExitStack() as stack:
             found = []
             for name, (defaults, policy) in zip("AB", sides, strict=True):
@@ -295,7 +295,7 @@ def test_policies_that_sample_otherwise_are_refused_before_the_answers(
 ) -> None:
     sides = (ADDS, "keep"), ({}, "neutral")
     with pytest.raises(NotComparableError, match=REFUSED) as caught:
-        _compare(tmp_path / "out", *sides, finished=finished)  # type: ignore[arg-type]
+        _compare(tmp_path / "out", *sides, finished=finished)
     assert caught.value.exit_code == 3
     assert "Ask A again with --set server_defaults=neutral" in caught.value.hint
     assert "--allow-mismatch server_adds" in caught.value.hint
@@ -305,7 +305,7 @@ def test_policies_that_sample_otherwise_are_refused_before_the_answers(
 
 def test_an_allowed_mismatch_is_compared_and_named(tmp_path: Path) -> None:
     sides = (ADDS, "keep"), (ADDS, "neutral")
-    found = _compare(tmp_path / "out", *sides, finished="A", rules=ALLOWED)  # type: ignore[arg-type]
+    found = _compare(tmp_path / "out", *sides, finished="A", rules=ALLOWED)
     assert found.tasks[0].agreement.different
     assert any(line.startswith("mismatch allowed: word_problems: ") for line in found.warnings)
 

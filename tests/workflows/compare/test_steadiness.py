@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 from rich.console import Console
 from scipy.stats import binom
 
@@ -36,7 +35,7 @@ from serve_eval.workflows.compare.exact import (
     describe_asked,
 )
 from tests.cli.command import serve_eval
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, hand_over
+from tests.scripted_server import Reply, ScriptedServer, hand_over
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -45,7 +44,7 @@ PAIRED = CompareRules(rule=Spec(name="paired"), again=80)
 
 
 @pytest.fixture(scope="module")
-def plan(data_root: Path) -> Plan:
+def plan(data_root) -> Plan:
     return Plan(
         model="simulated",
         launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
@@ -57,7 +56,7 @@ def plan(data_root: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def server(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConfig:
+def server(plan: Plan, tmp_path_factory) -> SimulatorConfig:
     """Return a server with one answer to each prompt; another `run` differs on a fifth of them."""
     path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
     _write_answers(path, prepare(replace(plan, no_reference=True)), probability(0.7, 0.2, 0))
@@ -67,9 +66,9 @@ def server(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorCon
 def _door(servers: Sequence[SimulatorConfig]) -> Reply:
     """Answer each prompt from the servers in turn, so that its second answer is another one's."""
     behind = [_Simulator(config) for config in servers]
-    turns: dict[str, count[int]] = {}
+    turns = {}
 
-    async def reply(request: HttpRequest) -> web.StreamResponse:
+    async def reply(request):
         turn = next(turns.setdefault(request.prompt, count()))
         return await hand_over(behind[turn % len(behind)].completions)(request)
 
@@ -79,7 +78,7 @@ def _door(servers: Sequence[SimulatorConfig]) -> Reply:
 def _compare(
     plan: Plan, a: Sequence[SimulatorConfig], b: Sequence[SimulatorConfig], out: Path
 ) -> Comparison:
-    async def run() -> Comparison:
+    async def run():
         async with AsyncExitStack() as stack:
             sides = []
             for behind in (a, b):
@@ -143,7 +142,7 @@ def test_of_a_finished_run_it_is_not_known_whether_it_is_steadier(
     _compare(plan, [server], [server], tmp_path / "before")
     done = tmp_path / "before" / "a"
 
-    async def run() -> Comparison:
+    async def run():
         script = ScriptedServer(_door([server, replace(server, run=2)]), paths=["/v1/completions"])
         async with script.serve() as url:
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))

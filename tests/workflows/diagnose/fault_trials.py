@@ -29,7 +29,7 @@ from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.foreign import foreign_answers
 from serve_eval.workflows.diagnose.paired_answers import pair_answers
 from serve_eval.workflows.diagnose.story import find_between
-from tests.faulty_front import Change, Exchange, damage_token, in_front, take_from
+from tests.faulty_front import Exchange, damage_token, in_front, take_from
 
 MODEL, PROMPTS, TRIALS, ALPHA, SEED = "embedded", 1200, 20, 0.05, 3
 COUNTS = (100, 200, 400, 800)
@@ -43,7 +43,7 @@ CACHES = {
 """Options of the embedded server. Half of the prompts are asked before the run."""
 
 
-def ask_all(url: str, out: Path, seed: int, *, half: bool = False) -> None:
+def ask_all(url: str, out: Path, seed: int, *, half: bool = False):
     """Ask all prompts, or half of them, unless a folder has their answers."""
     if (out / "report.json").exists():
         return
@@ -85,10 +85,10 @@ def _embedded(top: Path, damage: str, *more: str) -> Iterator[str]:
 
 def answer_all(top: Path) -> dict[str, Path]:
     """Return the folders of the runs of the embedded model: A, and one with each fault."""
-    found: dict[str, Path] = {}
+    found = {}
     with ExitStack() as stack:
         sound, bad = (stack.enter_context(_embedded(top, damage)) for damage in ("none", "int3"))
-        changes: Mapping[str, Change | None] = {
+        changes = {
             "A": None,
             "sound, again": None,
             f"length modulo {BLOCK} from {LAST} on": take_from(
@@ -142,7 +142,7 @@ def _shorten(one: Finding) -> str:
     return f"slice: {one.told.partition(':')[0]}{also}"
 
 
-def print_trials(folders: Mapping[str, Path]) -> None:
+def print_trials(folders: Mapping[str, Path]):
     """Print a line for each fault and number of prompts; the first folder is side A."""
     (_, a), *runs = ((name, read(path)) for name, path in folders.items())
     names = [one.id for one in a.tasks[0].asked]

@@ -114,7 +114,7 @@ def to_run(
     return Evidence(
         folder=Path("run"),
         plan=Plan(model="m", launcher=Spec(name="external"), tasks=(Spec(name="t"),)),
-        sessions=[SessionRecord(limits=Limits(order=order))],  # type: ignore[arg-type]
+        sessions=[SessionRecord(limits=Limits(order=order))],
         report=None,
         tasks=(TaskEvidence(name="t", fingerprint={}, asked=tuple(asked), report=None),),
         logs=(),

@@ -52,7 +52,7 @@ def ask_runs(folder: Path, runs: int, max_tokens: int) -> list[Path]:
     return found
 
 
-def draw_run(runs: list[Path], out: Path, rng: random.Random) -> None:
+def draw_run(runs: list[Path], out: Path, rng: random.Random):
     """Write a run folder with the times of one run and answers of all."""
     base = rng.choice(runs)
     shutil.copytree(base, out)
@@ -70,7 +70,7 @@ def _lines(file: Path) -> dict[str, dict[str, Any]]:
     return {line["id"]: line for line in map(json.loads, file.read_text().splitlines())}
 
 
-def run_trials(runs: list[Path], references: Path, folder: Path, trials: int) -> None:
+def run_trials(runs: list[Path], references: Path, folder: Path, trials: int):
     """Print what diagnose says of the drawn runs."""
     outcomes, said, tested = Counter[str](), Counter[str](), 0
     for trial in range(trials):

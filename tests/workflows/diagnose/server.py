@@ -21,7 +21,6 @@ from serve_eval.workflows.diagnose.story import diagnose_read
 from tests.scripted_server import (
     HttpRequest,
     Reply,
-    Responder,
     ScriptedServer,
     answer,
     fail,
@@ -112,9 +111,9 @@ class Server:
     _in_flight: int = 0
     _scrapes: int = 0
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         paths = ["/v1/completions", *(["/v1/chat/completions"] if self.chat else [])]
-        routes: dict[str, Responder] = {"/v1/models": models(*self.models)}
+        routes = {"/v1/models": models(*self.models)}
         if self.metrics is not None:
             routes |= {"/version": version("1.2.1"), "/prometheus/metrics/": self._scraped}
         self.scripted = ScriptedServer(self._reply, paths=paths, routes=routes)
@@ -154,7 +153,7 @@ class Server:
 
     def _answer(self, said: Said) -> Reply:
         usage = said.prompt_tokens + self.more_prompt_tokens, said.tokens
-        more: dict[str, Any] = {"finish": said.finish, "choice": {"stop_reason": said.stop_reason}}
+        more = {"finish": said.finish, "choice": {"stop_reason": said.stop_reason}}
         if said.servers is not None:
             context, generation = said.servers
             more["headers"] = {CONTEXT_SERVER: context, GENERATION_SERVER: generation}
@@ -200,7 +199,7 @@ def run(
 ) -> Report:
     """Evaluate the server over a real socket; `info` is what a launcher reports about it."""
 
-    async def evaluated() -> Report:
+    async def evaluated():
         async with server.scripted.serve() as url:
             here = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
             endpoint = Endpoint(base_url=url, model=plan.model, info=info or {})

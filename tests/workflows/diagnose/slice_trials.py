@@ -67,7 +67,7 @@ def count_named(
     return sum(len(one) == 1 and one[0].told.startswith(words) for one in found)
 
 
-def _print_faults(seeds: Sequence[int]) -> None:
+def _print_faults(seeds: Sequence[int]):
     heads = [f"n = {n}, {how}" for how in ("reference", "alone") for n in SIZES]
     print(f"| named of {len(seeds)} | {' | '.join(heads)} |\n{'|---' * (1 + len(heads))}|")
     for name, (broken, words) in FAULTS.items():
@@ -79,7 +79,7 @@ def _print_faults(seeds: Sequence[int]) -> None:
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
-def _print_false(runs: int) -> None:
+def _print_false(runs: int):
     print("| runs without a slice | n | found |\n|---|---|---|")
     for name, broken, same, rate, count in (
         ("healthy, two independent draws per prompt", break_none, 0.0, 0.0, runs),

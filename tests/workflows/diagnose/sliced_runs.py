@@ -7,7 +7,6 @@ healthy endpoint answers each prompt twice independently (`same` 0) or mostly th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,12 +149,7 @@ def _ask(i: int, right: bool, tokens: int, length: int, prompts: Prompts) -> Ask
         target="17",
     )
     return AskedSample(
-        id=f"{i}",
-        response=response,
-        failure=None,
-        attempts=(attempt,),
-        line=line,
-        bad=not right,
+        id=f"{i}", response=response, failure=None, attempts=(attempt,), line=line, bad=not right
     )
 
 
@@ -169,25 +163,19 @@ def build_data(prompts: Prompts) -> Data:
     return {TASK: (build_task(Spec(name=TASK, options={"num_samples": len(samples)})), dataset)}
 
 
-FAULTS: dict[str, tuple[Callable[[Prompts], NDArray[Any]], str]] = {
+FAULTS = {
     "residue of the prompt length": (
         lambda one: one.tokens % 32 == 5,
         "prompts whose length leaves 5 modulo 32",
     ),
     "only above a length": (lambda one: one.tokens > 512, "prompts of more than 512 tokens"),
-    "cache hits only": (
-        lambda one: one.cached > 0,
-        "prompts with tokens from the prefix cache",
-    ),
+    "cache hits only": (lambda one: one.cached > 0, "prompts with tokens from the prefix cache"),
     "from n in flight": (
         lambda one: one.load >= 8,
         "samples sent with 8 or more requests in flight",
     ),
     "one worker": (lambda one: one.worker == 2, "answers of generation server g2"),
     "one subject": (lambda one: one.subject == 3, "samples with subject 's3'"),
-    "from a time on": (
-        lambda one: one.start_s > numpy.quantile(one.start_s, 0.7),
-        "samples ",
-    ),
+    "from a time on": (lambda one: one.start_s > numpy.quantile(one.start_s, 0.7), "samples "),
 }
 """Faults: the prompts that they hit, and the words by which they are named."""

@@ -44,7 +44,7 @@ def _diagnose(a: Act, b: Act, out: Path, *, again: int = 0) -> Diagnosis:
     answers = answers_to(plan.tasks[0])
     servers = [Server(act=act, answers=answers) for act in (a, b)]
 
-    async def ask() -> None:
+    async def ask():
         async with servers[0].scripted.serve() as first, servers[1].scripted.serve() as second:
             places = [Spec(name="external", options={"base_url": url}) for url in (first, second)]
             sides = [CompareSide(plan=replace(plan, launcher=place)) for place in places]
@@ -114,7 +114,7 @@ def test_equal_sides_have_no_difference(tmp_path: Path) -> None:
 
 
 def test_another_model_has_no_likely_cause_in_the_line_of_the_verdict(tmp_path: Path) -> None:
-    def another(asked: Asked) -> Said:
+    def another(asked):
         return Said(text=asked.target if asked.chance("other") < 0.3 else f"{asked.target}1")
 
     found = _diagnose(lambda asked: sound(asked, 0.7), another, tmp_path)
@@ -143,7 +143,7 @@ def test_an_even_loss_of_a_disaggregated_pair_may_be_in_its_transfer(
 ) -> None:
     servers = ("h0:8001", "h1:8002") if legs else None
 
-    def act(accuracy: float) -> Act:
+    def act(accuracy):
         return lambda asked: replace(sound(asked, accuracy), servers=servers)
 
     found = _diagnose(act(0.95), act(0.5), tmp_path)
@@ -165,7 +165,7 @@ def test_loops_that_are_cut_are_not_a_lack_of_tokens(tmp_path: Path) -> None:
 
 
 def test_tokens_are_advised_where_both_sides_lack_them(tmp_path: Path) -> None:
-    def cut(asked: Asked) -> Said:
+    def cut(asked):
         wrong = asked.chance("cut") < 0.4
         return Said(text="so", finish="length", tokens=64) if wrong else sound(asked, 1.0)
 
@@ -213,10 +213,10 @@ def test_a_difference_in_the_first_token_is_one_of_the_prompt(
 def test_some_requests_with_another_prompt_are_told_from_numerics(
     tmp_path: Path, late: float, named: bool
 ) -> None:
-    def own(asked: Asked) -> Said:
+    def own(asked):
         return Said(text=f"the right answer is {asked.target}")
 
-    def other(asked: Asked) -> Said:
+    def other(asked):
         if asked.chance("other") > 0.4:
             return own(asked)
         text = own(asked).text + "?" if asked.chance("late") < late else "It is the other answer."
@@ -292,7 +292,7 @@ def test_where_answers_do_not_end_the_others_are_not_short(tmp_path: Path) -> No
 def test_a_sound_side_that_is_cut_now_and_then_is_not_explained(tmp_path: Path) -> None:
     """A answers at length, which B's short wrong answers do not show."""
 
-    def lengthy(asked: Asked) -> Said:
+    def lengthy(asked):
         cut = asked.chance("cut") < 0.3
         return Said(text="so", finish="length", tokens=64) if cut else sound(asked, 1.0)
 
@@ -302,7 +302,7 @@ def test_a_sound_side_that_is_cut_now_and_then_is_not_explained(tmp_path: Path) 
 
 
 def _lines(found: object) -> list[str]:
-    return [change for one in found.between for change in one.change]  # type: ignore[attr-defined]
+    return [change for one in found.between for change in one.change]
 
 
 def _task(lost: set[int]) -> TaskEvidence:

@@ -28,7 +28,7 @@ from tests.evidence.prompt_audit.embedded_tokenizer import (
     make_folder,
     serve_folder,
 )
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail
+from tests.scripted_server import ScriptedServer, answer, fail
 from tests.workflows.diagnose.server import (
     Asked,
     Said,
@@ -71,7 +71,7 @@ def lose(asked: Asked) -> Said:
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Path]:
+def judged(tmp_path_factory) -> tuple[Plan, Path]:
     """Return a plan whose reference is the run of a sound endpoint, and that run."""
     folder = tmp_path_factory.mktemp("judged")
     plan = replace(plan_for(folder, num_samples=250), no_reference=True, references_dir=None)
@@ -147,7 +147,7 @@ DIFFERENT = "the reference was measured under a different protocol"
 def _spoil(cut: float, wrong: float) -> Callable[[Asked], Said]:
     """Return a server that cuts this share of the answers, and answers that of others wrongly."""
 
-    def act(asked: Asked) -> Said:
+    def act(asked):
         if asked.chance("spoilt") < cut:
             limit = int(asked.body["max_tokens"])
             return Said(text="First,", finish="length", tokens=limit)
@@ -219,7 +219,7 @@ def test_another_field_stays_likely_whatever_the_limit_cuts(tmp_path: Path) -> N
 
 
 def test_damaged_weights_are_named_where_the_limit_cuts_nothing(tmp_path: Path) -> None:
-    async def ask(damage: str, limit: int, folder: Path, **options: object) -> VerdictOutcome:
+    async def ask(damage, limit, folder, **options):
         async with serve_app(create_app(OTHER_PROTOCOL_WEIGHTS, {"m": damage})) as url:
             task = Spec(name="word_problems", options={"num_samples": 200, "max_tokens": limit})
             plan = Plan(
@@ -227,7 +227,7 @@ def test_damaged_weights_are_named_where_the_limit_cuts_nothing(tmp_path: Path) 
                 launcher=Spec(name="external", options={"base_url": url}),
                 tasks=(task,),
                 limits=Limits(concurrency=32),
-                **options,  # type: ignore[arg-type]
+                **options,
             )
             return (await evaluate(plan, folder, environ={})).tasks[0].verdict.outcome
 
@@ -245,15 +245,15 @@ PROMPTS = 100
 
 def _run(out: Path, references: Path | None = None, *, lost: int, tokens: int = 20) -> Report:
     """Ask a server that refuses some prompts; it answers the others with so many tokens."""
-    numbers: dict[str, int] = {}
+    numbers = {}
 
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         number = numbers.setdefault(request.prompt, len(numbers))
         if lost and request.prompt.startswith("Question:") and number % (PROMPTS // lost) == 1:
             return fail(500, "boom")
         return answer("so it is #### 7", usage=(9, min(tokens, request.body["max_tokens"])))
 
-    async def ask() -> Report:
+    async def ask():
         async with ScriptedServer(reply, paths=["/v1/completions"]).serve() as url:
             plan = Plan(
                 model="m",
@@ -298,7 +298,7 @@ def _diagnose(
     plan = plan_for(tmp_path, num_samples=n, apply_chat_template=True)
     plan = replace(plan, references_dir=None, no_reference=True)
 
-    async def ask() -> None:
+    async def ask():
         async with server.serve() as url:
             here = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
             await evaluate(here, tmp_path / "out", environ={})

@@ -36,7 +36,7 @@ from serve_eval.workflows.diagnose.run_rules import (
     sum_levels,
 )
 from serve_eval.workflows.diagnose.unanswered import _time_limit
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer
+from tests.scripted_server import ScriptedServer, answer
 from tests.workflows.diagnose.foreign_runs import Content, draw_content, draw_run, to_run
 from tests.workflows.diagnose.server import Server, answers_to, list_lines, plan_for, run, sound
 from tests.workflows.invariants.faulty_servers import Exchange
@@ -81,13 +81,7 @@ def test_the_p_value_is_that_of_a_permutation() -> None:
         spans = [(t := rng.uniform(0.0, 50.0), t + rng.uniform(1.0, 3.0)) for _ in range(100)]
         pairs = [tuple(rng.sample(range(100), 2)) for _ in range(60)]
         found = compare_together(
-            spans,
-            ["t"] * 100,
-            pairs,
-            [1.0] * 60,
-            alpha=0.05,
-            seed=seed,
-            draws=199,  # type: ignore[arg-type]
+            spans, ["t"] * 100, pairs, [1.0] * 60, alpha=0.05, seed=seed, draws=199
         )
         small += found.p <= 0.05
     assert small <= 27  # 15 are expected, and three standard deviations are 11
@@ -153,7 +147,7 @@ def test_copied_sentences_are_found_and_garbage_is_not() -> None:
     said = ["?" if i % 2 and i < 40 else one.answer for i, one in enumerate(contents)]
     base = to_run(contents, said, spans)
 
-    def write(text: dict[int, str]) -> Evidence:
+    def write(text):
         [task] = base.tasks
         asked = tuple(
             one
@@ -200,7 +194,7 @@ def swapping(seed: int, share: float, answers: dict[str, str]) -> ScriptedServer
     """Return a server that exchanges a share of the answers among those in flight together."""
     exchange = Exchange(share=share, seed=seed, together=4, pause_s=0.02)
 
-    async def reply(request: HttpRequest) -> Reply:
+    async def reply(request):
         target = answers.get(request.prompt)
         return answer("4" if target is None else await exchange.pass_on(target))
 

@@ -137,7 +137,7 @@ def wrong_under_load(asked: Asked) -> Said:
     return sound(asked, 0.4 if busy(asked.target) else 0.95)
 
 
-def under_load(plan: Plan, out: Path) -> None:
+def under_load(plan: Plan, out: Path):
     """Record that the busy samples were asked thirty at a time and the others alone.
 
     In a real run, the machine decides how many requests are in flight together.
@@ -432,7 +432,7 @@ def test_an_even_loss_of_servers_apart_names_their_transfer_and_who_finds_it(
 def test_server_errors_from_a_moment_on_come_with_the_lines_of_that_time(tmp_path: Path) -> None:
     log, out = tmp_path / "out/logs/gen_0.log", tmp_path / "out"
 
-    def dies(asked: Asked) -> Said:
+    def dies(asked):
         if asked.number < 40:
             return sound(asked)
         with log.open("a") as file:
@@ -545,9 +545,9 @@ def test_what_an_endpoint_lacks_is_told(tmp_path: Path) -> None:
 
 
 def test_many_retries_are_told_of_a_run_that_is_not_green(tmp_path: Path) -> None:
-    seen: set[str] = set()
+    seen = set()
 
-    def errs_once(asked: Asked) -> Said:
+    def errs_once(asked):
         if asked.chance("some") < 0.2 and asked.target not in seen:
             seen.add(asked.target)
             return Said(text="busy", status=429)
@@ -560,7 +560,7 @@ def test_many_retries_are_told_of_a_run_that_is_not_green(tmp_path: Path) -> Non
     assert f"http_error 429 ({len(seen)})" in finding.told
 
 
-def _accuse(folder: Path, p_of_gen_0: float) -> None:
+def _accuse(folder: Path, p_of_gen_0: float):
     """Write a report of a run in which gen_0 has 40 of 50 answers wrong, and gen_1 ten."""
     plan = plan_for(folder)
     server = Server(act=lambda asked: sound(asked, 0.5), answers=answers_to(plan.tasks[0]))
@@ -703,7 +703,7 @@ def test_answers_that_run_on_and_lose_a_part_are_named_whatever_their_share(
         allow_mismatch=("dataset",),
     )
 
-    def runs_on(asked: Asked) -> Said:
+    def runs_on(asked):
         next_one = "Question" if chat else "Problem"  # completions stop at the first word
         more = f"\n\n{next_one}: How many are 3 and 4?\nAnswer: 3+4=7\n#### 7"
         named = asked.target.rpartition("####")[2].strip()
@@ -728,7 +728,7 @@ def test_too_few_samples_for_the_margin(tmp_path: Path) -> None:
     verdict = Spec(name="noninferiority", options={"margin": 7.0})
     plan = replace(plan, no_reference=False, references_dir=str(tmp_path / "own"), verdict=verdict)
 
-    def others(asked: Asked) -> Said:
+    def others(asked):
         """Answer one prompt wrongly that was right before, and one rightly that was wrong."""
         return sound(replace(asked, body={"prompt": str(asked.body["prompt"]) + "!"}))
 
@@ -746,7 +746,7 @@ def test_both_sides_of_a_comparison_and_what_lies_between(tmp_path: Path) -> Non
         Server(act=cut, answers=answers, more_prompt_tokens=1),
     )
 
-    async def compared() -> None:
+    async def compared():
         async with servers[0].scripted.serve() as a, servers[1].scripted.serve() as b:
             places = [Spec(name="external", options={"base_url": url}) for url in (a, b)]
             sides = [CompareSide(plan=replace(plan, launcher=place)) for place in places]

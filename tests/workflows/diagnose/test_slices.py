@@ -183,7 +183,7 @@ def break_if(hit: Callable[[Asked], bool]) -> Act:
     return lambda asked: replace(tell(asked), text="0") if hit(asked) else tell(asked)
 
 
-REAL: dict[str, tuple[Callable[[Asked], bool], str]] = {
+REAL = {
     "residue": (
         lambda asked: len(str(asked.body["prompt"])) % 16 == 12,
         "prompts whose length leaves 12 modulo 16",
@@ -198,7 +198,7 @@ REAL: dict[str, tuple[Callable[[Asked], bool], str]] = {
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Path]:
+def good(tmp_path_factory) -> tuple[Plan, Path]:
     """Return a plan and the run of a sound endpoint under it."""
     folder = tmp_path_factory.mktemp("good")
     plan = replace(plan_for(folder, num_samples=250), no_reference=True, references_dir=None)

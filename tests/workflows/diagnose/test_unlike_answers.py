@@ -39,7 +39,7 @@ from serve_eval.workflows.diagnose.judged import read_folder
 from serve_eval.workflows.diagnose.run_rules import findings
 from serve_eval.workflows.diagnose.unlike import COUNTED, Before, keep_surplus, read_side
 from serve_eval.workflows.references.register import register
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer
+from tests.scripted_server import ScriptedServer, answer
 
 ACCURACY = Metric(name="accuracy", scale=100.0, lo=0.0, hi=1.0, higher_is_better=True)
 N = 200
@@ -131,7 +131,7 @@ def test_the_other_side_has_the_property_of_each_answer(cut: range, explains: in
 
 
 def _result(**options: object) -> TaskResult:
-    usual: dict[str, object] = {
+    usual = {
         "task": "t",
         "metric": ACCURACY,
         "planned": 500,
@@ -146,7 +146,7 @@ def _result(**options: object) -> TaskResult:
         "parts": {},
         "breakdown": {},
     }
-    return TaskResult(**{**usual, **options})  # type: ignore[arg-type]
+    return TaskResult(**{**usual, **options})
 
 
 def _verdict(reference: float | None, cut: tuple[int, int] | None = None) -> Verdict:
@@ -212,12 +212,10 @@ def test_a_value_bounds_the_number_of_wrong_answers(
     assert count_wrong_at_most(replace(ACCURACY, hi=None), value, 100, graded=graded) is None
 
 
-def test_a_damaged_model_that_is_cut_as_before_is_not_explained_by_its_cuts(
-    tmp_path: Path,
-) -> None:
+def test_a_damaged_model_that_is_cut_as_before_is_not_explained_by_its_cuts(tmp_path: Path) -> None:
     """Fails if a limit is named that cut the sound model as often."""
 
-    async def ask(damage: str, folder: Path, references: Path | None) -> None:
+    async def ask(damage, folder, references):
         async with serve_app(create_app(WEIGHTS, {"m": damage})) as url:
             plan = Plan(
                 model="m",
@@ -250,16 +248,16 @@ def _usual(number: int, text: str) -> tuple[str, int, str]:
     return text, TOKENS, "stop"
 
 
-def _run(out: Path, said: Said, references: Path | None = None) -> None:
-    numbers: dict[str, int] = {}
+def _run(out: Path, said: Said, references: Path | None = None):
+    numbers = {}
 
-    def reply(request: HttpRequest) -> Reply:
+    def reply(request):
         number = numbers.setdefault(request.prompt, len(numbers))
         text = f"So {number} of {len(request.prompt)} make {number + 7}, which is what was asked."
         text, tokens, end = said(number, text)
         return answer(text, finish=end, usage=(9, min(tokens, request.body["max_tokens"])))
 
-    async def ask() -> None:
+    async def ask():
         async with ScriptedServer(reply, paths=["/v1/completions"]).serve() as url:
             plan = Plan(
                 model="m",
@@ -274,7 +272,7 @@ def _run(out: Path, said: Said, references: Path | None = None) -> None:
 
 
 @pytest.fixture(scope="module")
-def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def references(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("unlike")
     _run(folder / "run", _usual)
     register([folder / "run"], folder / "references")

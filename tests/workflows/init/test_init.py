@@ -20,7 +20,7 @@ ADDRESS = "http://host:8000/v1"
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
@@ -50,14 +50,14 @@ def test_the_commands_that_come_next_can_be_run() -> None:
             assert done.returncode in (0, 1, 3), done.stderr
     told = json.loads(serve_eval("setup init --offline --json").stdout)
     assert told["commands"] == ["serve-eval run plan.yaml --dry-run"]
-    assert serve_eval("run plan.yaml --dry-run").returncode == 0
+    serve_eval("run plan.yaml --dry-run", exits=0)
 
 
 def test_a_file_that_exists_is_replaced_only_by_force() -> None:
     Path("plan.yaml").write_text("mine")
     serve_eval("setup init --offline", exits=2, tells="with --force")
     assert Path("plan.yaml").read_text() == "mine"
-    assert serve_eval("setup init --offline --force").returncode == 0
+    serve_eval("setup init --offline --force", exits=0)
     assert _read(Path("plan.yaml").read_text())["model"] == "MODEL"
 
 

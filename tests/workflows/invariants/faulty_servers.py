@@ -65,7 +65,7 @@ class BlockCache:
             self._put(block)
         return hits, reloaded, lost
 
-    def _put(self, block: int) -> None:
+    def _put(self, block: int):
         self.far.pop(block, None)
         self.gone.discard(block)
         self.near[block] = None
@@ -97,7 +97,7 @@ class CacheServer:
     struck: int = 0
     asked: list[str] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self._chance = random.Random(f"cache server {self.seed}")
         self._others = sorted(set(self.texts.values()))
 
@@ -121,7 +121,7 @@ class CacheServer:
             )
         elif request.prompt in self.texts and self._chance.random() < self.varies:
             said = f"Together these are {self._chance.randrange(1000, 9999)}."
-        usage: dict[str, Any] = {"prompt_tokens": len(words), "completion_tokens": 6}
+        usage = {"prompt_tokens": len(words), "completion_tokens": 6}
         if self.counts:
             usage["prompt_tokens_details"] = {"cached_tokens": (hits + stale) * BLOCK}
         return answer(said, body={"usage": usage})
@@ -203,7 +203,7 @@ class Exchange:
     _waiting: list[tuple[str, asyncio.Future[str]]] = field(default_factory=list)
     _draw: random.Random = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self._draw = random.Random(self.seed)
 
     async def pass_on(self, text: str) -> str:
@@ -220,7 +220,7 @@ class Exchange:
                     self._answer()
         return str(await mine)
 
-    def _answer(self) -> None:
+    def _answer(self):
         batch, self._waiting = self._waiting, []
         texts = [text for text, _ in batch]
         order = list(range(len(batch)))
@@ -241,9 +241,9 @@ Leak = Callable[[HttpRequest, str, Sequence[str]], Reply | Awaitable[Reply] | No
 
 def copier(leak: Leak | None = None, *, copies: bool = True, tools: bool = True) -> ScriptedServer:
     """Return a server that repeats the code of each prompt, unless `leak` replies otherwise."""
-    before: list[str] = []
+    before = []
 
-    async def reply(request: HttpRequest) -> Reply:
+    async def reply(request):
         code = code_in(request.prompt)
         if "tools" in request.body and not tools:
             return fail(400, "this server takes no tools")

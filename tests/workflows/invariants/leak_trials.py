@@ -20,7 +20,7 @@ from serve_eval.storage.story_results import read_canary_log
 from serve_eval.workflows.diagnose.evidence import read
 from serve_eval.workflows.diagnose.run_rules import findings
 from serve_eval.workflows.invariants.canaries import check_canaries
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer
+from tests.scripted_server import ScriptedServer, answer
 from tests.workflows.invariants.faulty_servers import Exchange, copier
 
 TRIALS, REQUESTS, PROBLEMS = 20, 400, 400
@@ -31,7 +31,7 @@ async def try_canaries(share: float, seed: int, out: Path) -> int | None:
     """Return after how many replies the first leak was there; None if there was none."""
     exchange = Exchange(share=share, seed=seed, together=16, pause_s=0.02)
 
-    async def swap(code: str) -> Reply:
+    async def swap(code):
         return answer(await exchange.pass_on(f"The code is {code}."))
 
     async with copier(lambda _request, code, _before: swap(code)).serve() as url:
@@ -68,7 +68,7 @@ async def try_diagnose(
     """Return True if diagnose names the exchange of a replayed model's answers."""
     exchange = Exchange(share=share, seed=seed, together=min(8, in_flight), pause_s=0.02)
 
-    async def reply(request: HttpRequest) -> Reply:
+    async def reply(request):
         text = answers.get(request.prompt)
         return answer("4" if text is None else await exchange.pass_on(text))
 
@@ -85,7 +85,7 @@ async def try_diagnose(
     return any(one.rule == "foreign_answers" for one in findings(read(out)))
 
 
-async def print_canaries(top: Path) -> None:
+async def print_canaries(top: Path):
     """Print in how many trials the canaries found a leak, and after how many replies."""
     print(f"canaries, {REQUESTS} requests, 64 in flight, {TRIALS} trials:")
     for share in SHARES:
@@ -102,7 +102,7 @@ async def print_canaries(top: Path) -> None:
         print(f"  {share:.0%} exchanged: found in {len(seen)} of {TRIALS}{after}", flush=True)
 
 
-async def print_diagnoses(top: Path) -> None:
+async def print_diagnoses(top: Path):
     """Print in how many trials diagnose named the exchange."""
     answers = await ask_embedded(top / "embedded")
     print(f"diagnose, {len(answers)} problems, answers of the embedded model, {TRIALS} trials:")

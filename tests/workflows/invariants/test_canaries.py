@@ -7,7 +7,7 @@ import io
 import json
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,8 +44,8 @@ from serve_eval.workflows.invariants.canary_codes import (
     search_codes,
 )
 from serve_eval.workflows.invariants.canary_document import make_document
-from tests.cli.command import serve_eval
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, stream
+from tests.cli.command import read_json, serve_eval
+from tests.scripted_server import ScriptedServer, answer, fail, stream
 from tests.workflows.invariants.faulty_servers import Exchange, copier
 
 N = 84
@@ -71,7 +71,7 @@ def check(
 ) -> CanaryResult:
     """Run a pass. With `between`, call it after the pass and give it as many requests again."""
 
-    async def run() -> CanaryResult:
+    async def run():
         async with server.serve() as url:
             plan = Plan(
                 model="m",
@@ -191,7 +191,7 @@ def test_a_code_is_found_however_it_is_split(written: str) -> None:
 
 def test_places_of_a_reply_are_all_searched() -> None:
     own = CODES[FIRST]
-    cases: list[tuple[str, dict[str, object]]] = [
+    cases = [
         ("thoughts", {"reasoning": f"hm {OTHER}"}),
         ("refusal", {"refusal": OTHER}),
         ("tool call", {"tool_calls": (ToolCall("keep", json.dumps({"code": OTHER})),)}),
@@ -321,7 +321,7 @@ def test_cached_tokens_are_told_if_the_server_counts_them(tmp_path: Path) -> Non
 def test_exchanged_answers_are_proof(tmp_path: Path) -> None:
     exchange = Exchange(share=0.2, seed=3)
 
-    async def swap(code: str) -> Reply:
+    async def swap(code):
         return answer(await exchange.pass_on(f"The code is {code}."))
 
     found = check(copier(lambda _request, code, _before: swap(code)), tmp_path / "out")
@@ -341,9 +341,9 @@ def test_exchanged_answers_are_proof(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["text", "error message", "thoughts", "stream"])
 def test_one_leak_is_enough(tmp_path: Path, where: str) -> None:
-    done: list[str] = []
+    done = []
 
-    def once(request: HttpRequest, code: str, before: Sequence[str]) -> Reply | None:
+    def once(request, code, before):
         streamed = bool(request.body.get("stream"))
         fits = request.chat and streamed == (where == "stream")
         if done or len(before) < 20 or not fits:
@@ -369,9 +369,9 @@ def test_one_leak_is_enough(tmp_path: Path, where: str) -> None:
 
 
 def test_a_quoted_prompt_in_an_error_that_a_retry_hides_is_found(tmp_path: Path) -> None:
-    done: list[str] = []
+    done = []
 
-    def once(_request: HttpRequest, code: str, before: Sequence[str]) -> Reply | None:
+    def once(_request, code, before):
         if done or not before:
             return None
         done.append(code)
@@ -387,9 +387,9 @@ def test_a_pass_goes_on_where_it_ended_with_the_same_codes(
     tmp_path: Path, kept: int, asked: int
 ) -> None:
     out, server = tmp_path / "out", copier()
-    before: list[int] = []
+    before = []
 
-    def interrupt() -> int:
+    def interrupt():
         log = out / "canaries.jsonl"
         lines = log.read_bytes().splitlines(keepends=True)
         log.write_bytes(b"".join(lines[:kept]) + b"".join(lines[kept : kept + 1])[:20])
@@ -400,7 +400,7 @@ def test_a_pass_goes_on_where_it_ended_with_the_same_codes(
     found = check(server, out, interrupt)
     assert len(server.asked) - before[0] == asked
     assert (found.answers, found.own, len(read_canary_log(out))) == (N, N, N)
-    assert json.loads((out / "canaries.json").read_text())["answers"] == N
+    assert read_json(out / "canaries.json")["answers"] == N
 
 
 def test_a_folder_of_another_pass_is_refused(tmp_path: Path) -> None:

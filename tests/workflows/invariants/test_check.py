@@ -14,7 +14,6 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from aiohttp import web
 from rich.console import Console
 
 from serve_eval.errors import RunFolderError
@@ -30,14 +29,14 @@ from serve_eval.schema.media import prompt_sha256
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.invariants.check import ALPHA, check
 from serve_eval.workflows.invariants.document import make_document
-from tests.cli.command import serve_eval
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, after, answer, hand_over
+from tests.cli.command import read_json, serve_eval
+from tests.scripted_server import Reply, ScriptedServer, after, answer, hand_over
 
 N = 40
 
 
 @pytest.fixture(scope="module")
-def plan(data_root: Path) -> Plan:
+def plan(data_root) -> Plan:
     return Plan(
         model="simulated",
         launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
@@ -49,7 +48,7 @@ def plan(data_root: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def sound(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConfig:
+def sound(plan: Plan, tmp_path_factory) -> SimulatorConfig:
     """Return an endpoint that judges 3 % of the prompts differently each time."""
     path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
     _write_answers(path, prepare(replace(plan, no_reference=True)), probability(0.8, 0.03, 0))
@@ -74,10 +73,10 @@ def _check(
     Return the result and the number of requests.
     """
     good, bad = _Simulator(config), _Simulator(instead or replace(config, damage=0.8, varied=False))
-    seen: Counter[str] = Counter()
-    flying: Counter[str] = Counter()
+    seen = Counter()
+    flying = Counter()
 
-    async def reply(request: HttpRequest) -> web.StreamResponse:
+    async def reply(request):
         prompt = request.prompt
         flying[prompt] += 1
         try:
@@ -88,7 +87,7 @@ def _check(
         finally:
             flying[prompt] -= 1
 
-    async def run() -> Invariants:
+    async def run():
         async with ScriptedServer(reply, paths=["/v1/completions"]).serve() as url:
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
             first = await check(at, out, environ={}, chunk_tokens=chunk_tokens)
@@ -109,8 +108,8 @@ class _InCompany:
     A busy machine does not always keep several in flight.
     """
 
-    def __init__(self) -> None:
-        self.lately: deque[int] = deque(maxlen=10)
+    def __init__(self):
+        self.lately = deque(maxlen=10)
 
     def __call__(self, body: dict[str, Any], before: int, flying: Counter[str]) -> bool:
         self.lately.append(flying.total())
@@ -143,10 +142,7 @@ def test_what_breaks_is_named(
     assert found.exit_code == (FAIL if broken else PASS)
     assert set(found.skipped) == {"rendered"}
     assert asked >= (7 + 8) * N
-    assert (
-        json.loads((tmp_path / "out" / "invariants.json").read_text())["exit_code"]
-        == found.exit_code
-    )
+    assert read_json(tmp_path / "out" / "invariants.json")["exit_code"] == found.exit_code
 
 
 MORE = 160
@@ -154,7 +150,7 @@ MORE = 160
 
 
 @pytest.fixture(scope="module")
-def settled(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConfig:
+def settled(plan: Plan, tmp_path_factory) -> SimulatorConfig:
     """Return an endpoint with one answer to each prompt.
 
     With another `run`, 20 % of the answers differ, as often better as worse.
@@ -219,10 +215,10 @@ ANSWERED_S = 0.02
 def _checked(plan: Plan, sound: SimulatorConfig, changed: Changed, out: Path) -> Invariants:
     """Check an endpoint with one answer to each prompt, worded as the request decides."""
     simulator = _Simulator(replace(sound, varied=False))
-    seen: Counter[str] = Counter()
-    flying: Counter[str] = Counter()
+    seen = Counter()
+    flying = Counter()
 
-    async def reply(request: HttpRequest) -> Reply:
+    async def reply(request):
         prompt = request.prompt
         known = simulator.answers.by_hash.get(prompt_sha256(prompt))
         if known is None:
@@ -236,7 +232,7 @@ def _checked(plan: Plan, sound: SimulatorConfig, changed: Changed, out: Path) ->
             flying[prompt] -= 1
         return answer(text)
 
-    async def run() -> Invariants:
+    async def run():
         async with ScriptedServer(reply, paths=["/v1/completions"]).serve() as url:
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
             return await check(at, out, environ={}, chunk_tokens=())
@@ -250,7 +246,7 @@ def test_streams_that_lose_a_character_are_found_by_their_texts_where_there_are_
 ) -> None:
     """The extracted figure comes last and is right."""
 
-    def changed(body: dict[str, Any], before: int, flying: Counter[str], text: str) -> str:
+    def changed(body, before, flying, text):
         return text[:2] + text[3:] if body.get("stream") else text
 
     plan = replace(plan, limits=replace(plan.limits, concurrency=at_a_time))
@@ -268,7 +264,7 @@ def test_other_words_out_of_the_cache_or_in_another_batch_are_not_called_broken(
     """Each way of computing has its own wording and the same answers."""
     in_company = _InCompany()
 
-    def changed(body: dict[str, Any], before: int, flying: Counter[str], text: str) -> str:
+    def changed(body, before, flying, text):
         return (
             f" {before == 0} {flying[body['prompt']] > 1} {in_company(body, before, flying)}{text}"
         )
@@ -342,7 +338,7 @@ def test_texts_beyond_a_boundary_are_compared_with_those_just_before_it(
 def test_other_boundaries_are_tried_when_the_checks_go_on(
     plan: Plan, sound: SimulatorConfig, tmp_path: Path
 ) -> None:
-    async def run() -> list[list[str]]:
+    async def run():
         async with serve_app(create_app(sound)) as url:
             at = replace(plan, limit=4, launcher=Spec(name="external", options={"base_url": url}))
             found = [
@@ -365,7 +361,7 @@ def test_other_boundaries_are_tried_when_the_checks_go_on(
 def test_answers_to_something_else_are_not_taken_for_these(
     plan: Plan, sound: SimulatorConfig, tmp_path: Path
 ) -> None:
-    async def run() -> list[str]:
+    async def run():
         told = []
         async with serve_app(create_app(sound)) as url, serve_app(create_app(sound)) as elsewhere:
             at = replace(plan, limit=4, launcher=Spec(name="external", options={"base_url": url}))
@@ -391,7 +387,7 @@ def test_answers_to_something_else_are_not_taken_for_these(
 def test_a_server_that_refuses_long_texts_or_counts_none_has_no_rows_for_them(
     plan: Plan, sound: SimulatorConfig, tmp_path: Path
 ) -> None:
-    async def run() -> Invariants:
+    async def run():
         app = create_app(replace(sound, context_tokens=1500))
         async with serve_app(app) as url:
             at = replace(plan, limit=4, launcher=Spec(name="external", options={"base_url": url}))
@@ -432,7 +428,7 @@ def test_chat_is_also_rendered_here_where_a_template_is_given(
     # The simulated endpoint knows only chat prompts, so it takes a rendered prompt for another
     # question.
     shown = json.loads(said.stdout)
-    assert shown["result"] == json.loads((out / "invariants.json").read_text())
+    assert shown["result"] == read_json(out / "invariants.json")
     assert {one["name"]: one["outcome"] for one in shown["conclusions"]} == {
         "rendered": "FAIL",
         "cold": "NOT TESTED",  # it reports no cached tokens

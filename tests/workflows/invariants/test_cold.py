@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -30,14 +29,14 @@ from serve_eval.workflows.invariants.cache_use import SHARE, why_not_tested
 from serve_eval.workflows.invariants.caching import add_salt, why_unsalted
 from serve_eval.workflows.invariants.check import check
 from serve_eval.workflows.invariants.document import make_document
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail
+from tests.scripted_server import HttpRequest, ScriptedServer, answer, fail
 
 N = 30
 BLOCK = 16
 
 
 @pytest.fixture(scope="module")
-def plan(data_root: Path) -> Plan:
+def plan(data_root) -> Plan:
     return Plan(
         model="simulated",
         launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
@@ -49,13 +48,13 @@ def plan(data_root: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def texts(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str | None]:
+def texts(plan: Plan, tmp_path_factory) -> Callable[[str], str | None]:
     """Return a function from a prompt to its answer, or to None for another prompt."""
     path = tmp_path_factory.mktemp("answers") / "answers.jsonl"
     _write_answers(path, prepare(replace(plan, no_reference=True)), probability(1.0, None, 0))
     known = _Simulator(SimulatorConfig(answers=path)).answers.by_hash
 
-    def of(prompt: str) -> str | None:
+    def of(prompt):
         found = known.get(prompt_sha256(prompt))
         return None if found is None else found.text
 
@@ -85,12 +84,12 @@ class _Server:
         if text is not None:
             self.salts.append((request.prompt, salt))
         if salt is not None and self.takes == "refuse":
-            refusal: Reply = fail(400, "extra fields: cache_salt")
+            refusal = fail(400, "extra fields: cache_salt")
             return await refusal(request)
         key = request.prompt, salt if salt is not None and self.takes == "honour" else ""
         words = len(request.prompt.split())
         had, self.cached[key] = self.cached[key], words // BLOCK * BLOCK if self.caches else 0
-        usage: dict[str, Any] = {"prompt_tokens": words, "completion_tokens": 1}
+        usage = {"prompt_tokens": words, "completion_tokens": 1}
         if self.counts == "all" or (self.counts == "above 0" and had):
             usage["prompt_tokens_details"] = {"cached_tokens": had}
         said = "The answer is 0." if self.corrupt and had else text or "ok"
@@ -101,7 +100,7 @@ class _Server:
     ) -> list[Invariants]:
         """Check this server, once for each folder; call `between` after each check."""
 
-        async def run() -> list[Invariants]:
+        async def run():
             found = []
             async with ScriptedServer(self.reply, paths=["/v1/completions"]).serve() as url:
                 at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
@@ -223,7 +222,7 @@ def test_a_resumed_check_keeps_its_salt_and_fills_the_cache_again(
 ) -> None:
     server = _Server(texts)
 
-    def forget() -> None:
+    def forget():
         """Empty the cache as a restart does, and withdraw the passes after the cold one."""
         for arm in ("base", "again"):
             (out / arm / "report.json").unlink(missing_ok=True)

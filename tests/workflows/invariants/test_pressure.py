@@ -21,8 +21,8 @@ from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.invariants.cache_use import are_fewer, why_not_pressed
 from serve_eval.workflows.invariants.caching import fill, make_text
 from serve_eval.workflows.invariants.document import make_document
-from tests.cli.command import serve_eval
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail
+from tests.cli.command import read_json, serve_eval
+from tests.scripted_server import ScriptedServer, answer, fail
 from tests.workflows.invariants.faulty_servers import (
     BlockCache,
     CacheServer,
@@ -44,8 +44,8 @@ def _plan() -> Plan:
 
 def _server(**more: object) -> CacheServer:
     host = more.pop("host", 0)
-    kept: dict[str, object] = {"cache": BlockCache(device=DEVICE, host=host)}  # type: ignore[arg-type]
-    return CacheServer(texts=list_answers(_plan()), **(kept | more))  # type: ignore[arg-type]
+    kept = {"cache": BlockCache(device=DEVICE, host=host)}
+    return CacheServer(texts=list_answers(_plan()), **(kept | more))
 
 
 def _check(server: CacheServer, out: Path, budget: int = BUDGET) -> Invariants:
@@ -79,7 +79,7 @@ def test_fillings_double_until_a_sound_cache_evicts_the_old_prompts(tmp_path: Pa
         f"{last.arm}: 0 of {use.prompt_tokens:,} prompt tokens came from the cache,"
         f" {use.before:,} before the other prompts: evicted, and computed again"
     ) in _said(found)
-    written = json.loads((tmp_path / "invariants.json").read_text())
+    written = read_json(tmp_path / "invariants.json")
     assert written["results"][-1]["pressure"]["fate"] == "evicted"
 
 
@@ -134,14 +134,14 @@ def test_too_small_a_budget_is_named(tmp_path: Path) -> None:
 def test_an_interrupted_pass_is_preceded_by_a_filling_of_new_prompts(tmp_path: Path) -> None:
     server, levels = _server(room=True), list[PressureLevel]()
 
-    def interrupt(found: Invariants) -> None:
+    def interrupt(found):
         levels.extend(read_pressure(tmp_path).levels)
         (tmp_path / levels[0].name / "report.json").unlink()
         file = tmp_path / "pressure.json"
-        file.write_text(json.dumps({**json.loads(file.read_text()), "ended": False}))
+        file.write_text(json.dumps({**read_json(file), "ended": False}))
         server.asked.clear()
 
-    def look(found: Invariants) -> None:
+    def look(found):
         filled = [prompt for prompt in server.asked if prompt not in server.texts]
         assert sum(len(prompt.split()) for prompt in filled) >= levels[0].wanted
         [again] = read_pressure(tmp_path).levels
@@ -154,16 +154,16 @@ def test_an_interrupted_pass_is_preceded_by_a_filling_of_new_prompts(tmp_path: P
 
 
 def test_prompts_get_shorter_until_the_server_takes_them() -> None:
-    lengths: list[int] = []
+    lengths = []
 
-    def script(request: HttpRequest) -> Reply:
+    def script(request):
         words = len(request.prompt.split())
         if words > 100:
             return fail(400, "too long")
         lengths.append(words)
         return answer("x", usage=(2 * words, 1))
 
-    async def run(most: int) -> int:
+    async def run(most):
         served = ScriptedServer(
             script if most else [fail(400, "no")], paths=["/v1/completions"]
         ).serve()

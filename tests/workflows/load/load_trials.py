@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from serve_eval.schema import LoadSurface
 from serve_eval.workflows.load.story import measure_load
@@ -98,7 +97,7 @@ async def main() -> None:
     for case in CASES:
         if not all(part in case.name for part in sys.argv[1:]):
             continue
-        results: list[Any] = []
+        results = []
         for seed in range(case.trials):
             with tempfile.TemporaryDirectory() as folder:
                 began = time.perf_counter()

@@ -101,7 +101,7 @@ def _spoil(scores: Scores, count: int) -> Scores:
     return [0.0 if i in right else value for i, value in enumerate(scores)]
 
 
-RIGHT: Scores = [1.0] * PROMPTS
+RIGHT = [1.0] * PROMPTS
 BAD = _spoil(RIGHT, 30)
 
 
@@ -160,13 +160,13 @@ def test_a_possible_change_over_time_leaves_a_load_undecided() -> None:
 
 
 def test_failures_are_named_as_failures_and_are_no_wrong_answers() -> None:
-    missing: Scores = [None] * 40 + [1.0] * 160
+    missing = [None] * 40 + [1.0] * 160
     [task] = _judge({1: RIGHT, 4: RIGHT, 16: RIGHT, 64: missing})
     assert (task.broken, task.failing, task.words) == ((), (64,), "requests fail from 64 on")
     assert [(p.lost, p.failed) for p in task.points] == [(0, 0), (0, 0), (0, 0), (0, 40)]
     [task] = _judge({1: missing, 4: RIGHT, 16: RIGHT, 64: RIGHT})
     assert task.words == "requests fail only at 1"
-    few: Scores = [None] * 9 + [1.0] * 191
+    few = [None] * 9 + [1.0] * 191
     assert _judge({1: RIGHT, 4: RIGHT, 16: RIGHT, 64: few})[0].words == "nothing found"
 
 
@@ -176,9 +176,9 @@ def test_too_few_answers_are_inconclusive() -> None:
 
 
 def test_a_load_that_is_neither_good_nor_bad_is_not_decided() -> None:
-    base: Scores = [1.0] * 170 + [0.0] * 30
+    base = [1.0] * 170 + [0.0] * 30
 
-    def change(lost: range, won: int) -> Scores:
+    def change(lost, won):
         return [
             0.0 if i in lost else 1.0 if 170 <= i < 170 + won else value
             for i, value in enumerate(base)
@@ -235,7 +235,7 @@ def test_a_passage_that_is_misread_as_a_whole_is_one_change(
 
 
 def test_requests_of_a_passage_that_fail_together_are_one_failure() -> None:
-    failing: Scores = [None] * 30 + [1.0] * 170
+    failing = [None] * 30 + [1.0] * 170
     [alone] = _judge({1: RIGHT, 64: failing})
     [shared] = _judge({1: RIGHT, 64: failing}, passage=10)
     assert (alone.failing, shared.failing) == ((64,), ())
@@ -243,7 +243,7 @@ def test_requests_of_a_passage_that_fail_together_are_one_failure() -> None:
 
 def test_many_passages_still_show_a_broken_load() -> None:
     # One question of every passage falls.
-    spoilt: Scores = [0.0 if i % 10 == 0 else 1.0 for i in range(PROMPTS)]
+    spoilt = [0.0 if i % 10 == 0 else 1.0 for i in range(PROMPTS)]
     [task] = _judge({1: RIGHT, 64: spoilt}, passage=10)
     assert task.broken == (64,)
 

@@ -21,7 +21,7 @@ from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.load.document import make_document
 from serve_eval.workflows.load.passes import shuffle_loads
 from serve_eval.workflows.load.story import check_loads, measure_load
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models
 from tests.workflows.load.batch_server import BatchServer, draw, plan_of, targets_of
 
@@ -39,7 +39,7 @@ def _measure(
 ) -> tuple[LoadSurface, BatchServer]:
     batches = server(targets=targets_of(PROMPTS), **options)
 
-    async def run() -> LoadSurface:
+    async def run():
         async with batches.server().serve() as url:
             return await measure_load(plan_of(url, PROMPTS), out, loads, bisect=bisect, environ={})
 
@@ -107,7 +107,7 @@ def test_a_load_that_alone_is_wrong_is_named_beside_sound_numerics(tmp_path: Pat
 
 
 def test_a_change_over_time_is_not_taken_for_load_and_the_command_resumes(tmp_path: Path) -> None:
-    def late(prompt: str, load: int, before: int) -> bool:
+    def late(prompt, load, before):
         return before >= PROMPTS
 
     found, _ = _measure(tmp_path / "out", damage=late)
@@ -124,7 +124,7 @@ def test_a_change_over_time_is_not_taken_for_load_and_the_command_resumes(tmp_pa
 def _measure_again(out: Path) -> tuple[LoadSurface, BatchServer]:
     """Repeat a finished check, of which nothing is left to ask."""
     batches = BatchServer(targets={})
-    plan = json.loads((out / "load_plan.json").read_text())["plan"]
+    plan = read_json(out / "load_plan.json")["plan"]
     plan_again = plan_of(plan["launcher"]["options"]["base_url"], PROMPTS)
     return asyncio.run(measure_load(plan_again, out, LOADS, environ={})), batches
 
@@ -156,7 +156,7 @@ def test_a_bisection_of_a_sound_server_asks_only_the_ends(tmp_path: Path) -> Non
 
 
 def test_a_folder_keeps_its_loads(tmp_path: Path) -> None:
-    async def run() -> str:
+    async def run():
         server = ScriptedServer([answer("#### 1")], routes={"/v1/models": models("m")})
         async with server.serve() as url:
             plan = plan_of(url, 8)
@@ -182,7 +182,7 @@ def test_the_command_prints_what_was_not_tested_and_its_json(tmp_path: Path) -> 
     table = said.stdout.partition("load  value")[2]
     assert all(len(line) <= 80 for line in table.splitlines())
     shown = json.loads(parsed.stdout)
-    assert shown["result"] == json.loads((tmp_path / "out/load.json").read_text())
+    assert shown["result"] == read_json(tmp_path / "out/load.json")
     assert (shown["exit_code"], shown["outcome"]) == (UNDECIDED, "INCONCLUSIVE")
     assert "too few answers to conclude anything" in (tmp_path / "out/report.html").read_text()
 
@@ -220,7 +220,7 @@ def test_guided_answers_that_break_under_load_are_named(data_root: Path, tmp_pat
         one.prompt[-1].text: one.target for one in samples if not isinstance(one.prompt, str)
     }
 
-    async def run() -> LoadSurface:
+    async def run():
         async with _JsonServer(targets=targets).server().serve() as url:
             plan = replace(plan_of(url, 100), tasks=(spec,), dataset_roots=(str(data_root),))
             return await measure_load(plan, tmp_path / "out", (1, 4, 16), environ={})

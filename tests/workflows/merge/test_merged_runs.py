@@ -25,7 +25,7 @@ from serve_eval.plan.plan_file import to_file
 from serve_eval.plan.resolve import resolve
 from serve_eval.schema import Limits, Plan, Sample, Shard, Spec
 from serve_eval.storage.run_folder import hold
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 from tests.scripted_server import serve_in_thread
 
 
@@ -157,7 +157,7 @@ TIMES = {"started_at", "wall_s", "loads"}
 
 
 @pytest.fixture(scope="module")
-def url(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(data_root, tmp_path_factory) -> Iterator[str]:
     """Serve answers that are right, wrong, empty, cut off or missing, by the prompt alone."""
     answers = tmp_path_factory.mktemp("answers") / "answers.jsonl"
     asked = {"tasks": ["gsm8k", "mmlu"], "dataset_root": str(data_root), "no_reference": True}
@@ -170,7 +170,7 @@ def url(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 
 
 @pytest.fixture(scope="module")
-def plan(url: str, data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def plan(url: str, data_root, tmp_path_factory) -> list[str]:
     """Return the flags of a run of two tasks against references of our own."""
     refs = tmp_path_factory.mktemp("refs")
     for task in ("gsm8k", "mmlu"):
@@ -196,10 +196,10 @@ Sharding = Callable[..., list[Path]]
 
 
 @pytest.fixture
-def shards(plan: list[str], tmp_path: Path) -> Sharding:
+def shards(plan: list[str], tmp_path) -> Sharding:
     """Return a function that runs shards, here or with other flags, and returns their folders."""
 
-    def run(count: int, *more: str, only: Sequence[int] = ()) -> list[Path]:
+    def run(count, *more, only=()):
         folders = []
         for k in only or range(1, count + 1):
             folder = tmp_path / "_".join(["shard", str(k), *(m.strip("-") for m in more[:2])])
@@ -212,8 +212,7 @@ def shards(plan: list[str], tmp_path: Path) -> Sharding:
 
 
 def _report(folder: Path) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((folder / "report.json").read_text())
-    return report
+    return read_json(folder / "report.json")
 
 
 def _without_times(report: dict[str, Any]) -> bytes:
@@ -249,7 +248,7 @@ def test_merged_shards_are_one_run_but_for_times(
     for task in ("gsm8k", "mmlu"):
         assert sorted(_scores(whole, task)) == sorted(_scores(one, task))
     again = tmp_path / "again"
-    assert serve_eval(f"runs merge -o {again}", *folders).returncode == 3
+    serve_eval(f"runs merge -o {again}", *folders, exits=3)
     for file in ("scores/gsm8k.jsonl", "samples/mmlu.jsonl", "order.json", "plan.json"):
         if file != "plan.json":  # signed for its folder
             assert (again / file).read_bytes() == (whole / file).read_bytes()
@@ -335,7 +334,7 @@ def test_what_is_missing_or_doubled_is_refused(shards: Sharding, tmp_path: Path)
     journal.write_bytes(whole + foreign.replace(json.loads(foreign)["id"].encode(), b"no-such"))
     assert "1 samples are not in the data, such as no-such" in _refused([a, b, c], tmp_path)
     journal.write_bytes(whole)
-    assert serve_eval(f"runs merge {a} {b} {c} -o {tmp_path}/whole").returncode == 3
+    serve_eval(f"runs merge {a} {b} {c} -o {tmp_path}/whole", exits=3)
 
 
 def test_a_run_that_is_no_shard_is_refused(
@@ -397,7 +396,7 @@ def test_shards_with_other_orders_have_no_alarm_together(
     serve_eval(f"runs merge -o {tmp_path}/whole", *folders)
     report = _report(tmp_path / "whole")
     assert any("asked in different random orders" in line for line in report["warnings"])
-    assert json.loads((tmp_path / "whole/order.json").read_text()) == {
+    assert read_json(tmp_path / "whole/order.json") == {
         "order_seed": 7,
         "shards_without_common_order": 2,
     }
@@ -422,7 +421,7 @@ def test_a_shard_that_still_runs_is_refused(shards: Sharding, tmp_path: Path) ->
     a, b = shards(2)
     with hold(b, "plan.json"):
         assert f"{b} is in use by another run" in _refused([a, b], tmp_path)
-    assert serve_eval(f"runs merge {a} {b} -o {tmp_path}/whole").returncode == 3
+    serve_eval(f"runs merge {a} {b} -o {tmp_path}/whole", exits=3)
 
 
 def test_servers_of_two_versions_are_named(shards: Sharding, tmp_path: Path) -> None:
@@ -442,11 +441,11 @@ def test_a_task_that_no_endpoint_can_do_is_unsupported_in_the_whole(
     with serve_in_thread(create_app(SimulatorConfig(no_chat=True, any_model=True))) as url:
         at = [url if word == plan[2] else word for word in chat]
         for k in (1, 2):
-            assert serve_eval(*at, "--shard", f"{k}/2", "-o", parts[k - 1]).returncode == 3
+            serve_eval(*at, "--shard", f"{k}/2", "-o", parts[k - 1], exits=3)
     serve_eval(f"runs merge -o {whole}", *parts, exits=3)
     outcomes = [task["verdict"]["outcome"] for task in _report(whole)["tasks"]]
     assert outcomes == ["UNSUPPORTED", "UNSUPPORTED"]
     able = tmp_path / "able"
-    assert serve_eval(*chat, "--shard", "2/2", "-o", able).returncode == 0
+    serve_eval(*chat, "--shard", "2/2", "-o", able, exits=0)
     said = _refused([parts[0], able], tmp_path)
     assert "75 of 75 samples are missing (its endpoint lacks chat, the others' do not)" in said

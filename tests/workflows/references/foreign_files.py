@@ -85,7 +85,7 @@ def write_lm_eval(folder: Path, answers: Answers, version: str, **more: Any) -> 
     for under in ("strict-match", "flexible-extract"):
         for number, (prompt, score) in enumerate(answers):
             named = {"filter": under, "metrics": ["exact_match"]} if version != "0.4.3" else {}
-            arguments: Any = {"gen_args_0": {"arg_0": prompt, "arg_1": {"until": ["Question:"]}}}
+            arguments = {"gen_args_0": {"arg_0": prompt, "arg_1": {"until": ["Question:"]}}}
             rows.append(
                 {
                     "doc_id": number,

@@ -19,7 +19,6 @@ from serve_eval import yaml_source
 from serve_eval.errors import ReferenceFileError, ServeEvalError
 from serve_eval.workflows.references import entries
 from serve_eval.workflows.references.imports import files
-from serve_eval.workflows.references.imports.files import FoundResult
 from serve_eval.workflows.references.imports.import_results import import_results
 from serve_eval.workflows.references.imports.recognise import read_source
 from tests.workflows.references import foreign_files as foreign
@@ -32,7 +31,7 @@ REPORT = {
     "model_name": "m",
     "metrics": [{"name": "mean_acc", "num": 2, "score": 0.5}],
 }
-DOCUMENTS: list[Any] = [
+DOCUMENTS = [
     RESULTS,
     LOG,
     REPORT,
@@ -101,7 +100,7 @@ def test_the_error_names_the_file_and_the_cause(
     assert not (tmp_path / "refs").exists()
 
 
-def _bomb(file: Path, size: int) -> None:
+def _bomb(file: Path, size: int):
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("header.json", b" " * size)
 
@@ -194,7 +193,7 @@ def _replace_one(value: Any, junk: object, rng: random.Random) -> Any:
     """Return a copy of a document in which one value, at any depth, is another."""
     if isinstance(value, dict | list) and value and rng.random() < 0.85:
         key = rng.choice(list(value) if isinstance(value, dict) else range(len(value)))
-        copied: Any = copy.copy(value)
+        copied = copy.copy(value)
         copied[key] = _replace_one(value[key], junk, rng)
         return copied
     return junk
@@ -211,7 +210,7 @@ def test_a_value_of_any_other_type_is_read_or_refused(
     for _ in range(rng.choice((1, 1, 2))):
         document = _replace_one(document, junk, rng)
     file = foreign.write_json(tmp_path / "a.json", document)
-    found: list[FoundResult] = []
+    found = []
     told = str(file)
     try:
         found, _ = read_source(file)
@@ -320,7 +319,7 @@ def _read(text: str) -> Any:
     return yaml_source.parse(text, "f.yaml", ReferenceFileError).value
 
 
-def _same(found: object, wanted: object) -> None:
+def _same(found: object, wanted: object):
     assert json.dumps(found) == json.dumps(wanted)
 
 

@@ -29,7 +29,7 @@ def _samples(data_root: Path, *, chat: bool = False) -> list[Sample]:
 
 
 @pytest.fixture(scope="module")
-def answers(data_root: Path) -> foreign.Answers:
+def answers(data_root) -> foreign.Answers:
     """Return the first prompts with scores, three quarters of them right."""
     own = _samples(data_root)[:ASKED]
     return [(str(one.prompt), float(number % 4 != 0)) for number, one in enumerate(own)]
@@ -147,7 +147,7 @@ def test_a_result_with_one_filter_is_a_reference_of_that_filter(
 
 def test_a_chat_of_lm_eval_is_read_by_its_turns(data_root: Path, tmp_path: Path) -> None:
     own = _samples(data_root, chat=True)[:8]
-    turns = [[{"role": "user", "content": one.prompt[0].text}] for one in own]  # type: ignore[union-attr]
+    turns = [[{"role": "user", "content": one.prompt[0].text}] for one in own]
     file = foreign.write_lm_eval(
         tmp_path / "log",
         [(json.dumps(turn), 1.0) for turn in turns],

@@ -37,7 +37,7 @@ FP8 = AccuracySpec(quant_algo="FP8")
 
 
 @pytest.fixture(scope="module")
-def plan(data_root: Path) -> Plan:
+def plan(data_root) -> Plan:
     return Plan(
         model=MODEL,
         launcher=Spec(name="simulated", options={"accuracy": 0.8, "flip_rate": 0.1}),
@@ -56,7 +56,7 @@ def _run(plan: Plan, folder: Path, number: int = 0, **more: object) -> Report:
 
 
 @pytest.fixture(scope="module")
-def finished(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(plan: Plan, tmp_path_factory) -> Path:
     """Return a folder with two finished runs of the plan, `0` and `1`; tests do not change them."""
     folder = tmp_path_factory.mktemp("finished")
     for number in range(2):
@@ -253,7 +253,7 @@ def _of_runs_with_shifts(plan: Plan, shifts: Sequence[float], folder: Path) -> l
     rng = random.Random(5)
     logits = {sample.id: rng.gauss(1.0, 1.5) for sample in prepared[0].dataset.samples}
 
-    async def run(number: int, shift: float) -> None:
+    async def run(number, shift):
         answers = folder / f"{number}.jsonl"
         _write_answers(
             answers, prepared, lambda task, sample: 1.0 / (1.0 + math.exp(-logits[sample] - shift))

@@ -37,7 +37,7 @@ SECRET = "hf_4f1b7c09"
 PLAN = Plan(model=MODEL, launcher=Spec(name="trtllm"), tasks=())
 
 
-def told(line: str) -> None: ...
+def told(line: str): ...
 
 
 # --------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ def test_the_plan_of_a_holder_serves_the_same(
     monkeypatch.setattr(subprocess, "Popen", lambda command, **_: command)
     command, _ = daemon._holder(given, tmp_path)
     again = serve._resolve(str(plan), None, None)
-    assert command[-3:] == [str(plan), "--output-dir", str(tmp_path)]  # type: ignore[index]
+    assert command[-3:] == [str(plan), "--output-dir", str(tmp_path)]
     assert again == replace(given, limits=Limits())
     assert daemon.identity(again) == daemon.identity(given)
 
@@ -176,7 +176,7 @@ def test_a_launcher_that_is_wrong_is_refused(
 
 
 @pytest.fixture
-def ours(tmp_path: Path) -> Held:
+def ours(tmp_path) -> Held:
     """Return servers that this process holds, in the test's own registry."""
     entry = Held(
         id=daemon.identity(PLAN),
@@ -198,7 +198,7 @@ def ours(tmp_path: Path) -> Held:
 def test_a_run_ends_with_the_holders_first_sign_and_tells_its_last_words(
     first: str, ours: Held, tmp_path: Path
 ) -> None:
-    async def story() -> None:
+    async def story():
         last = replace(ours, state="ended", error="out of memory", hint="smaller")
         later = asyncio.get_running_loop().call_later
         async with attach(
@@ -223,7 +223,7 @@ def test_a_failure_of_the_run_itself_is_told_as_it_is(
 ) -> None:
     monkeypatch.setattr("serve_eval.workflows.servers.reuse.NOTICED_S", 0.0)
 
-    async def story() -> None:
+    async def story():
         async with attach(
             PLAN, (), tmp_path, reuse=True, keep=False, notify=told, registry=tmp_path
         ):
@@ -250,7 +250,7 @@ def test_only_what_starts_servers_can_be_held() -> None:
 
 
 @pytest.fixture
-def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def registry(tmp_path, monkeypatch) -> Iterator[Path]:
     """Yield an empty registry, with the stand-in as trtllm-serve; end what the test leaves."""
     (tmp_path / "tmp").mkdir()
     own = {
@@ -302,7 +302,7 @@ def of_launch(entry: Held) -> set[int]:
     return found - {entry.pid}
 
 
-def wait_gone(pids: set[int]) -> None:
+def wait_gone(pids: set[int]):
     deadline = time.monotonic() + 20
     while left := {pid for pid in pids if held_servers.began(pid) is not None}:
         assert time.monotonic() < deadline, left
@@ -310,7 +310,7 @@ def wait_gone(pids: set[int]) -> None:
 
 
 @pytest.fixture
-def plan(data_root: Path) -> Plan:
+def plan(data_root) -> Plan:
     return replace(
         PLAN,
         tasks=(Spec(name="gsm8k", options={"num_samples": 20}),),
@@ -320,10 +320,7 @@ def plan(data_root: Path) -> Plan:
 
 
 def test_held_servers_are_used_by_runs_and_ended_on_demand(
-    registry: Path,
-    plan: Plan,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    registry: Path, plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     entry, said = start(), []
     servers = of_launch(entry)
@@ -425,7 +422,7 @@ def test_a_holder_that_is_ended_ends_its_servers_and_the_run(
     servers = of_launch(entry)
     assert len(servers) >= 6  # each server has a supervisor
 
-    async def killed_meanwhile() -> None:
+    async def killed_meanwhile():
         launching = partial(attach, reuse=True, keep=False, notify=told)
         running = asyncio.create_task(
             evaluate(disaggregated, tmp_path / "out", launching=launching)
@@ -452,9 +449,9 @@ def test_a_holder_that_is_ended_ends_its_servers_and_the_run(
 def test_of_two_starts_at_once_one_wins_and_the_other_attaches(
     registry: Path, tmp_path: Path
 ) -> None:
-    said: list[str] = []
+    said = []
 
-    async def both() -> list[Held]:
+    async def both():
         starts = (
             daemon.start(PLAN, folder=tmp_path / n, notify=said.append, attach=True)
             for n in ("1", "2")
@@ -472,9 +469,9 @@ def test_who_comes_while_they_start_waits_and_who_may_not_attach_is_refused(
     registry: Path, plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STANDIN_LOAD_S", "4")
-    said: list[str] = []
+    said = []
 
-    async def story() -> Any:
+    async def story():
         starting = asyncio.create_task(daemon.start(PLAN, notify=told, attach=False))
         while not held_servers.entries(registry):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -498,7 +495,7 @@ def test_a_start_that_is_given_up_leaves_nothing(
 ) -> None:
     monkeypatch.setenv("STANDIN_LOAD_S", "60")
 
-    async def story() -> set[int]:
+    async def story():
         starting = asyncio.create_task(daemon.start(PLAN, notify=told, attach=False))
         while not (found := held_servers.entries(registry)) or not (servers := of_launch(found[0])):  # noqa: ASYNC110
             await asyncio.sleep(0.05)

@@ -115,12 +115,12 @@ def create(quirks: Quirks, told: object = None) -> ScriptedServer:
 
 
 class _Script:
-    def __init__(self, quirks: Quirks) -> None:
+    def __init__(self, quirks: Quirks):
         self.quirks, self.has = quirks, quirks.names.__contains__
         self._numbers = itertools.count()
         self._slots = asyncio.Semaphore(SLOTS)
-        self._streams: list[HttpRequest] = []
-        self._erred: set[str] = set()
+        self._streams = []
+        self._erred = set()
         self.dead = False
 
     def health(self, request: HttpRequest) -> Reply:
@@ -148,7 +148,7 @@ class _Script:
         if self.has("no_models"):
             return json_reply({"detail": "Not Found"}, 404)
         context = self.quirks.context
-        one: dict[str, Any] = {"id": MODEL, "owned_by": self.quirks.owner}
+        one = {"id": MODEL, "owned_by": self.quirks.owner}
         if not self.has("context_untold"):
             one["max_model_len"] = context
         return json_reply({"data": [] if self.has("empty_models") else [one]})
@@ -225,7 +225,7 @@ class _Script:
             said = said[:1]
         if self.has("other_first_alone") and most == 1:
             said = [replace(one, tokens=["else"]) for one in said]
-        usage: dict[str, Any] = {
+        usage = {
             "prompt_tokens": sum(lengths),
             "completion_tokens": sum(len(one.tokens) for one in said),
         }
@@ -413,7 +413,7 @@ class _Script:
                     {"token": token, "logprob": value, "top_logprobs": tops} for token in tokens
                 ]
             }
-        values: list[float | None] = [value] * len(tokens)
+        values = [value] * len(tokens)
         if body.get("echo") and not self.has("no_prompt_logprobs"):
             asked = _TOKEN.findall(prompt)
             tokens, values = ["", *asked, *tokens], [None, *[value] * len(asked), *values]
@@ -477,7 +477,7 @@ class _Script:
                 ending = {"finish_reason": None, "logprobs": told}
                 yield {"choices": [{"index": number, **delta, **ending}]}
             if not self.has("no_finish"):
-                end: dict[str, Any] = {"delta": {}} if request.chat else {"text": ""}
+                end = {"delta": {}} if request.chat else {"text": ""}
                 yield {"choices": [{"index": number, **end, "finish_reason": one.finish}]}
         if (request.body.get("stream_options") or {}).get("include_usage") and not self.has(
             "no_stream_usage"

@@ -33,7 +33,7 @@ def _errs(field: str) -> Quirks:
 
 def _prompted(text: str, by: str = "refuses") -> Quirks:
     """Return a server that refuses or fails on bodies whose prompt contains this text."""
-    return Quirks(**{by: lambda body: text in str(body.get("messages", body.get("prompt")))})  # type: ignore[arg-type]
+    return Quirks(**{by: lambda body: text in str(body.get("messages", body.get("prompt")))})
 
 
 def _streams(body: Mapping[str, Any]) -> bool:
@@ -67,7 +67,7 @@ NO_SUCH_FORM = (
     " be 'text' or 'json_schema'\", 'input': 'json'}]"
 )
 SOUND = Quirks()
-CASES: list[Case] = [
+CASES = [
     ("health", UNSUPPORTED, "no /health", _quirks("health_page")),
     ("health", FAIL, "HTTP 503", _quirks("unhealthy")),
     ("version", UNSUPPORTED, "no /version", _quirks("no_version")),

@@ -190,7 +190,7 @@ def test_the_curl_line_sends_the_request_again(
 ) -> None:
     server = ScriptedServer(raw(), paths=EVERY_PATH)
 
-    async def main() -> str:
+    async def main():
         async with server.serve() as url:
             line = curl(
                 SentRequest(url=f"{url.removesuffix('/v1')}{path}/completions", body=BODY),

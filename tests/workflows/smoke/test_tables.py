@@ -85,12 +85,12 @@ def _pair(flavour: Flavour, folder: Path) -> Iterator[Pair]:
 
 
 @pytest.fixture(scope="module")
-def v12(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def v12(tmp_path_factory) -> Iterator[Pair]:
     yield from _pair("v12", tmp_path_factory.mktemp("v12"))
 
 
 @pytest.fixture(scope="module")
-def main(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def main(tmp_path_factory) -> Iterator[Pair]:
     yield from _pair("main", tmp_path_factory.mktemp("main"))
 
 
@@ -155,7 +155,7 @@ TOO_LONG = dict.fromkeys(("passkey_1k", "passkey_8k"), UNSUPPORTED)
 
 
 def test_the_embedded_model_which_is_no_instructed_one(tmp_path: Path) -> None:
-    async def main() -> Smoke:
+    async def main():
         async with embedded.launch(
             LaunchContext(model=None, log_dir=tmp_path), embedded.EmbeddedOptions()
         ) as endpoint:
@@ -198,7 +198,7 @@ def _like(*names: str) -> Quirks:
 PLAIN = NO_MEDIA | dict.fromkeys(
     ("reasoning", "tools", "special_tokens", "tokenize", "returned_ids"), UNSUPPORTED
 )
-LIKE: dict[str, tuple[Quirks, dict[str, str]]] = {
+LIKE = {
     "llama-server": (
         Quirks(
             names=_like(

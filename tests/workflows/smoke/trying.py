@@ -62,9 +62,9 @@ async def smoke_at(
 def smoke_of(server: ScriptedServer | web.Application, path: str = "/v1", **more: object) -> Smoke:
     """Smoke-test a server at this path."""
 
-    async def main() -> Smoke:
+    async def main():
         async with serve(server) as url:
-            return await smoke_at(url.removesuffix("/v1") + path, **more)  # type: ignore[arg-type]
+            return await smoke_at(url.removesuffix("/v1") + path, **more)
 
     return asyncio.run(main())
 

@@ -35,6 +35,7 @@ from serve_eval.schema import (
 from serve_eval.schema.media import prompt_sha256
 from serve_eval.workflows.suite.execution import evaluate_suite
 from serve_eval.workflows.suite.preparation import groups, open_folder, read_kept_report
+from tests.cli.command import read_json
 
 TODAY = date(2026, 11, 21)
 
@@ -45,8 +46,8 @@ class Servers:
     A plan's launcher options are those of the simulator.
     """
 
-    def __init__(self) -> None:
-        self.events: list[str] = []
+    def __init__(self):
+        self.events = []
 
     @asynccontextmanager
     async def launch(
@@ -85,7 +86,7 @@ class Processes(Servers):
 
 
 @pytest.fixture
-def plan(data_root: Path, tmp_path: Path) -> Plan:
+def plan(data_root, tmp_path) -> Plan:
     """Return a plan of sixty questions to an endpoint that its reference describes."""
     (tmp_path / "references").mkdir()
     (tmp_path / "references/gsm8k.yaml").write_text(
@@ -100,7 +101,7 @@ def plan(data_root: Path, tmp_path: Path) -> Plan:
     )
 
 
-def _kill(pid: int) -> None:
+def _kill(pid: int):
     """Kill a server and wait until it no longer listens."""
     os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 10.0
@@ -174,15 +175,12 @@ def test_each_server_starts_once_and_knows_the_prompts_of_all_its_runs(
     }
     assert report.rows[2].evaluated > 70  # 0 if the server did not know the prompts
     assert report.exit_code == 1
-    sessions = {
-        name: json.loads((out / f"runs/{name}/environment.json").read_text())
-        for name in ("a", "few")
-    }
+    sessions = {name: read_json(out / f"runs/{name}/environment.json") for name in ("a", "few")}
     assert (
         sessions["a"][0]["endpoint"]["info"]["started"]
         == sessions["few"][0]["endpoint"]["info"]["started"]
     )
-    assert json.loads((out / "suite_report.json").read_text())["rows"][1]["outcome"] == "FAIL"
+    assert read_json(out / "suite_report.json")["rows"][1]["outcome"] == "FAIL"
 
 
 def test_a_finished_suite_is_told_again_without_a_server_and_an_unfinished_run_goes_on(
@@ -211,7 +209,7 @@ def test_a_run_that_was_finished_by_hand_at_another_address_is_kept_and_another_
 ) -> None:
     _evaluate(_suite(a=plan), tmp_path / "out", Servers())
     file = tmp_path / "out/runs/a/report.json"
-    report = json.loads(file.read_text())
+    report = read_json(file)
     report["plan"]["launcher"] = {"name": "external", "options": {"base_url": "http://new:1/v1"}}
     file.write_text(json.dumps(report))
     old = replace(plan, launcher=Spec(name="external", options={"base_url": "http://old:1/v1"}))
@@ -307,7 +305,7 @@ def test_a_run_that_cannot_be_done_stops_no_other(plan: Plan, tmp_path: Path) ->
 def test_a_server_that_ended_is_started_anew_for_the_next_run(plan: Plan, tmp_path: Path) -> None:
     servers = Processes()
 
-    def told(line: str) -> None:
+    def told(line):
         if line.endswith(": b"):
             _kill(servers.pids[0])
 

@@ -15,11 +15,11 @@ WORDS = "{word_problems: {num_samples: 40}}"
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def _write(tasks: str, *runs: str) -> None:
+def _write(tasks: str, *runs: str):
     named = runs or ("a, launcher: {name: simulated, accuracy: 0.9}",)
     plans = "".join(f"  - {{name: {run}}}\n" for run in named)
     Path("s.yaml").write_text(
@@ -29,7 +29,7 @@ def _write(tasks: str, *runs: str) -> None:
 
 def test_an_added_task_is_asked_and_the_answers_of_the_others_are_kept() -> None:
     _write(WORDS)
-    assert serve_eval("run s.yaml -o out").returncode == 3
+    serve_eval("run s.yaml -o out", exits=3)
     journal = Path("out/runs/a/samples/word_problems.jsonl")
     before = journal.read_bytes()
     _write(f"passkey_short, {WORDS}")  # at another place, too
@@ -85,10 +85,10 @@ def test_a_value_that_is_added_to_a_matrix_keeps_the_names_of_the_finished_runs(
     head = "defaults: {model: org/m, no_reference: true, launcher: {name: simulated}}\nmatrix:\n"
     sizes = "  size: [{label: small, limits: {concurrency: 8}}]\n"
     Path("s.yaml").write_text(f"{head}{sizes}  tasks: [{WORDS}]\n")
-    assert serve_eval("run s.yaml -o out").returncode == 3
+    serve_eval("run s.yaml -o out", exits=3)
     [name] = [one.name for one in Path("out/runs").iterdir()]
     Path("s.yaml").write_text(f"{head}{sizes}  tasks: [{WORDS}, passkey_short]\n")
-    assert serve_eval("run s.yaml -o out --dry-run").returncode == 0
+    serve_eval("run s.yaml -o out --dry-run", exits=0)
     done = serve_eval("run s.yaml -o out", exits=3, tells=f"keeps its earlier name {name}")
     assert "1 of 2 runs are already finished" in done.stderr
     assert len([*Path("out/runs").iterdir()]) == 2
@@ -102,7 +102,7 @@ def test_a_run_without_an_answer_may_change_or_go() -> None:
         " limits: {max_error_rate: 1.0}"
     )
     _write(WORDS, sound, f"b, {dead}", f"c, {lost}", f"d, {lost}")
-    assert serve_eval("run s.yaml -o out").returncode == 4
+    serve_eval("run s.yaml -o out", exits=4)
     for name in ("c", "d"):  # as if it was killed before the first answer
         Path(f"out/runs/{name}/report.json").unlink()
         journal = Path(f"out/runs/{name}/samples/word_problems.jsonl")

@@ -91,7 +91,7 @@ def _plan(*tasks: str) -> Plan:
 
 
 def _task(verdict: Verdict) -> TaskReport:
-    none: dict[str, int] = {}
+    none = {}
     result = TaskResult(
         task=verdict.task,
         metric=Metric(),
@@ -391,11 +391,7 @@ def test_a_waiver_that_is_not_needed_or_names_nothing_is_said() -> None:
         _ended("a", _verdict("mmlu"), size="8B"),
         _ended("b", _verdict("mmlu", FAIL), size="70B"),
     ]
-    patterns: list[dict[str, object]] = [
-        {"attributes": {"size": "8B"}},
-        {"task": "gpqa"},
-        {"model": "org/m"},
-    ]
+    patterns = [{"attributes": {"size": "8B"}}, {"task": "gpqa"}, {"model": "org/m"}]
     states = [
         use.state for use in _judge(ended, *(_waiver(**pattern) for pattern in patterns)).waivers
     ]

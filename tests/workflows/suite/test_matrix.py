@@ -279,9 +279,9 @@ def _answers(file: Path, data_root: Path) -> Path:
 class Launched:
     """The usual launchers, with a record of when their processes start and end."""
 
-    def __init__(self) -> None:
-        self.events: list[str] = []
-        self.up: dict[int, str] = {}
+    def __init__(self):
+        self.events = []
+        self.up = {}
 
     @asynccontextmanager
     async def launch(
@@ -428,8 +428,8 @@ DROP = replace(
     difference_interval=(-1.4, -0.6),
     in_points=True,
 )
-PAIRED: dict[str, Any] = {"rule": "paired"}
-SHARES: dict[str, Any] = {"in_points": False, "difference": -0.5, "difference_interval": None}
+PAIRED = {"rule": "paired"}
+SHARES = {"in_points": False, "difference": -0.5, "difference_interval": None}
 
 
 @pytest.mark.parametrize(
@@ -478,5 +478,5 @@ def test_its_unit_is_that_of_the_row(fields: dict[str, Any], begins: str) -> Non
     "fields", [{"proven": ""}, {"outcome": VerdictOutcome.FAIL}, {"difference": None}]
 )
 def test_nothing_is_said_where_a_fail_says_it_or_nothing_is_known(fields: dict[str, Any]) -> None:
-    row: SuiteRow = replace(DROP, **fields)
+    row = replace(DROP, **fields)
     assert describe_proven(row) == ""

@@ -31,7 +31,7 @@ class ToolModel(MadeUpModel):
     Of the answers, `noise` are drawn again for each request.
     """
 
-    def __init__(self, file: Path, *, seed: int, thinks: bool, noise: float = 0.0) -> None:
+    def __init__(self, file: Path, *, seed: int, thinks: bool, noise: float = 0.0):
         super().__init__(file, seed=seed)
         self._thinks, self._noise, self._seed_of = thinks, noise, seed
         self.answered = 0

@@ -45,7 +45,7 @@ LIMIT = 40
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def answers(tmp_path_factory) -> Path:
     return write_tool_answers(
         tmp_path_factory.mktemp("tools") / "answers.jsonl", list(KINDS), errors=0.0, seed=0
     )
@@ -96,9 +96,9 @@ def test_the_command_prints_writes_and_resumes(tmp_path: Path, answers: Path) ->
         strict = serve_eval(f"{command} --json --require refusals")
         assert (strict.returncode, model.answered) == (FAIL, before)
         assert json.loads(strict.stdout)["result"]["exit_code"] == FAIL
-        assert serve_eval(f"{command} --concurrency 1,2").returncode == 2
+        serve_eval(f"{command} --concurrency 1,2", exits=2)
     for wrong in ("--set tools.max=x=1", "--set 'tools.max=invalid JSON'", "--set tools.kinds=x"):
-        assert serve_eval(f"check tools {url} {wrong}").returncode == 2
+        serve_eval(f"check tools {url} {wrong}", exits=2)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_the_most_frequent_failure_is_told_in_the_words_of_the_server() -> None:
 
 
 def test_a_check_of_which_most_answers_were_cut_decides_nothing() -> None:
-    def code(cut: int) -> int:
+    def code(cut):
         answers = [_answer(faults=(CallFault.CUT,) if i < cut else ()) for i in range(40)]
         return find_exit_code([_pass("whole", 1, answers)], failed=False)
 

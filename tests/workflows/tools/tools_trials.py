@@ -34,7 +34,7 @@ class FaultTrial(NamedTuple):
     noise: float = 0.0
 
 
-TRIALS: Mapping[str, FaultTrial] = {
+TRIALS = {
     "last piece of a stream dropped": FaultTrial(
         {"drops_last_piece": True}, ("lost part",), "stream"
     ),

@@ -66,8 +66,8 @@ class ModelServer:
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     server: ScriptedServer = field(init=False)
 
-    def __post_init__(self) -> None:
-        routes: dict[str, Responder] = {}
+    def __post_init__(self):
+        routes = {}
         if self.metrics is not None:
             listed = {"data": [{"id": "m", "object": "model", "owned_by": "vllm"}]}
             routes = {"/metrics": self.metrics, "/v1/models": json_reply(listed)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,7 +27,7 @@ from serve_eval.schema import VerificationOutcome as Outcome
 from serve_eval.workflows.verify.document import make_document
 from serve_eval.workflows.verify.fleet import CANDIDATES, FIRST, MAJORITY, find_middle, list_names
 from serve_eval.workflows.verify.legs import describe_path, name_parts, warn_of_path
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 from tests.workflows.verify.model_server import ModelServer
 
 NUMERICS = 0.02
@@ -41,7 +40,7 @@ def test_the_server_that_differs_from_the_majority_is_named(place: int, tmp_path
     with ExitStack() as stack:
         urls = [stack.enter_context(one.server.serve_in_thread()) for one in servers]
         serve_eval(f"verify --model m -o {tmp_path} --fleet", *urls, exits=1)
-    found = json.loads((tmp_path / "verification.json").read_text())
+    found = read_json(tmp_path / "verification.json")
     assert found["reference"].startswith("the majority, as http")
     assert len(found["sides"]) == 3
     bad = [one["name"] for one in found["sides"] if one["outcome"].startswith("ANOTHER")]
@@ -66,7 +65,7 @@ def test_a_server_that_cannot_be_judged_does_not_end_the_command(
         urls = [stack.enter_context(one.server.serve_in_thread()) for one in servers]
         dead = "http://127.0.0.1:9/v1"
         ran = serve_eval(f"verify --fleet {dead} --model m -o {tmp_path}", *urls, exits=4)
-    found = json.loads((tmp_path / "verification.json").read_text())
+    found = read_json(tmp_path / "verification.json")
     assert {one["name"] for one in found["lost"]} == {dead, urls[place]}
     assert {one["name"] for one in found["sides"]} < set(urls) - {urls[place]}
     assert ran.stdout.startswith(" ERROR   4 servers: 2 ERROR, 2 ")
@@ -82,7 +81,7 @@ def test_one_of_two_servers_may_be_lost_and_not_both(tmp_path: Path) -> None:
         ran = serve_eval("verify", *urls, dead, *both, tmp_path / "1")
         alone = serve_eval(f"verify {urls[0]} {dead}", *both, tmp_path / "2")
     assert ran.returncode == 1, ran.stderr  # b is another model, and that is known
-    [lost] = json.loads((tmp_path / "1/verification.json").read_text())["lost"]
+    [lost] = read_json(tmp_path / "1/verification.json")["lost"]
     assert lost["name"] == dead
     assert alone.returncode == 4
     assert not (tmp_path / "2/verification.json").exists()
@@ -103,7 +102,7 @@ def test_a_budget_of_tokens_ends_the_command(tmp_path: Path) -> None:
             tmp_path,
         ]
         serve_eval("verify", *urls, *few, exits=3)
-    [side] = json.loads((tmp_path / "verification.json").read_text())["sides"]
+    [side] = read_json(tmp_path / "verification.json")["sides"]
     assert (side["outcome"], side["asked"]) == ("UNDECIDED", 20)
 
 
@@ -113,7 +112,7 @@ def test_servers_that_are_not_clear_are_asked_round_after_round(tmp_path: Path) 
     with ExitStack() as stack:
         urls = [stack.enter_context(one.server.serve_in_thread()) for one in servers]
         serve_eval(f"verify --model m --probes 140 -o {tmp_path} --fleet", *urls)
-    found = json.loads((tmp_path / "verification.json").read_text())
+    found = read_json(tmp_path / "verification.json")
     asked = {one["name"]: one["asked"] for one in found["sides"]}
     assert asked.pop(urls[3]) >= 100  # a far hit among the first is followed by 100 more
     assert set(asked.values()) == {60}
@@ -137,7 +136,7 @@ def test_a_server_with_rare_faults_does_not_stand_for_the_majority(tmp_path: Pat
         ran = serve_eval(f"verify --model m -o {tmp_path} --fleet", *urls, exits=1)
     assert ran.stdout.startswith(" FAULT OF SINGLE REQUESTS   3 servers: 1 FAULT OF SINGLE")
     assert f" why      {urls[0]}: " in ran.stdout
-    assert json.loads((tmp_path / "verification.json").read_text())["floor"] == 0.0
+    assert read_json(tmp_path / "verification.json")["floor"] == 0.0
 
 
 def _read(value: float) -> ProbeReading:

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 from tests.workflows.verify.model_server import ModelServer
 
 NUMERICS = 0.02
@@ -19,14 +19,14 @@ LARGEST = 0.2
 """Nats that no floor of servers with these numerics reaches."""
 
 
-def _run(servers: dict[str, ModelServer], *words: object) -> Any:
+def _run(servers: dict[str, ModelServer], line: str = "", *words: object) -> Any:
     """Run verify on servers: "a" and "b" by position, others as options of their names."""
     with ExitStack() as stack:
         named = list[object]()
         for name, one in servers.items():
             url = stack.enter_context(one.server.serve_in_thread())
             named += [url] if name in "abc" else [f"--{name}", url]
-        return serve_eval("verify --model m", *named, *words)
+        return serve_eval(f"verify --model m {line}", *words, *named)
 
 
 def _ending(name: str = "s", **options: Any) -> ModelServer:
@@ -36,21 +36,21 @@ def _ending(name: str = "s", **options: Any) -> ModelServer:
 def _register(tmp_path: Path, sibling: ModelServer, *words: object) -> tuple[Path, str]:
     file = tmp_path / "floor.json"
     servers = {"a": ModelServer(name="a"), "sibling": sibling}
-    ran = _run(servers, "--register", file, "--probes", 100, *words)
+    ran = _run(servers, f"--register {file} --probes 100", *words)
     assert ran.returncode == 0, ran.stderr
     return file, ran.stdout
 
 
 def test_an_answer_without_tokens_sets_no_floor_of_a_file(tmp_path: Path) -> None:
     file, told = _register(tmp_path, _ending())
-    assert any(not one["sibling"]["text"] for one in json.loads(file.read_text())["probes"]), (
+    assert any(not one["sibling"]["text"] for one in read_json(file)["probes"]), (
         "no answer of the sibling ended at once"
     )
-    assert 0 < json.loads(file.read_text())["floor"] < LARGEST
+    assert 0 < read_json(file)["floor"] < LARGEST
     assert "of the sibling's 100 answers are left out of the floor" in " ".join(told.split())
-    bad = _run({"b": ModelServer(name="b", numerics=0.5)}, "--reference", file, "-o", tmp_path)
+    bad = _run({"b": ModelServer(name="b", numerics=0.5)}, f"--reference {file} -o {tmp_path}")
     assert bad.returncode == 1, bad.stdout
-    alike = _run({"b": _ending("b")}, "--reference", file, "-o", tmp_path / "2")
+    alike = _run({"b": _ending("b")}, f"--reference {file} -o {tmp_path}/2")
     assert alike.returncode == 1, alike.stdout  # Such answers count against a candidate.
 
 
@@ -60,23 +60,23 @@ def test_an_answer_without_tokens_sets_no_floor_of_two_servers(tmp_path: Path) -
         "b": ModelServer(name="b", numerics=0.5),
         "sibling": _ending(),
     }
-    ran = _run(servers, "-o", tmp_path)
-    found = json.loads((tmp_path / "verification.json").read_text())
+    ran = _run(servers, f"-o {tmp_path}")
+    found = read_json(tmp_path / "verification.json")
     assert (ran.returncode, 0 < found["floor"] < LARGEST) == (1, True), found["floor"]
     assert any("left out of the floor" in line for line in found["warnings"])
 
 
 def test_a_reference_that_ends_at_times_has_no_noise_of_a_placeholder(tmp_path: Path) -> None:
     servers = {"a": ModelServer(name="a", stops=0.02), "b": ModelServer(name="b", numerics=0.5)}
-    _run(servers, "--floor", 0.08, "-o", tmp_path)
-    found = json.loads((tmp_path / "verification.json").read_text())
+    _run(servers, f"-o {tmp_path} --floor 0.08")
+    found = read_json(tmp_path / "verification.json")
     assert (found["noise"], found["exit_code"]) == (0.0, 1)
 
 
 def test_a_sibling_without_log_probabilities_measures_no_floor(tmp_path: Path) -> None:
     servers = {"a": ModelServer(name="a"), "b": ModelServer(name="b")}
     servers["sibling"] = ModelServer(name="s", plain=True)
-    ran = _run(servers, "-o", tmp_path)
+    ran = _run(servers, f"-o {tmp_path}")
     assert (ran.returncode, "the sibling reports no log-prob" in ran.stderr) == (3, True)
 
 
@@ -88,8 +88,8 @@ def test_a_sibling_that_answers_bit_for_bit_alike_measures_no_floor(tmp_path: Pa
 def test_a_fleet_takes_no_floor_from_answers_that_end_at_once(tmp_path: Path) -> None:
     servers = {"a": _ending("a1"), "b": ModelServer(name="b1", numerics=NUMERICS)}
     servers["c"] = ModelServer(name="c1", numerics=0.6)
-    ran = _run(servers, "--fleet", "-o", tmp_path)
-    found = json.loads((tmp_path / "verification.json").read_text())
+    ran = _run(servers, f"--fleet -o {tmp_path}")
+    found = read_json(tmp_path / "verification.json")
     assert (ran.returncode, found["floor"] < LARGEST) == (1, True), ran.stdout
 
 
@@ -98,26 +98,26 @@ def test_a_file_whose_limits_no_distance_exceeds_is_refused(
     field: str, told: str, tmp_path: Path
 ) -> None:
     file, _ = _register(tmp_path, _ending())
-    file.write_text(json.dumps(json.loads(file.read_text()) | {field: 20.0}))
+    file.write_text(json.dumps(read_json(file) | {field: 20.0}))
     b = ModelServer(name="b", numerics=0.5)
-    ran = _run({"b": b}, "--reference", file, "-o", tmp_path / "1")
+    ran = _run({"b": b}, f"--reference {file} -o {tmp_path}/1")
     said = " ".join(ran.stderr.split())
     assert (ran.returncode, f"a {field} of 20 nat" in said, told in said) == (3, True, True), said
     assert not b.server.requests
-    given = _run({"b": b}, "--reference", file, "--floor", 0.1, "-o", tmp_path / "2")
+    given = _run({"b": b}, f"--reference {file} -o {tmp_path}/2 --floor 0.1")
     assert given.returncode == (1 if field == "floor" else 3)
 
 
 def test_a_server_far_beyond_its_sibling_is_not_passed_without_a_word(tmp_path: Path) -> None:
     file, _ = _register(tmp_path, ModelServer(name="s", numerics=NUMERICS))
     b = ModelServer(name="b", numerics=0.3)
-    ran = _run({"b": b}, "--reference", file, "--floor", 1.5, "-o", tmp_path / "1")
+    ran = _run({"b": b}, f"--reference {file} -o {tmp_path}/1 --floor 1.5")
     said = " ".join(ran.stdout.split())
     assert ran.returncode == 0
     assert "times the sibling's, though the floor allows it" in said
     assert "the floor of 1.5 nat is high" in said
     assert "a fault of more than 4.5 nat in " in said
-    usual = _run({"b": ModelServer(numerics=NUMERICS)}, "--reference", file, "-o", tmp_path / "2")
+    usual = _run({"b": ModelServer(numerics=NUMERICS)}, f"--reference {file} -o {tmp_path}/2")
     assert "though the floor allows it" not in " ".join(usual.stdout.split())
 
 
@@ -125,7 +125,7 @@ def test_without_a_floor_a_clear_difference_ends_the_command(tmp_path: Path) -> 
     b = ModelServer(name="b", numerics=0.5)
     line = tmp_path / "line.txt"
     servers = {"a": ModelServer(name="a"), "b": b}
-    ran = _run(servers, "--notify-text", line, "-o", tmp_path)
+    ran = _run(servers, f"-o {tmp_path} --notify-text", line)
     assert ran.returncode == 3
     assert "No floor is known, so no server can be called another model" in " ".join(
         ran.stderr.split()
@@ -135,10 +135,10 @@ def test_without_a_floor_a_clear_difference_ends_the_command(tmp_path: Path) -> 
     assert "AS FAR APART AS FOUR-BIT WEIGHTS ARE (0." in line.read_text()
     asked = r"serve-eval verify http://\S+ --sibling HEALTHY --register floor\.json"
     assert re.search(asked, (tmp_path / "summary.md").read_text())
-    same = _run({"a": ModelServer(name="a"), "b": ModelServer(name="b")}, "-o", tmp_path / "2")
+    same = _run({"a": ModelServer(name="a"), "b": ModelServer(name="b")}, f"-o {tmp_path}/2")
     assert same.returncode == 0
     servers = {"a": ModelServer(name="a"), "b": ModelServer(name="b", numerics=NUMERICS)}
-    near = _run(servers, "--notify-text", line, "-o", tmp_path / "3")
+    near = _run(servers, f"-o {tmp_path}/3 --notify-text", line)
     assert near.returncode == 3
     assert "FOUR-BIT" not in line.read_text() + near.stdout
 
@@ -146,21 +146,23 @@ def test_without_a_floor_a_clear_difference_ends_the_command(tmp_path: Path) -> 
 MODEL = "--model m"
 
 
-def _run_siblings(servers: list[ModelServer], siblings: list[ModelServer], *words: object) -> Any:
+def _run_siblings(
+    servers: list[ModelServer], siblings: list[ModelServer], line: str = "", *words: object
+) -> Any:
     with ExitStack() as stack:
         urls = [stack.enter_context(one.server.serve_in_thread()) for one in servers]
         for one in siblings:
             urls += ["--sibling", stack.enter_context(one.server.serve_in_thread())]
-        return serve_eval(f"verify {MODEL}", *urls, *words)
+        return serve_eval(f"verify {MODEL} {line}", *words, *urls)
 
 
 def _read(folder: Path) -> Any:
-    return json.loads((folder / "verification.json").read_text())
+    return read_json(folder / "verification.json")
 
 
 def test_a_replica_as_sibling_accuses_no_healthy_server(tmp_path: Path) -> None:
     a, b = ModelServer(name="a"), ModelServer(name="b", numerics=0.01)
-    ran = _run_siblings([a, b], [ModelServer(name="s")], "-v", "-o", tmp_path)
+    ran = _run_siblings([a, b], [ModelServer(name="s")], f"-v -o {tmp_path}")
     told = " ".join((ran.stdout + ran.stderr).split())
     assert ran.returncode == 3, told
     assert _read(tmp_path)["sides"][0]["outcome"] == "UNDECIDED"
@@ -174,7 +176,7 @@ def test_a_replica_as_sibling_accuses_no_healthy_server(tmp_path: Path) -> None:
 def test_a_tiny_floor_is_printed_with_its_size(tmp_path: Path) -> None:
     """Compiled against eager on vLLM, with a replica as sibling, was ANOTHER at 6e-06 nat."""
     a, b = ModelServer(name="a"), ModelServer(name="b", numerics=2e-5)
-    ran = _run_siblings([a, b], [ModelServer(name="s", numerics=2e-6)], "-o", tmp_path)
+    ran = _run_siblings([a, b], [ModelServer(name="s", numerics=2e-6)], f"-o {tmp_path}")
     assert ran.returncode == 3
     floor = _read(tmp_path)["floor"]
     assert 1e-6 < floor < 2e-5
@@ -186,7 +188,7 @@ def test_a_tiny_floor_is_printed_with_its_size(tmp_path: Path) -> None:
 def test_one_outlier_of_the_sibling_does_not_hide_four_bit_weights(tmp_path: Path) -> None:
     sibling = ModelServer(name="s", numerics=NUMERICS, foreign=0.04)
     ran = _run_siblings(
-        [ModelServer(name="a"), ModelServer(name="b", numerics=0.3)], [sibling], "-o", tmp_path
+        [ModelServer(name="a"), ModelServer(name="b", numerics=0.3)], [sibling], f"-o {tmp_path}"
     )
     assert ran.returncode == 1, ran.stdout
     [side] = _read(tmp_path)["sides"]
@@ -199,16 +201,16 @@ def test_siblings_may_be_several(tmp_path: Path) -> None:
     siblings = [ModelServer(name=name, numerics=NUMERICS) for name in "st"]
     a, b = ModelServer(name="a"), ModelServer(name="b", numerics=NUMERICS)
     file = tmp_path / "floor.json"
-    made = _run_siblings([a], siblings, "--register", file, "--probes", 60)
+    made = _run_siblings([a], siblings, f"--register {file} --probes 60")
     assert made.returncode == 0, made.stderr
     assert "of 2 siblings" in " ".join(made.stdout.split())
-    first = json.loads(file.read_text())["probes"][0]
+    first = read_json(file)["probes"][0]
     assert first["sibling"]["tokens"] != first["siblings"][0]["tokens"]
-    sound = _run_siblings([b], [], "--reference", file, "-o", tmp_path / "1")
+    sound = _run_siblings([b], [], f"--reference {file} -o {tmp_path}/1")
     assert sound.returncode == 0, sound.stdout
     assert _read(tmp_path / "1")["siblings"] == 2
     bad = _run_siblings(
-        [ModelServer(name="b", numerics=0.3)], [], "--reference", file, "-o", tmp_path / "2"
+        [ModelServer(name="b", numerics=0.3)], [], f"--reference {file} -o {tmp_path}/2"
     )
     assert bad.returncode == 1, bad.stdout
     assert "as each sibling" in " ".join(bad.stdout.split())
@@ -218,7 +220,7 @@ def test_a_sound_outcome_beside_siblings_takes_the_budget(tmp_path: Path) -> Non
     """Few probes miss a fault of few requests."""
     a, b = ModelServer(name="a"), ModelServer(name="b", numerics=NUMERICS)
     ran = _run_siblings(
-        [a, b], [ModelServer(name="s", numerics=NUMERICS)], "--probes", 80, "-o", tmp_path
+        [a, b], [ModelServer(name="s", numerics=NUMERICS)], f"--probes 80 -o {tmp_path}"
     )
     assert ran.returncode == 0, ran.stdout
     assert _read(tmp_path)["sides"][0]["asked"] == 80
@@ -246,7 +248,7 @@ def test_a_registered_floor_of_replicas_is_warned_of(tmp_path: Path) -> None:
     ):
         sibling = ModelServer(name="s", numerics=numerics)
         file = tmp_path / f"{name}.json"
-        ran = _run_siblings([ModelServer(name="a")], [sibling], "--register", file, "--probes", 60)
+        ran = _run_siblings([ModelServer(name="a")], [sibling], f"--register {file} --probes 60")
         said = " ".join(ran.stdout.split())
         assert ran.returncode == 0
         assert told in said
@@ -265,7 +267,7 @@ def test_a_fault_of_single_requests_is_red_everywhere(sibling: bool, tmp_path: P
     a, b = ModelServer(name="a"), ModelServer(name="b", numerics=numerics, foreign=0.07)
     line = tmp_path / "line.txt"
     siblings = [ModelServer(name="s", numerics=NUMERICS)] * sibling
-    ran = _run_siblings([a, b], siblings, "-o", tmp_path, "--notify-text", line, "--set", "seed=3")
+    ran = _run_siblings([a, b], siblings, f"-o {tmp_path} --set seed=3 --notify-text", line)
     told = " ".join(ran.stdout.split())
     assert ran.returncode == 1, told
     found = _read(tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from serve_eval.launchers._kubernetes.surroundings import IN_A_POD
-from tests.cli.command import in_a_process, serve_eval
+from tests.cli.command import in_a_process, read_json, serve_eval
 from tests.launchers.kubernetes.mock_cluster import MockCluster, pod
 from tests.workflows.verify.model_server import ModelServer
 
@@ -31,7 +30,7 @@ def urls() -> Iterator[list[str]]:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MockCluster]:
+def cluster(tmp_path, monkeypatch) -> Iterator[MockCluster]:
     """Yield a mock cluster, with its kubeconfig as that of the user."""
     monkeypatch.delenv(IN_A_POD, raising=False)
     with MockCluster() as mock:
@@ -41,7 +40,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MockClu
 
 def _result(folder: Path) -> tuple[str, dict[str, str]]:
     """Return the reference of a verification, and the first word of each outcome by name."""
-    found = json.loads((folder / "verification.json").read_text())
+    found = read_json(folder / "verification.json")
     return found["reference"], {one["name"]: one["outcome"].split()[0] for one in found["sides"]}
 
 
@@ -116,7 +115,7 @@ def test_options_that_name_no_servers_are_refused(words: list[str], told: str) -
     serve_eval("verify", *words, "h:1", "h:2", "--model", "m", exits=2, tells=told)
 
 
-def _add_pods(cluster: MockCluster, urls: list[str]) -> None:
+def _add_pods(cluster: MockCluster, urls: list[str]):
     for number, url in enumerate(urls):
         cluster.add(pod(f"llama-{number}"))
         cluster.lead(f"llama-{number}", url)

@@ -26,15 +26,14 @@ from serve_eval.schema import (
     Spec,
     Verification,
     VerificationOutcome,
-    VerificationReference,
 )
 from serve_eval.storage.story_results import read_reference, write_reference
 from serve_eval.workflows.verify.document import CHUNK, make_document
 from serve_eval.workflows.verify.legs import parse_worker
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
 from serve_eval.workflows.verify.verify import register, verify
-from tests.cli.command import serve_eval
-from tests.scripted_server import HttpRequest, Reply, raw
+from tests.cli.command import read_json, serve_eval
+from tests.scripted_server import raw
 from tests.workflows.verify.model_server import ModelServer
 
 NUMERICS = 0.02
@@ -62,7 +61,7 @@ def _verify(
     progress: Progress | None = None,
     **rules: Any,
 ) -> Verification:
-    async def main() -> Verification:
+    async def main():
         async with AsyncExitStack() as stack:
             named = {}
             for server in (a, b, *([sibling] if sibling else []), *(parts or {}).values()):
@@ -378,7 +377,7 @@ def test_counters_of_the_named_workers_are_read_before_and_after(
     """The front door answers; the named generation server counts a prompt at each reading."""
     readings = 0
 
-    def count(request: HttpRequest) -> Reply:
+    def count(request):
         nonlocal readings
         readings += 1
         return raw(_metrics(100 * readings, 100 * readings * moves), content_type="text/plain")
@@ -402,7 +401,7 @@ def test_counters_of_the_named_workers_are_read_before_and_after(
 def test_a_front_without_answers_says_whose_transfers_failed(tmp_path: Path) -> None:
     readings = 0
 
-    def count(request: HttpRequest) -> Reply:
+    def count(request):
         nonlocal readings
         readings += 1
         failed = f'vllm:nixl_num_failed_transfers_total{{model_name="m"}} {41 * readings}\n'
@@ -452,7 +451,7 @@ def test_a_part_that_is_lost_acquits_no_other(
 def test_a_reference_file_replaces_the_server(tmp_path: Path) -> None:
     a, sibling = ModelServer(name="a"), ModelServer(name="s", numerics=NUMERICS)
 
-    async def main() -> VerificationReference:
+    async def main():
         async with a.server.serve() as url, sibling.server.serve() as other:
             return await register(
                 NamedPlan(name="a", plan=_plan(url)),
@@ -476,7 +475,7 @@ def test_a_reference_file_replaces_the_server(tmp_path: Path) -> None:
                 f"verify {url} --model m --reference {file} -o {tmp_path}/out", exits=code
             )
     assert "not that it is worse: measure that" in ran.stdout
-    result = json.loads((tmp_path / "out/verification.json").read_text())
+    result = read_json(tmp_path / "out/verification.json")
     assert result["sides"][0]["outcome"] == ANOTHER.value
 
 
@@ -499,7 +498,7 @@ def test_several_servers_are_judged_at_once(tmp_path: Path) -> None:
     servers[2] = replace(servers[2], numerics=0.5)
     with a.server.serve_in_thread() as url:
 
-        async def main() -> Verification:
+        async def main():
             async with AsyncExitStack() as stack:
                 plans = [
                     NamedPlan(

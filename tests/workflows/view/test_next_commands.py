@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("simulated_here")
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
     """Keep what the commands write out of this repository."""
     monkeypatch.chdir(tmp_path)
 
@@ -28,7 +28,7 @@ ASKED = (
 )
 
 
-def _run(out: Path, accuracy: float, more: str = "") -> None:
+def _run(out: Path, accuracy: float, more: str = ""):
     done = serve_eval(f"{ASKED} --set launcher.accuracy={accuracy} {more} -o {out}")
     assert done.returncode in (0, 1, 3), done.stderr
 

@@ -24,7 +24,7 @@ from serve_eval.series.read_runs import read_runs
 from serve_eval.storage.report_file import read_report, write_report
 from serve_eval.workflows.view.document import make_document
 from serve_eval.workflows.view.overview import read_folder
-from tests.cli.command import serve_eval
+from tests.cli.command import read_json, serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -43,28 +43,28 @@ def _without_pictures() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def template(tmp_path_factory) -> Path:
     run = tmp_path_factory.mktemp("template") / "run"
     serve_eval(f"run --no-reference -o {run} {FLAGS}")
     return run
 
 
 @pytest.fixture
-def write(template: Path, tmp_path: Path) -> Writer:
+def write(template: Path, tmp_path) -> Writer:
     """Return a function that writes a run with an outcome, `hours` after the first night."""
 
     def written(
-        name: str,
-        outcome: VerdictOutcome,
-        hours: float,
+        name,
+        outcome,
+        hours,
         *,
-        model: str = "org/m",
-        launcher: Spec | None = None,
-        address: str = "http://h:1/v1",
-        value: float = 80.0,
-        reference: float | None = None,
-        version: str | None = None,
-    ) -> Path:
+        model="org/m",
+        launcher=None,
+        address="http://h:1/v1",
+        value=80.0,
+        reference=None,
+        version=None,
+    ):
         run = tmp_path / "outputs" / name
         shutil.copytree(template, run)
         began = (T0 + timedelta(hours=hours)).isoformat()
@@ -87,12 +87,12 @@ def write(template: Path, tmp_path: Path) -> Writer:
     return written
 
 
-def _mark(folder: Path, file: str, **content: object) -> None:
+def _mark(folder: Path, file: str, **content: object):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / file).write_text(json.dumps(content))
 
 
-def _result(folder: Path, file: str, hours: float, code: int, **content: object) -> None:
+def _result(folder: Path, file: str, hours: float, code: int, **content: object):
     began = (T0 + timedelta(hours=hours)).isoformat()
     _mark(folder, file, started_at=began, exit_code=code, **content)
 
@@ -288,7 +288,7 @@ def test_failures_of_comparisons_and_checks_are_told(
 
 
 def test_a_sound_verification_at_other_ports_answers_a_failed_one(tmp_path: Path) -> None:
-    def verified(night: str, hours: float, code: int, port: int, **more: object) -> None:
+    def verified(night, hours, code, port, **more):
         content = {"model": "org/m", "reference": f"127.0.0.1:{port}", **more}
         sides = [
             {"name": f"http://127.0.0.1:{port + 1}"},
@@ -405,7 +405,7 @@ def test_what_is_printed_fits_80_columns_and_begins_with_what_failed(
 def test_series_of_other_sampling_seeds_are_named_by_them(write: Writer, tmp_path: Path) -> None:
     for seed in ("7", "8"):
         file = write(f"seed{seed}", PASS, float(seed)) / "report.json"
-        content = json.loads(file.read_text())
+        content = read_json(file)
         content["tasks"][0]["fingerprint"]["seed"] = seed
         file.write_text(json.dumps(content))
     names = [one.name for one in _view(tmp_path / "outputs").conclusions]

@@ -33,7 +33,7 @@ def _without_pictures() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory) -> Path:
     top = tmp_path_factory.mktemp("outputs")
     flags = "--launcher simulated -m org/m --tasks word_problems --limit 20"
     for name, accuracy in (("first", "0.9"), ("second", "0.3")):

@@ -34,7 +34,7 @@ from tests.report.document.made.view import make_found
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path) -> Path:
     top = tmp_path / "top"
     (top / "run").mkdir(parents=True)
     (top / "run/report.html").write_text("page")
@@ -153,7 +153,7 @@ T0 = datetime(2026, 10, 1, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[FinishedRun]:
+def runs(tmp_path_factory) -> list[FinishedRun]:
     """Twenty nights that decline from the eleventh on, from the report of one run."""
     folder = tmp_path_factory.mktemp("trends")
     flags = "--launcher simulated -m org/m --tasks word_problems --limit 20"

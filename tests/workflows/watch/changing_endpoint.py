@@ -36,7 +36,7 @@ class Endpoint:
     model: ModelServer | None = None
     server: ScriptedServer = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         paths = ("/v1/completions", *(["/v1/chat/completions"] if self.chat else []))
         self.server = ScriptedServer(
             self._reply, paths=paths, routes={"/v1/models": models("m"), "/hook": self._hook}
@@ -84,7 +84,7 @@ class Watch:
         seed: int,
         at: datetime = START,
         right: Sequence[float] = (0.9,) * PROMPTS,
-    ) -> None:
+    ):
         self.rules, self.at, self._random = rules, at, random.Random(seed)
         self._right = right
         rows = [[] for _ in range(PROMPTS)], [[] for _ in range(PROMPTS)]

@@ -33,7 +33,7 @@ from serve_eval.workflows.watch.asking import (
 from serve_eval.workflows.watch.bets import ACCURACY, FLOOR_ALPHA
 from serve_eval.workflows.watch.document import describe_unjudged, say_gap
 from serve_eval.workflows.watch.job import PROMPTS, of_plan
-from tests.cli.command import environment, serve_eval
+from tests.cli.command import environment, read_json, serve_eval
 from tests.workflows.verify.model_server import ModelServer
 from tests.workflows.watch.changing_endpoint import DAY, NIGHT, START, Endpoint, Watch, by_day
 
@@ -107,9 +107,7 @@ def test_rounds_alarm_and_restart(tmp_path: Path) -> None:
         serve_eval(*command, "--rounds", "1", exits=1, prints="--forget-alarms")
         files = "".join(file.read_text() for file in (tmp_path / "o").iterdir())
         assert "sesame" not in files
-        assert (
-            json.loads((tmp_path / "o/state.json").read_text())["alarms"][0]["kind"] == "accuracy"
-        )
+        assert read_json(tmp_path / "o/state.json")["alarms"][0]["kind"] == "accuracy"
 
 
 def test_the_means_of_rounds_can_be_bet_on(tmp_path: Path) -> None:
@@ -119,7 +117,7 @@ def test_the_means_of_rounds_can_be_bet_on(tmp_path: Path) -> None:
         serve_eval(*command, "--rounds", "6", exits=0)
         endpoint.wrong = 1
         serve_eval(*command, "--rounds", "30", exits=1, prints="ALARM accuracy")
-        rules = json.loads((tmp_path / "o/state.json").read_text())["bound"]["rules"]
+        rules = read_json(tmp_path / "o/state.json")["bound"]["rules"]
         assert rules["round_means"] is True
 
 
@@ -190,7 +188,7 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path) -> None:
             _, told = process.communicate(timeout=30)
     assert process.returncode == 0, told
     assert "The same command resumes the watch in" in told
-    assert json.loads((tmp_path / "o/state.json").read_text())["rounds"] == 1
+    assert read_json(tmp_path / "o/state.json")["rounds"] == 1
 
 
 def test_probes_of_a_reference_cost_tokens_and_need_no_baseline(tmp_path: Path) -> None:

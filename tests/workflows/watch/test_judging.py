@@ -6,13 +6,13 @@ import asyncio
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.schema import Connection, Response, Sample, Score, Usage
+from serve_eval.schema import Connection, Response, Usage
 from serve_eval.workflows.watch import alarming, asking, bets, job, judging
 from serve_eval.workflows.watch.alarming import Delivery, deliver, delivery
 from serve_eval.workflows.watch.bets import ACCURACY, FAILURES, USABLE
@@ -282,7 +282,7 @@ def test_a_smoke_test_that_had_to_stop_says_nothing_of_checks() -> None:
 
 
 def test_what_is_asked_follows_from_seed_and_round_alone() -> None:
-    asked: list[Sequence[int]] = []
+    asked = []
     for value in (_half_right, lambda i: 0.0):
         state = _learnt(_half_right)
         _play(state, value, 3)
@@ -309,7 +309,7 @@ def test_answers_that_the_scorer_cannot_judge_are_no_failed_requests_and_no_wron
 
 
 def test_a_scorer_that_raises_is_noted_of_a_round() -> None:
-    def score(sample: Sample, response: Response) -> Score:
+    def score(sample, response):
         raise KeyError(response.text)
 
     asked = job.generate_pool(20, chat=False)
@@ -344,7 +344,7 @@ ALARM = {"kind": "accuracy", "round": 3}
 def _deliver(
     to: Delivery, environ: Mapping[str, str] | None = None
 ) -> tuple[dict[str, bool], list[str]]:
-    told: list[str] = []
+    told = []
     headers = {"X-Team": "${TEAM_TOKEN}"}
     connection = Connection(
         api_key_env="MY_KEY", headers=headers, proxy="http://${USER_OF}:x@proxy:1"
@@ -392,9 +392,9 @@ def test_a_webhook_is_tried_again_where_that_may_help_and_its_address_is_not_tol
 ) -> None:
     monkeypatch.setattr(alarming, "PAUSE_S", 0.0)
     endpoint = Endpoint(refusals=[503, 429, 503, 404, 500])
-    told: list[str] = []
+    told = []
 
-    async def main() -> list[dict[str, bool]]:
+    async def main():
         async with endpoint.server.serve() as url:
             to = Delivery(webhook=url.removesuffix("/v1") + "/${PLACE}")
             return [
@@ -425,7 +425,7 @@ def test_a_webhook_that_no_resolver_takes_does_not_end_the_watch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(alarming, "PAUSE_S", 0.0)
-    told: list[str] = []
+    told = []
     to = delivery(None, "http://xn--/hook", {})
     assert asyncio.run(deliver(to, {}, Connection(), {}, told.append)) == {"webhook": False}
     assert told == ["warning: the alarm's webhook failed: IDNAError"]

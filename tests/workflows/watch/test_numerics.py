@@ -225,11 +225,11 @@ def _highest(repeats: bool, seed: int) -> float:
     """
     state, rng, highest = _state(100, seed), random.Random(f"{seed}:{repeats}"), 0.0
 
-    def draw(i: int) -> float:
+    def draw(i):
         u = rng.random()
         return VERY_FAR if u < ALLOWED_FAR else BEYOND if u < ALLOWED else NEAR
 
-    def repeat(i: int) -> float:
+    def repeat(i):
         return VERY_FAR if i < 1 else BEYOND if i < 5 else NEAR
 
     for _ in range(ROUNDS):
@@ -305,7 +305,7 @@ def _cross(count: int, nats: float, *, repeats: bool) -> float:
     beyond, far = round(ALLOWED * count), round(ALLOWED_FAR * count)
     chances, crossed = {(0, 0): 1.0}, 0.0
     for asked in range(count):
-        after: dict[tuple[int, int], float] = {}
+        after = {}
         for (hits, fars), chance in chances.items():
             left, fars_left, hits_left = count, far, beyond
             if repeats:

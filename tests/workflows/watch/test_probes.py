@@ -15,7 +15,7 @@ import pytest
 
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.plan.resolve import resolve_address
-from serve_eval.schema import Limits, Plan, Spec, VerificationReference
+from serve_eval.schema import Limits, Plan, Spec
 from serve_eval.storage.story_results import read_reference, write_reference
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
 from serve_eval.workflows.verify.verify import register
@@ -43,7 +43,7 @@ def _model(**faults: Any) -> ModelServer:
 def _register(folder: Path, model: ModelServer, **rules: Any) -> Path:
     """Write the reference of a server."""
 
-    async def main() -> VerificationReference:
+    async def main():
         async with model.server.serve() as url:
             plan = Plan(
                 model="m",
@@ -64,7 +64,7 @@ def _register(folder: Path, model: ModelServer, **rules: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def reference(tmp_path_factory) -> Path:
     """Return the file of a reference with a floor."""
     return _register(tmp_path_factory.mktemp("reference"), _model(), floor=FLOOR)
 
@@ -72,15 +72,15 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class _Watched:
     """An endpoint that is watched with probes, in one folder."""
 
-    def __init__(self, model: ModelServer, reference: Path | None, folder: Path) -> None:
+    def __init__(self, model: ModelServer, reference: Path | None, folder: Path):
         self.endpoint, self.folder, self.lines = Endpoint(model=model), folder, list[str]()
         self.reference, self.metrics = reference, Metrics()
-        self.more: dict[str, Any] = {}
+        self.more = {}
 
     def run(self, rounds: int, **more: Any) -> int:
         """Watch for some rounds, and return the exit code."""
 
-        async def main() -> int:
+        async def main():
             async with self.endpoint.server.serve(port=self.port) as url:
                 self.port = int(url.rpartition(":")[2].partition("/")[0])
                 job = self.build_job(url, rounds)
@@ -100,7 +100,7 @@ class _Watched:
     def build_job(self, url: str, rounds: int) -> WatchJob:
         """Return the job of a watch."""
         file = self.reference
-        given: dict[str, Any] = {
+        given = {
             "plan": resolve_address({"base_url": url}, {}),
             "pool": None,
             "prompts": 40,
@@ -119,8 +119,7 @@ class _Watched:
 
     @property
     def state(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / record.STATE_FILE).read_bytes())
-        return found
+        return json.loads((self.folder / record.STATE_FILE).read_bytes())
 
     @property
     def rounds(self) -> list[dict[str, Any]]:

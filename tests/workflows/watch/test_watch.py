@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 
 from serve_eval.errors import EndpointError, PlanError, RunFolderError
 from serve_eval.plan.resolve import resolve_address
-from serve_eval.schema import HOLDOUT, Sample
+from serve_eval.schema import HOLDOUT
 from serve_eval.workflows.smoke import smoke as smoking
 from serve_eval.workflows.watch import job as pool
 from serve_eval.workflows.watch import judging, record, story
@@ -35,7 +35,7 @@ RULES = WatchRules(passes=2, tolerance=0.01, max_error_rate=0.05)
 
 
 def _job(url: str, **more: Any) -> WatchJob:
-    given: dict[str, Any] = {
+    given = {
         "plan": resolve_address({"base_url": url}, {}),
         "pool": None,
         "prompts": 60,
@@ -53,7 +53,7 @@ def _job(url: str, **more: Any) -> WatchJob:
 
 
 def _with(server: ScriptedServer, then: Callable[[str], Awaitable[Any]]) -> Any:
-    async def main() -> Any:
+    async def main():
         async with server.serve() as url:
             return await then(url)
 
@@ -61,8 +61,7 @@ def _with(server: ScriptedServer, then: Callable[[str], Awaitable[Any]]) -> Any:
 
 
 def _state(folder: Path) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads((folder / record.STATE_FILE).read_bytes())
-    return found
+    return json.loads((folder / record.STATE_FILE).read_bytes())
 
 
 def _rounds(folder: Path) -> list[dict[str, Any]]:
@@ -72,7 +71,7 @@ def _rounds(folder: Path) -> list[dict[str, Any]]:
 def test_a_healthy_endpoint_is_watched_within_the_budget_and_not_accused(tmp_path: Path) -> None:
     endpoint, lines = Endpoint(), list[str]()
 
-    async def run(url: str) -> int:
+    async def run(url):
         return await watch(
             _job(url, rounds=12, ends=True), tmp_path, environ={}, notify=lines.append
         )
@@ -102,7 +101,7 @@ def test_an_endpoint_that_turns_bad_is_noticed_also_over_restarts_and_told_once(
     )
     environ = {"OPENAI_API_KEY": "sesame-12345"}
 
-    async def run(url: str) -> list[int]:
+    async def run(url):
         command = (sys.executable, "-c", script, str(out))
         to = Delivery(command=command, webhook=url.removesuffix("/v1") + "/${PLACE}")
         job = _job(url, delivery=to)
@@ -140,7 +139,7 @@ def test_an_endpoint_that_turns_bad_is_noticed_also_over_restarts_and_told_once(
 def test_an_alarm_ends_the_watch_and_stands_until_it_is_forgotten(tmp_path: Path) -> None:
     endpoint, lines = Endpoint(), list[str]()
 
-    async def run(url: str) -> list[int]:
+    async def run(url):
         job = _job(url, rounds=5, ends=True)
         codes = [await watch(job, tmp_path, environ={})]
         endpoint.wrong = 2
@@ -163,7 +162,7 @@ def test_an_alarm_ends_the_watch_and_stands_until_it_is_forgotten(tmp_path: Path
 def test_answers_that_turn_empty_are_told_apart(tmp_path: Path) -> None:
     endpoint = Endpoint(chat=False)
 
-    async def run(url: str) -> None:
+    async def run(url):
         await watch(_job(url, rounds=5), tmp_path, environ={})
         endpoint.empty = True
         await watch(_job(url, rounds=3), tmp_path, environ={})
@@ -177,7 +176,7 @@ def test_an_endpoint_that_is_down_is_no_fall_and_comes_back(tmp_path: Path) -> N
     endpoint, lines = Endpoint(), list[str]()
     job = _job("http://127.0.0.1:9/v1")
 
-    async def first(url: str) -> int:
+    async def first(url):
         nonlocal job
         job = _job(url, rounds=5)
         return await watch(job, tmp_path, environ={}, notify=lines.append)
@@ -196,7 +195,7 @@ def test_an_endpoint_that_is_down_is_no_fall_and_comes_back(tmp_path: Path) -> N
     assert set(seen["failures"]) == {"disconnected"}
     port = int(job.base_url.rpartition(":")[2].partition("/")[0])
 
-    async def again() -> None:
+    async def again():
         async with Endpoint().server.serve(port=port):
             await watch(job, tmp_path, environ={}, notify=lines.append)
 
@@ -210,7 +209,7 @@ def test_an_endpoint_that_is_down_is_no_fall_and_comes_back(tmp_path: Path) -> N
 def test_failures_alone_are_never_an_accuracy_alarm(tmp_path: Path) -> None:
     endpoint = Endpoint()
 
-    async def run(url: str) -> None:
+    async def run(url):
         await watch(_job(url, rounds=5), tmp_path, environ={})
         endpoint.failing = 2
         await watch(_job(url, rounds=12), tmp_path, environ={})
@@ -234,7 +233,7 @@ def test_a_check_that_always_passed_has_to_fail_three_times(
     )
     lines = list[str]()
 
-    async def run(url: str) -> int:
+    async def run(url):
         nonlocal broken
         job = _job(url, smoke=True, tokens=20_000, rounds=3)
         await watch(job, tmp_path, environ={}, notify=lines.append)
@@ -253,7 +252,7 @@ def test_a_check_that_always_passed_has_to_fail_three_times(
 
 
 def test_figures_are_served_on_this_machine(tmp_path: Path) -> None:
-    async def run(url: str) -> None:
+    async def run(url):
         metrics = Metrics()
         with serve(metrics, 0) as port:
             await watch(_job(url, rounds=6), tmp_path, environ={}, metrics=metrics)
@@ -280,7 +279,7 @@ def test_a_new_watch_needs_an_endpoint_and_a_folder_keeps_to_its_own(tmp_path: P
     with pytest.raises(EndpointError):
         asyncio.run(watch(_job("http://127.0.0.1:9/v1"), tmp_path, environ={}))
 
-    async def run(url: str) -> None:
+    async def run(url):
         job = _job(url)
         await watch(job, tmp_path, environ={})
         with pytest.raises(RunFolderError, match=r"rules\.tolerance: was 0.01, now 0.02"):
@@ -312,7 +311,7 @@ def test_a_damaged_state_is_told(state: bytes, tmp_path: Path) -> None:
 
 
 def test_the_state_of_another_version_is_refused(tmp_path: Path) -> None:
-    async def run(url: str) -> None:
+    async def run(url):
         await watch(_job(url), tmp_path, environ={})
         file = tmp_path / record.STATE_FILE
         file.write_text(
@@ -338,9 +337,9 @@ def test_what_a_server_says_of_a_hold_out_prompt_is_nowhere(tmp_path: Path) -> N
     )
     asked = pool.generate_pool(30, chat=True)
     hidden = [replace(one, metadata={HOLDOUT: "yes"}) for one in asked.samples]
-    told: list[str] = []
+    told = []
 
-    async def run(url: str, samples: Sequence[Sample], folder: Path) -> str:
+    async def run(url, samples, folder):
         await watch(
             _job(url, pool=replace(asked, samples=samples), rounds=3),
             folder,
@@ -349,7 +348,7 @@ def test_what_a_server_says_of_a_hold_out_prompt_is_nowhere(tmp_path: Path) -> N
         )
         return "".join(file.read_text() for file in folder.iterdir())
 
-    async def both(url: str) -> None:
+    async def both(url):
         assert "Reply" in await run(url, asked.samples, tmp_path / "open")
         told.clear()
         assert "Reply" not in await run(url, hidden, tmp_path / "hidden") + "".join(told)
@@ -359,7 +358,7 @@ def test_what_a_server_says_of_a_hold_out_prompt_is_nowhere(tmp_path: Path) -> N
 
 
 def test_a_kill_between_the_line_and_the_state_loses_nothing(tmp_path: Path) -> None:
-    async def run(url: str) -> None:
+    async def run(url):
         job = _job(url, rounds=7)
         await watch(job, tmp_path, environ={})
         whole = (tmp_path / record.STATE_FILE).read_bytes()
@@ -400,15 +399,15 @@ def _replayed(folder: Path, job: WatchJob, rounds: int) -> Any:
 def test_a_watch_that_ends_in_its_baseline_says_that_nothing_was_judged(tmp_path: Path) -> None:
     """Its document says so, however it ends, with the number of rounds that are missing."""
 
-    def tell(url: str) -> str:
+    def tell(url):
         document = read_document(_job(url, tokens=3000), tmp_path, 0)
         return document.conclusions[0].cause
 
-    async def once(url: str, **more: Any) -> str:
+    async def once(url, **more):
         await watch(_job(url, tokens=3000, **more), tmp_path, environ={})
         return tell(url)
 
-    async def main(url: str) -> tuple[str, int, str, str]:
+    async def main(url):
         first = await once(url)
         had = sum(map(len, _state(tmp_path)["answers"]))
         going = asyncio.create_task(once(url, every_s=60.0, rounds=None))

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.report.document import Document
 from serve_eval.schema import Attributed, Attribution, WorkerShare
 from serve_eval.workflows.attribute.document import make_document
 
 URLS = tuple(f"http://127.0.0.1:{8001 + i}/v1" for i in range(3))
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each outcome, with `text` where a server or the user wrote it."""
     context, first, second = URLS
     rows = (_make_share(first, bad=3), _make_share(second, bad=50, p=2e-29))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.report.document import Document
 from serve_eval.schema import (
     Bisection,
     BisectionChange,
@@ -23,7 +21,7 @@ from serve_eval.workflows.bisect.document import make_document
 WORSE, SAME = BisectionResult.WORSE, BisectionResult.SAME
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each outcome, with `text` where the user or a server wrote it."""
     changes = tuple(
         BisectionChange(name=name, options=(name,), good=text, bad="true")
@@ -96,7 +94,7 @@ def _make_step(
         result=result,
         asked=300,
         starts=1,
-        **more,  # type: ignore[arg-type]
+        **more,
     )
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-from serve_eval.report.document import Document
 from serve_eval.workflows.capsule.capsule import make_document
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return the documents; `text` is that of a folder."""
     folders = [Path("out", f"{text.replace('/', '')}-{i}") for i in range(40)]
     return {

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-from serve_eval.report.document import Document
 from serve_eval.workflows.collect.document import CollectedRow, make_document
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each outcome, with `text` where a run or a log has it."""
     rows = [
         CollectedRow(source="outputs/a", kind="run", task=text, verdict="PASS", value=80.0),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.report.document import Document
 from serve_eval.schema import (
     Agreement,
     ComparedSide,
@@ -35,7 +33,7 @@ TRAFFIC = Traffic(
 )
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each kind, with `text` where a server or a model wrote it."""
     passed = replace(
         VERDICT,
@@ -79,7 +77,7 @@ def make_itself(**changes: object) -> SelfFlips:
         own_texts=0,
         other_texts=27,
     )
-    return replace(counts, **changes)  # type: ignore[arg-type]
+    return replace(counts, **changes)
 
 
 def _compare(text: str) -> ComparedTask:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +20,7 @@ TASK = "word_problems"
 RUN = Path("outputs/run")
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each outcome, with `text` where a server or a model wrote it."""
     cut = _find("truncated", f"answers end at max_tokens: {text}", text, explains=30)
     slow = _find("worker", f"{text} has more wrong answers", text, explains=20)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from serve_eval.report.document import Document
 from serve_eval.workflows.doctor import EXTRAS, PROGRAMS, DoctorFinding, make_document
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each outcome, with `text` where the machine names something."""
     sound = [
         DoctorFinding(name="serve-eval", state="ok", text=text),

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from serve_eval.report.document import Document
 from serve_eval.schema import Metric
 from serve_eval.series.chart import Chart, chart
 from serve_eval.series.history import Night, Series
@@ -17,7 +15,7 @@ T0 = datetime(2026, 10, 1, 12, tzinfo=UTC)
 FOLDER = Path("outputs")
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each outcome, with `text` where a server or a user wrote it."""
     falling, sound = make_chart(model=text, fall=3.0), make_chart(model="org/sound")
     made = {

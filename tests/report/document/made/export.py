@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-from serve_eval.report.document import Document
 from serve_eval.workflows.export.export import make_document
 
 RUNS = [Path("outputs/run")]
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each form of result, with `text` where a name comes from others."""
     safe = text.replace("/", "")
     files = [Path("outputs/run/lm-eval") / f"{safe}_{i}.jsonl" for i in range(30)]

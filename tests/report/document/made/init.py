@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
-from serve_eval.report.document import Document
 from serve_eval.schema import STAND_IN, Ability, Need
 from serve_eval.workflows.init.starter_plan import (
     EndpointFacts,
@@ -17,7 +15,7 @@ from serve_eval.workflows.init.starter_plan import (
 URL = "http://host:8000/v1"
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each outcome, with `text` where an endpoint or a recipe wrote it."""
     abilities = tuple(
         Ability(need=need, works=works, seen=text)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.report.document import Document
 from serve_eval.schema import (
     Agreement,
     CacheUse,
@@ -24,7 +23,7 @@ from serve_eval.workflows.invariants.document import make_document
 OUT = Path("outputs/checks")
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each outcome, with `text` where the server or the user wrote it."""
     holds, broken = _make_change("shuffled"), _make_change("streamed", other=40, p=2e-9)
     cache = CacheUse(

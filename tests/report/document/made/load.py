@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.report.document import Document
 from serve_eval.schema import (
     FirstDivergences,
     LoadBracket,
@@ -67,7 +65,7 @@ FOUND = LoadTask(
 """A task at whose loads nothing was found."""
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each outcome, with `text` where the server or the user wrote it."""
     broken = replace(
         FOUND, task=text, points=(LOWEST, WORSE), broken=(64,), words="broken from 64 on"

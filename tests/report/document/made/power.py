@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.report.document import Document
 from serve_eval.workflows.power.answers import (
     Detection,
     DropRow,
@@ -22,7 +20,7 @@ from serve_eval.workflows.power.question import PowerQuestion
 ROW = SizeRow(n=1319, theta=4.84, threshold=-3.2, proven=1.51, failed=2.64)
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each question, with `text` as the name of a task."""
     asked = PowerQuestion(total=1319, tests=8, repeats=4, design_effect=1.5, margin=2.0, sigma=30.0)
     measured = Measured(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.report.document import Document
 from serve_eval.workflows.references.document import (
     make_check_document,
     make_document,
@@ -22,7 +20,7 @@ from serve_eval.workflows.references.trtllm_rows import FileCount
 OWN = Path("my-references")
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each outcome, with `text` where a server or a file wrote it."""
     one = Registered(
         task="gsm8k",

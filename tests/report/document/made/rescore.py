@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from serve_eval.report.document import Document
 from serve_eval.workflows.rescore.document import make_document
 from serve_eval.workflows.rescore.rescore import Changed, Rescored, RescoreSummary
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each outcome, with `text` where the server or the model wrote it."""
     same = _make_rescored()
     before = RescoreSummary(outcome="correct", value=1.0, answer=text)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.report.document import Document
 from serve_eval.report.run.document import make_run_document
 from serve_eval.schema import TaskReport, VerdictOutcome, WrongExample
 from tests.report.summary.made import EARLY, RESULT, VERDICT, make_report, named, task
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each outcome, with `text` where a server or a model wrote it."""
     example = WrongExample(id="test-198", answer=text, target="#### 80")
     red = task(verdict=replace(VERDICT, warnings=(text,)), example=example)
     green = _judge(VerdictOutcome.PASS)
-    tasks: dict[str, tuple[TaskReport, ...]] = {
+    tasks = {
         "FAIL": (red,),
         "PASS": (green,),
         "NO REFERENCE": (_judge(VerdictOutcome.NO_REFERENCE, text),),

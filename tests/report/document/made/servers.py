@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
-from serve_eval.report.document import Document
 from serve_eval.schema import Endpoint
 from serve_eval.workflows.servers.document import make_document
 from serve_eval.workflows.servers.held_servers import Held
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each outcome, with `text` where a server or a user wrote it."""
     ready = Held(
         id="0a1b2c3d",

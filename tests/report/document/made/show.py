@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
 
-from serve_eval.report.document import Document
 from serve_eval.report.samples.samples import HIDDEN, SampleRow, ShownSample
 from serve_eval.schema import Attempt, Cut, Failure, FailureKind, Message, Response
 from serve_eval.workflows.show.document import make_document
 from serve_eval.workflows.show.story import ShownRun, pair_samples
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each kind of choice, with `text` where others wrote it."""
     wrong, long = _make_sample(text), _make_sample("\n".join([text] * 60))
     failure = Failure(kind=FailureKind.HTTP_ERROR, message=text, status=400)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.checks.row import CheckOutcome, CheckRow
-from serve_eval.report.document import Document
 from serve_eval.workflows.smoke.known import Deployment, KnownComparison
 from serve_eval.workflows.smoke.smoke import Smoke, make_document
 
 URL = "http://127.0.0.1:8000/v1"
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each outcome, with `text` where the server or the model wrote it."""
     found = _make_smoke(text)
     sound = replace(found, rows=[row for row in found.rows if row.outcome != "FAIL"], exit_code=0)

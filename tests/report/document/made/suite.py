@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
-from serve_eval.report.document import Document
 from serve_eval.schema import (
     SuiteReport,
     SuiteRow,
@@ -21,7 +19,7 @@ from serve_eval.schema import (
 from serve_eval.workflows.suite.document import make_document
 
 
-def make_documents(text: str = "some text", folder: Path | None = None) -> Mapping[str, Document]:
+def make_documents(text="some text", folder=None):
     """Return a document for each kind, with `text` where a server or a user wrote it."""
     folder = folder or Path(tempfile.mkdtemp())
     red = _make_suite(folder, text)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from serve_eval.report.document import Document
 from serve_eval.schema import ToolCell, ToolCheck, ToolFinding, ToolProbe
 from serve_eval.workflows.tools.story import make_document
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each outcome, with `text` where the server or the model wrote it."""
     found = _make_check(text)
     sound = replace(found, findings=(), exit_code=0)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from msgspec.structs import replace as change_side
 
-from serve_eval.report.document import Document
 from serve_eval.schema import (
     LostServer,
     Probe,
@@ -24,7 +22,7 @@ from serve_eval.workflows.verify.document import make_document, make_registered
 ADDRESSES = {"old:8000": "http://old:8000/v1", "worker-2": "http://new:8000/v1"}
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each outcome, with `text` where the server or a file wrote it."""
     found = make_verification(text)
     [sound, bad] = found.sides

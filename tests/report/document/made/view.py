@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from serve_eval.report.document import Document
 from serve_eval.schema import VerdictOutcome, WrongExample
 from serve_eval.series.chart import try_chart
 from serve_eval.series.history import sort_runs
@@ -23,7 +22,7 @@ FOLDER = Path("outputs")
 PASS, FAIL = VerdictOutcome.PASS, VerdictOutcome.FAIL
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each outcome, with `text` where a server or a user wrote it."""
     failing = make_runs([PASS] * 5 + [FAIL] * 3, model=text)
     sound = make_runs([PASS] * 8, model=f"{text} 2")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from serve_eval.report.document import Document
 from serve_eval.workflows.watch.document import make_document
 from serve_eval.workflows.watch.judging import WatchRules
 from serve_eval.workflows.watch.record import LearntLevel, Seen, SeenProbes, State, WatchAlarm
@@ -17,7 +16,7 @@ URL = "http://127.0.0.1:8000/v1"
 T0 = datetime(2026, 10, 1, 12, tzinfo=UTC)
 
 
-def make_documents(text: str = "some text") -> Mapping[str, Document]:
+def make_documents(text="some text"):
     """Return a document for each outcome, with `text` where the server or a user wrote it."""
     alarm = WatchAlarm(
         kind="accuracy", round=3, at="2026-10-01T15:00:00+00:00", told=f"accuracy fell {text}"

@@ -58,7 +58,7 @@ async def launch(context: LaunchContext, options: BreakableOptions) -> AsyncIter
         raise LaunchError("the engine ended with status 1 before it was ready")
     broken = options.step in options.bad_steps or (bool(options.breaks) and on >= {*options.breaks})
     if options.bits:
-        damage: Any = options.bits if broken else "none"
+        damage = options.bits if broken else "none"
         if options.running:
             yield Endpoint(base_url=options.running, model=damage)
             return
