@@ -341,7 +341,6 @@ def _server(root: Path) -> Iterator[str]:
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
     ) as process:
-        assert process.stdout is not None
         port = process.stdout.readline().strip()
         if not port:
             raise SystemExit(f"{command[1]} did not start")

@@ -303,7 +303,6 @@ def _mixed(asked: Asked) -> Said:
 @pytest.mark.parametrize(("act", "name"), [(_one_digit_off, "near"), (_stated, "unread")])
 def test_near_misses_and_unread_answers_are_counted(act: Act, name: str, tmp_path: Path) -> None:
     found, said = _break_down(act, tmp_path)
-    assert found is not None
     lost = sum(found.kinds.values())
     assert {"near": found.near, "unread": found.unread}[name] == lost > 30
     assert found.reference == 90.0
@@ -321,7 +320,6 @@ def test_near_misses_and_unread_answers_are_counted(act: Act, name: str, tmp_pat
 
 def test_every_lost_sample_has_a_kind(tmp_path: Path) -> None:
     found, _ = _break_down(_mixed, tmp_path)
-    assert found is not None
     assert set(found.kinds) == {"unanswered", "unreadable", "empty", "wrong"}
     assert sum(found.kinds.values()) == 100
     assert all(one.answer == f"{one.target}99" for one in found.examples[: found.kinds["wrong"]])

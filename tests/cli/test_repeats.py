@@ -276,7 +276,6 @@ def test_repeats_are_averaged_and_tell_how_stable_the_endpoint_is(
     values = list(scores.values())
     assert result.value == pytest.approx(100 * sum(map(sum, values)) / (3 * N))
     told = result.stability
-    assert told is not None
     assert (told.repeats, told.prompts) == (3, N)
     mixed = sum(0 < sum(v) < 3 for v in values) / N
     assert told.mixed == pytest.approx(mixed)
@@ -314,8 +313,6 @@ def test_each_repeat_is_a_run_of_a_reference_and_of_a_comparison(
         "the runs were simulated: this reference says nothing about any model",
     ]  # one in twenty orders makes the runs seem to differ
     found = references.find("gsm8k", "my-org/my-model", AccuracySpec(), [tmp_path / "refs"])
-    assert found is not None
-    assert found.runs is not None
     assert (found.runs.n, len(found.runs.values)) == (N, 3)
     options = {**plan.launcher.options, "run": 1}
     judged = replace(
@@ -326,7 +323,6 @@ def test_each_repeat_is_a_run_of_a_reference_and_of_a_comparison(
         repeats=2,
     )
     verdict = _run(judged, tmp_path / "out").tasks[0].verdict
-    assert verdict.paired is not None
     assert (verdict.paired.reference_runs, verdict.paired.candidate_runs, verdict.paired.pairs) == (
         3,
         2,
@@ -336,7 +332,6 @@ def test_each_repeat_is_a_run_of_a_reference_and_of_a_comparison(
     early = (
         _run(replace(judged, early_stop=0.01, rule_named=True), tmp_path / "early").tasks[0].verdict
     )
-    assert early.early is not None
     assert early.early.planned == 2 * N
 
 

@@ -222,7 +222,6 @@ def test_a_second_ctrl_c_ends_even_a_data_set_that_never_comes(
     ]
     command = [sys.executable, "-m", "serve_eval", "run", *flags]
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
         assert "serve-eval: endpoint" in process.stderr.readline()
         while process.poll() is None:
             time.sleep(0.5)

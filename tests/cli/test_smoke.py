@@ -82,7 +82,6 @@ def test_long_requests_stand_in_json_and_junit_only(tmp_path: Path) -> None:
     assert re.search(r"# passkey_1k: \d,\d{3} characters, on the page and with --json", table)
     assert "a model without instruction tuning fails them on a sound server" in table
     failure = ElementTree.parse(out).find("testsuite/testcase[@name='passkey_1k']/failure")
-    assert failure is not None
     assert (failure.text or "").startswith("curl ")
     done = json.loads(_smoke(quirks, "--json").stdout)["result"]
     rows = {row["name"]: row for row in done["rows"]}

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 def read_data(file: Path) -> dict[str, Any]:
     """Return the data of the samples in a page."""
     found = re.search(r'id="samples-data">([^<]*)<', file.read_text())
-    assert found is not None
     data = msgspec.json.decode(gzip.decompress(base64.b64decode(found[1])))
     parts, rows = data["prompts"]["parts"], data["prompts"]["rows"]
     used = Counter(part for row in rows for part in set(row or ()))
@@ -81,7 +80,6 @@ def test_every_figure_of_the_page_is_that_of_the_report(runs: MadeRuns, open_pag
     result, verdict, paired = task.result, task.verdict, task.verdict.paired
     assert result.value is not None
     assert verdict.reference is not None
-    assert paired is not None
     page = open_page(runs.run / "report.html")
     headline = page.locator(".headline").inner_text()
     assert headline.split() == [
@@ -379,7 +377,6 @@ def test_the_words_and_figures_are_those_of_the_comparison(runs: MadeRuns, open_
     assert f"B {task.b.value:.1f}" in text
     assert f"A {task.a.value:.1f}" in text
     paired = task.verdict.paired
-    assert paired is not None
     agreed = task.agreement
     folded = page.locator("main").text_content() or ""
     assert f"a drop of {paired.margin:.3f} points" in folded

@@ -180,7 +180,6 @@ def test_a_run_that_starts_the_server_judges_sound_and_rounded_weights(
         )
         assert (report.result.scored, report.result.failed) == (peer.limit or 1000, 0)
         paired = report.verdict.paired
-        assert paired is not None
         verdicts[kind], differ[kind] = report.verdict.outcome, (paired.down or 0) + (paired.up or 0)
     if not peer.gguf:
         assert verdicts["HF"] is VerdictOutcome.PASS

@@ -122,7 +122,6 @@ def test_a_sweep_has_a_plan_per_combination() -> None:
         *("tp1_dtypeauto", "tp1_dtypefp8", "tp2_dtypeauto", "tp2_dtypefp8")
     ]
     last = found[-1].single
-    assert last is not None
     assert last.config == {"tensor_parallel_size": 2, "kv_cache_config": {"dtype": "fp8"}}
 
 
@@ -342,7 +341,6 @@ def test_the_base_that_variants_override_is_chosen_by_its_name(
     selector: str, name: str, ranks: int
 ) -> None:
     [found] = read_recipes(EXAMPLES / "srt_roles_variants.yaml", selector)
-    assert found.single is not None
     assert (found.variant, found.single.ranks, found.single.gpus) == (name, ranks, ranks)
     [first] = read_recipes(EXAMPLES / "srt_variants.yaml", "base")
     assert first.variant == "base"
@@ -355,7 +353,6 @@ def test_a_variant_called_base_is_chosen_by_its_whole_name() -> None:
     )
     for selector, ranks in (("base", 8), ("override_base", 2)):
         [found] = read_recipes(Path("recipe.yaml"), selector)
-        assert found.single is not None
         assert found.single.ranks == ranks
 
 

@@ -158,7 +158,6 @@ def test_questions_are_sorted_by_their_share_of_right_repeats() -> None:
     assert picture.description == (
         "3 questions, each asked 3 times: 1 always right, 1 sometimes right, 1 never right."
     )
-    assert picture.spec is not None
     shares = picture.spec["data"]["values"]
     assert [one["high"] for one in shares if one["kind"] == "right"] == [1.0, 0.3333]
     assert {one["kind"] for one in shares if one["first"] == 2} == {"wrong", "unreadable", "failed"}

@@ -161,7 +161,6 @@ def reference(registering: tuple[Path, subprocess.Popen[str]]) -> Path:
 def address(endpoint: Endpoint, name: str) -> str:
     """Return the address of a launched server."""
     servers = endpoint.info.servers
-    assert servers is not None
     return servers[name]
 
 

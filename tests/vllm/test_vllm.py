@@ -68,7 +68,6 @@ def test_it_scores_as_our_own_server_does(
         assert report.result.value == pytest.approx(ours(spec).report.result.value, rel=0.005)
         return
     paired = report.verdict.paired
-    assert paired is not None
     # Of the few that are asked one at a time, a single other answer leaves the margin open.
     assert alone or report.verdict.outcome is VerdictOutcome.PASS, report.verdict
     assert (paired.down or 0) + (paired.up or 0) <= 0.05 * report.result.scored
@@ -152,7 +151,6 @@ def test_a_run_of_launched_servers_reports_what_was_transferred(
         plan, tmp_path / "run", environ={}, launching=lambda *_: nullcontext(endpoint)
     )
     report = asyncio.run(launching)
-    assert report.engine is not None
     counts = {one.role: one.counts for one in report.engine.servers}
     [task] = report.tasks
     asked, moved = counts["context"].prompt_tokens, counts["generation"].moved_tokens
@@ -228,7 +226,6 @@ def test_the_length_above_which_prompts_are_hit_is_named(
     TABLE.extend(f"diagnose above {LONG} tokens | {one['rule']} | {one['told']}" for one in found)
     [told] = [one["told"] for one in found if one["rule"] == "slice"]
     named = re.search(r"prompts of more than (\d+) tokens", told)
-    assert named is not None
     assert abs(int(named[1]) - LONG) <= 4
 
 

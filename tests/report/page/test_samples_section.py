@@ -205,7 +205,6 @@ def test_the_last_place_as_a_word_is_found_in_any_form(
 
 def test_lines_and_places_are_counted() -> None:
     place = find_place("7 at first\nthen 8\n7 it is\n", "7")
-    assert place is not None
     assert (place.start, place.line, place.lines, place.times) == (18, 3, 3, 2)
 
 
@@ -257,7 +256,6 @@ def test_prompts_come_back_whole_and_their_beginning_is_kept_once(tmp_path: Path
     turns = (Message(role="system", content=HEAD), Message(role="user", content="\U0001f600 hi"))
     samples.append(Sample(id="s-9", prompt=turns, target="x"))
     section = show_samples(SampleData([_task(tmp_path, samples, ["x"] * 10)]))
-    assert section is not None
     data = _unpack(section.value)
     assert _rebuild(data) == [
         *([f"{HEAD}Question {i} \U0001f680?"] for i in range(9)),
@@ -286,7 +284,6 @@ def test_no_text_of_a_holdout_sample_is_in_the_page(tmp_path: Path) -> None:
     ]
     task = _task(tmp_path, samples, ["x", SECRET], body={"model": "m"})
     section = show_samples(SampleData([task]))
-    assert section is not None
     data = _unpack(section.value)
     assert data["hidden"] == [data["id"].index("held")]
     assert SECRET not in json.dumps(data)
@@ -298,8 +295,6 @@ def test_long_texts_are_shortened_until_the_page_is_small(tmp_path: Path) -> Non
     samples = [Sample(id=f"s-{i}", prompt="?", target="x") for i in range(8)]
     data = SampleData([_task(tmp_path, samples, texts)])
     whole, small = show_samples(data), show_samples(data, most_bytes=20_000)
-    assert whole is not None
-    assert small is not None
     assert _unpack(whole.value)["shortened"] == 0
     assert _unpack(whole.value)["answers"]["text"]["values"] == texts
     found = _unpack(small.value)
@@ -350,7 +345,6 @@ def test_each_group_keeps_a_tenth_and_the_first_groups_get_the_rest(
     if len(groups) <= most:
         assert chosen is None
         return
-    assert chosen is not None
     assert len(chosen) == len(set(chosen.tolist())) == most
     there, taken = Counter(groups), Counter(groups[key] for key in chosen.tolist())
     for group, n in there.items():

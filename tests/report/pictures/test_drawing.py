@@ -115,7 +115,6 @@ def test_without_the_extra_the_page_has_the_rulers_of_the_terminal(tmp_path: Pat
     verdict = page[page.index('<section class="verdict') : page.index("</section>")]
     assert re.findall(r'"ruler-end">(\d+)<', verdict) == [low, high]
     value = re.search(r"● ([\d.]+)", done.stdout)
-    assert value is not None
     assert f"● value {value[1]} (" in verdict
     assert page.count("The extra page draws more pictures: pip install") == 1
     assert "<rect" not in page
@@ -165,7 +164,6 @@ def begun(tmp_path) -> Iterator[Path]:
 
 def _width(said: list[str]) -> str:
     [drawn] = draw_all([GOOD], said.append)
-    assert drawn.svg is not None
     return drawn.svg.partition(' width="')[2].partition('"')[0]
 
 

@@ -254,7 +254,6 @@ def test_a_ruler_has_round_ends_around_all_that_it_shows(
     name: str, pictures: dict[str, Picture]
 ) -> None:
     ruler = pictures[name].ruler
-    assert ruler is not None
     assert ruler.rows
     for row in ruler.rows:
         assert all(ruler.low <= x <= ruler.high for x in row.places), row
@@ -264,7 +263,6 @@ def test_a_ruler_has_round_ends_around_all_that_it_shows(
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=5))
 def test_a_ruler_of_any_values_places_them_in_their_order(values: list[float]) -> None:
     ruler = make_ruler([RulerRow(label="a", text="a", value=x) for x in values])
-    assert ruler is not None
     assert ruler.low < ruler.high
     places = [ruler.place(x) for x in sorted(values)]
     assert places == sorted(places)
@@ -275,7 +273,6 @@ def test_a_ruler_of_any_values_places_them_in_their_order(values: list[float]) -
 def test_a_ruler_is_not_much_longer_than_what_it_shows() -> None:
     def ends(*values):
         ruler = make_ruler([RulerRow(label="a", text="a", value=x) for x in values])
-        assert ruler is not None
         return ruler.low, ruler.high
 
     assert ends(61.3, 52.1, 74.0) == (50.0, 75.0)
@@ -335,7 +332,6 @@ def test_the_areas_of_the_test_lie_on_their_sides_of_the_threshold(better: bool)
     sign = 1.0 if better else -1.0
     result = replace(RESULT, metric=Metric(higher_is_better=better))
     test = find_test(result, VERDICT if better else replace(VERDICT, threshold=70.0))
-    assert test is not None
     failing = [row["x"] for row in trace_curve(test, test.reference, "", failing=True)]
     passing = [row["x"] for row in trace_curve(test, test.worse, "", failing=False)]
     limit = round(test.threshold, 4)

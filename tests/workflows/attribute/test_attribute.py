@@ -154,7 +154,6 @@ def test_nobody_is_accused_of_what_all_get_wrong(plan: Plan, answers: Path, tmp_
     assert done.exit_code == 0
     # On a busy machine, a worker may be slow.
     assert [line for line in done.warnings if not line.startswith("slow")] == []
-    assert done.in_pairs is not None
     assert (done.in_pairs.joined, done.in_pairs.planned) == (48, 48)
 
 
@@ -333,7 +332,6 @@ def test_pairs_that_cannot_be_asked_are_told(plan: Plan, answers: Path, tmp_path
 def test_chats_are_handed_over_too(plan: Plan, tmp_path: Path) -> None:
     chat = {"tasks": (Spec(name="gsm8k", options={"max_tokens": 64, "apply_chat_template": True}),)}
     done, _ = asked(plan, tmp_path, 1, 2, samples=5, more=chat)
-    assert done.in_pairs is not None
     assert (done.in_pairs.joined, done.in_pairs.planned) == (10, 10)
 
 

@@ -138,7 +138,6 @@ def _accused(done: Attributed) -> list[tuple[str, int, int]]:
 def test_a_sound_pair_is_not_accused(plan: Plan, right: dict[str, str], tmp_path: Path) -> None:
     done = asked(plan, tmp_path, Servers(right))
     assert (_accused(done), done.exit_code, done.warnings) == ([], 0, ())
-    assert done.transfer is not None
     assert [(row.bad, row.others_bad, row.answers) for row in done.transfer.rows] == [(2, 2, N)]
 
 

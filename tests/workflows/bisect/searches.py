@@ -245,7 +245,6 @@ async def search(
 def list_full_runs(out: Path) -> dict[int, Path]:
     """Return the run folders of the configurations that our search asked everything."""
     state = BISECT.read(out, Bisection)
-    assert state is not None
     full = [step for step in state.steps if step.asked == state.samples]
     return {step.configuration: out / step.folder for step in full}
 

@@ -261,7 +261,6 @@ def test_a_search_goes_on_after_its_budget_and_after_an_interruption(tmp_path: P
     with pytest.raises(asyncio.CancelledError):
         _search(found, out, launching=stopping)
     kept = BISECT.read(out, Bisection)
-    assert kept is not None
     assert (kept.starts, kept.steps[3].result, kept.ending) == (4, None, None)
     assert kept.exit_code == INFRASTRUCTURE
     state = _search(found, out)
@@ -357,11 +356,9 @@ def test_gpu_hours_of_processes_are_counted_and_end_a_search(tmp_path: Path) -> 
     starts = [line.split()[0] for line in times.read_text().splitlines() if " began " in line]
     [ready] = [at for line, at in said.items() if line.endswith(": ready")]
     used = state.steps[1].gpu_s
-    assert used is not None
     asked_s = said["step 1: worse"] - said["step 1: bad"]
     assert 2 * (ready - float(starts[-1])) < used < 2 * asked_s
     # The sum has the whole first search, and the time in which the second server ends.
-    assert state.gpu_hours is not None
     assert state.gpu_hours > part.gpu_hours + used / 3600
     buffer = io.StringIO()
     document = make_document(state, found, tmp_path / "out")

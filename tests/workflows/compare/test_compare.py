@@ -126,9 +126,7 @@ def test_what_is_alike_is_not_accused(alike: tuple[Comparison, Path]) -> None:
     comparison, _ = alike
     [task] = comparison.tasks
     assert (comparison.exit_code, task.verdict.outcome) == (PASS, "PASS")
-    assert task.verdict.paired is not None
     assert task.verdict.paired.finding == "PASS"
-    assert task.itself is not None
     assert (task.itself.endpoint, task.itself.prompts, task.itself.more) == (
         "A",
         PAIRED.again,
@@ -142,7 +140,6 @@ def test_a_worse_one_is_proven_and_its_flips_are_listed(damaged: tuple[Compariso
     comparison, out = damaged
     [task] = comparison.tasks
     assert (comparison.exit_code, task.verdict.outcome) == (FAIL, "FAIL")
-    assert task.itself is not None
     assert task.itself.more
     assert any(warning.startswith("more_flips: ") for warning in task.warnings)
     values = [_values(out / side) for side in ("a", "b")]
@@ -153,11 +150,9 @@ def test_a_worse_one_is_proven_and_its_flips_are_listed(damaged: tuple[Compariso
     assert {flip.id for flip in task.flips} == worse | better
     flip = task.flips[0]
     assert "not sure" in flip.texts[1]
-    assert flip.first_difference is not None
     place = flip.first_difference.character
     assert flip.texts[0][:place] == flip.texts[1][:place]
     assert flip.texts[0][place] != flip.texts[1][place]
-    assert flip.divergence is not None
     assert (flip.divergence.kind, flip.divergence.why) == (
         "unknown",
         "the answer has no log-probabilities",
@@ -183,7 +178,6 @@ def test_more_flips_both_ways_are_no_drop(
     )
     [task] = found.tasks
     assert task.verdict.outcome != "FAIL"
-    assert task.itself is not None
     assert (task.itself.own, task.itself.more) == (0, True)
     assert min(task.worse, task.better) > N // 30
 
@@ -316,7 +310,6 @@ def test_a_finished_run_is_asked_nothing_and_the_other_side_is(
     [task] = asyncio.run(one()).tasks
     assert _asked(app) >= N + PAIRED.again
     assert (task.a if finished == "A" else task.b) == before.tasks[0].a
-    assert task.itself is not None
     assert task.itself.endpoint == {"A": "B", "B": "A"}[finished]
     assert task.verdict.outcome == "PASS"
     assert not (tmp_path / "out" / finished.lower()).exists()
@@ -329,9 +322,7 @@ def test_repeats_tell_what_second_answers_would(
     found, asked = _compare(twice, replace(steady, run=1), replace(steady, run=2), tmp_path / "out")
     [task] = found.tasks
     assert not (tmp_path / "out" / "again").exists()
-    assert task.itself is not None
     assert task.itself.prompts == 40
-    assert task.verdict.paired is not None
     assert (task.verdict.paired.reference_runs, task.verdict.paired.candidate_runs) == (2, 2)
     assert min(asked) >= 80
     told = [
@@ -576,7 +567,6 @@ def test_a_healthy_pair_is_accused_no_more_often_than_alpha_says(
         a, b = (replace(steady, run=2 * seed + side, seed=seed) for side in (0, 1))
         found, _ = _compare(small, a, b, tmp_path / str(seed), show_flips=0)
         [task] = found.tasks
-        assert task.itself is not None
         failed += task.verdict.outcome == "FAIL"
         more += task.itself.more
     print(f"of 200 healthy pairs {failed} FAIL, {more} with more flips")

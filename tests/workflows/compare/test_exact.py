@@ -164,7 +164,6 @@ def test_a_fault_that_is_gone_when_asked_again_is_placed_at_its_token(
     found = _compare(plan, a, b, tmp_path / "out", times=2)
     exact = _exact(found)
     assert exact.different == ODD
-    assert exact.places is not None
     assert (exact.places.unit, exact.places.usual, exact.places.at_usual) == ("token", 9, ODD)
     assert (sorted(a.examined), b.examined) == ([*range(ODD)], [])
     lines = _print(found, tmp_path)
@@ -200,7 +199,6 @@ def test_without_tokens_the_place_is_the_word(
     )
     found = _compare(plan, a, b, tmp_path / "out")
     exact = _exact(found)
-    assert exact.places is not None
     assert (exact.places.unit, exact.places.usual, exact.counts) == ("word", 9, "none")
     lines = _print(found, tmp_path)
     assert any("since no numbers of generated tokens are reported" in line for line in lines)
@@ -264,7 +262,6 @@ def test_a_side_that_differs_from_itself_breaks_the_promise(
     exact = _exact(odd)
     assert exact.own[0] == (0, N)
     assert odd.exit_code == FAIL
-    assert exact.own[1] is not None
     assert exact.own[1][0] == N
 
 

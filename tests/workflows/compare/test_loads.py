@@ -163,10 +163,8 @@ def test_on_busy_cores_a_longer_time_is_no_evidence_against_b() -> None:
     one, pair = _had([0.25] * 60), _had([1.82] * 60)
     for quiet in (None, 0.0, 0.89):
         said = slower(one, pair, quiet)
-        assert said is not None
         assert said.startswith("slower: B took 1.82 s per answer and A 0.25 s (medians), more than")
     said = slower(one, pair, 0.9)
-    assert said is not None
     assert said.startswith("busy_cores: B took 1.82 s per answer and A 0.25 s (medians), while the")
     assert said.endswith("so that this says nothing of B")
     assert slower(one, one, 1.0) is None
@@ -304,10 +302,8 @@ def test_with_equal_seeds_an_endpoint_is_asked_the_same_seeds_again(
     """Repeats 1 and 2 of A have unlike seeds: their difference is no nondeterminism of A."""
     found, out = seeded
     [task] = found.tasks
-    assert task.itself is not None
     assert (task.itself.own, task.itself.own_texts, task.itself.repeats) == (0, 0, None)
     assert task.itself.other_texts
-    assert task.own[0] is not None
     assert task.own[0].identical == task.own[0].prompts == N
     assert "first answers only, with their seeds" in _rows(task)["noise"]
     assert run_folder.read_plan(out / "again").repeats == 1
@@ -327,7 +323,6 @@ def test_all_answers_are_counted_and_the_rows_say_of_how_many(
     fell, rose = sum(one < 0 for one in changes), sum(one > 0 for one in changes)
     assert a.lines[1].keys() == a.lines[0].keys()
     assert (task.worse, task.better) == (fell, rose)
-    assert task.verdict.paired is not None
     assert (task.verdict.paired.down, task.verdict.paired.up) == (fell, rose)
     rows = _rows(task)
     change = next(rows[name] for name in ("drop", "change", "rise") if name in rows)
@@ -384,7 +379,6 @@ def test_repeats_with_seeds_of_their_own_are_no_disagreement(
     """B is asked again with equal seeds, A was not: nothing is known of A's steadiness."""
     found, folder = finished
     [task] = found.tasks
-    assert task.itself is not None
     assert (task.itself.endpoint, task.itself.own_texts) == ("B", 0)
     once = read_task(folder / "a", read_report(folder / "a"), "word_problems")
     differing = sum(len({run[prompt].answer for run in once.lines}) > 1 for prompt in once.lines[0])
@@ -399,7 +393,6 @@ def test_without_seeds_all_repeats_show_the_noise(
     ask: Ask, tmp_path: Path, b: str, more: bool
 ) -> None:
     [task] = ask(tmp_path / "out", b, FREE, 3).tasks
-    assert task.itself is not None
     assert (task.itself.repeats, task.itself.prompts) == ((3, 3), N)
     assert (task.itself.own_pairs, task.itself.other_pairs) == (3 * N, 9 * N)
     assert task.itself.more is more

@@ -291,7 +291,6 @@ def test_a_comparison_prints_where_its_flips_first_differ(
     assert row.strip() in [line.strip() for line in lines[start + 1 : start + 3]]
     assert any(line.strip().startswith("token ") for line in lines[:start]), "below the flips"
     [task] = found.tasks
-    assert task.places is not None
     assert task.places.reading == reading
     assert [line for line in lines if "look at the" in line] == [
         f"{' ' * 3}{line}" for line in (reading,) if line
@@ -306,7 +305,6 @@ def test_a_side_that_does_not_write_its_likeliest_tokens_has_other_sampling(
     """On a vLLM whose generation_config.json had a repetition_penalty, weights were suspected."""
     found = _ask(plan, 0.8, 3, tmp_path / "out", gap_of_b=-0.8)
     [task] = found.tasks
-    assert task.places is not None
     assert task.places.overruled == "B"
     assert task.places.reading == (
         "in 8 of 8 flips B writes a token that it ranks below another, with the log-probabilities"
@@ -353,7 +351,6 @@ def test_a_comparison_of_an_older_version_is_read(plan: Plan, tmp_path: Path) ->
         del content["tasks"][0][name]
     file.write_text(json.dumps(content))
     old = COMPARE.find(tmp_path, Comparison)
-    assert old is not None
     [task] = old.tasks
     assert (task.own, task.places, task.text_places) == ((None, None), None, None)
     assert task.flips == found.tasks[0].flips

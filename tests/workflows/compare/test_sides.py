@@ -154,7 +154,6 @@ class Served:
             more = {"kv_transfer_params": handed}
             return answer(" ", finish="length", body=more, usage=(TOKENS, 1))
         if asked.get("do_remote_prefill"):
-            assert self.partner is not None
             [[number]] = asked["remote_block_ids"]
             del self.partner.kept[number]
             self.moved += TOKENS

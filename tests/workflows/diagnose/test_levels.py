@@ -50,13 +50,11 @@ def found_in(evidence: Evidence) -> list[Finding]:
 def test_exchanged_answers_are_found_with_their_pairs(in_flight: int) -> None:
     n = 240 if in_flight == 8 else 800
     [found] = found_in(draw_run(random.Random(4), n, in_flight=in_flight, share=0.1))
-    assert found.p is not None
     assert found.p <= ALPHA
     assert found.told.count(" has the answer of ") == 3
     assert found.change == ("serve-eval check invariants URL --canaries",)
     assert len(found.samples) == 5
     assert found.task == "t"
-    assert found.explains is not None
     assert 0 < found.explains < found.count
 
 
@@ -409,7 +407,6 @@ def test_all_rules_together_keep_to_one_budget() -> None:
     assert f"with a probability of .{round(1000 * BUDGET):03d} at most" in said
     equal = [rule for rule, level in {**OF_A_TASK, **OF_A_RUN}.items() if level == ALPHA]
     listed = re.search(r"at most: (.*?) have \.001 each", said)
-    assert listed is not None
     assert set(re.findall(r"`(\w+)`", listed[1])) == set(equal)
     repeated = sum(OF_A_TASK[rule] for rule in ("worker", "slow_worker", "drift"))
     assert f"and the repeated alarms .00{round(1000 * repeated)}" in said

@@ -325,7 +325,6 @@ def test_answers_unlike_the_reference_are_reported(
 def test_stored_answers_are_packed_and_read_again(references: Path) -> None:
     [file] = references.glob("samples/*.json")
     content = reference_samples.read(file, _checksum(references))
-    assert content.answers is not None
     assert content.answers.lengths == (TOKENS,) * PROMPTS
     assert content.answers.scripts == frozenset()
     odd = StoredAnswers(

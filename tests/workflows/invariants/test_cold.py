@@ -139,10 +139,8 @@ def test_a_salt_makes_the_pass_cold_on_a_server_that_knows_all_prompts(
     server = _Server(texts, counts=counts)
     for found in server.check(plan, tmp_path / "one", tmp_path / "two"):
         cold = _cold(found)
-        assert cold.cache is not None
         assert (cold.not_tested, cold.cache.unsalted, found.exit_code) == (None, None, PASS)
         assert (cold.cache.cached, cold.cache.tested, cold.cache.prompts) == (0, N, N)
-        assert cold.cache.base_cached is not None
         assert cold.cache.base_cached >= SHARE * cold.cache.prompt_tokens > 0
         assert _outcome(found) == "PASS"
         assert "cold: each prompt had a cache_salt of its own; 0 of" in _said(found)
@@ -178,7 +176,6 @@ def test_without_a_salt_only_a_server_that_knows_no_prompt_is_cold(
     fresh, warm = server.check(plan, tmp_path / "one", tmp_path / "two")
     assert (_outcome(fresh), _outcome(warm)) == ("PASS", "NOT TESTED")
     use = _cold(warm).cache
-    assert use is not None
     assert use.cached == use.base_cached
     why = f"not cold: {use.cached:,} of {use.prompt_tokens:,} prompt tokens came from the cache"
     assert (_cold(warm).not_tested or "").startswith(why)
@@ -245,7 +242,6 @@ def test_a_folder_of_an_older_version_says_that_nothing_was_salted(
     out = tmp_path / "out"
     forget = partial(Path.unlink, out / "cache_salt.json", missing_ok=True)
     cold = _cold(_Server(texts).check(plan, out, out, between=forget)[1])
-    assert cold.cache is not None
     assert (cold.cache.unsalted, cold.not_tested) == ("the pass was begun without one", None)
 
 

@@ -68,7 +68,6 @@ def test_fillings_double_until_a_sound_cache_evicts_the_old_prompts(tmp_path: Pa
     *earlier, (last, use) = _pressed(found)
     assert (found.exit_code, last.not_tested, use.fate) == (PASS, None, "evicted")
     assert (use.prompts, use.fewer, use.after) == (N, N, 0)
-    assert use.before is not None
     assert use.before >= use.prompt_tokens / 2
     log = read_pressure(tmp_path)
     wanted = [level.wanted for level in log.levels]
@@ -195,11 +194,9 @@ def test_no_filling_begins_like_another() -> None:
 def test_the_size_of_a_cache_is_read_from_the_metrics(labels: str, room: int | None) -> None:
     counted = 'vllm:request_success_total{model_name="m"} 3.0\n'
     reading = read_metrics(f"vllm:cache_config_info{{{labels}}} 1.0\n{counted}".encode(), "m")
-    assert reading is not None
     assert (reading.cache_tokens, reading.counts.requests) == (room, 3)
     twice = f"vllm:cache_config_info{{{labels}}} 1.0\n" * 2 + counted
     both = read_metrics(twice.encode(), "m")
-    assert both is not None
     assert both.cache_tokens == (None if room is None else 2 * room)
 
 

@@ -144,7 +144,6 @@ def test_the_level_is_that_of_all_loads_and_tasks_together() -> None:
 def test_no_load_is_accused_if_the_endpoint_changed_over_time() -> None:
     """Load 1 came first, and its repeat is as bad as the loads after it."""
     [task] = _judge({1: RIGHT, 4: BAD, 16: BAD, 64: BAD}, again=BAD)
-    assert task.time is not None
     assert (task.time.changed, task.broken) == (True, ())
     assert task.words.startswith("changed over time: at 1 in flight, 30 scores fell and 0 rose")
     assert "so that no load is accused (broken from 4 on)" in task.words

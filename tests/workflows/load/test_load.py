@@ -54,7 +54,6 @@ def test_answers_that_are_wrong_from_a_load_on_are_found_and_where_they_part(
     assert (task.words, task.broken, found.exit_code) == ("broken from 4 on", (4, 16), FAIL)
     assert found.requests == batches.asked == 4 * PROMPTS
     worst = task.points[-1]
-    assert worst.places is not None
     # The text of the server parts at its ninth word, whatever words come before.
     assert (worst.places.unit, worst.places.usual) == ("word", 8)
     assert worst.places.at_usual >= 0.8 * worst.changed
@@ -112,7 +111,6 @@ def test_a_change_over_time_is_not_taken_for_load_and_the_command_resumes(tmp_pa
 
     found, _ = _measure(tmp_path / "out", damage=late)
     [task] = found.tasks
-    assert task.time is not None
     assert (task.time.changed, task.broken, found.exit_code) == (True, (), UNDECIDED)
     assert task.words.startswith(f"changed over time: at {found.order[0]} in flight, ")
     seed = read_seeds(tmp_path / "out", plan_of("http://h/v1", PROMPTS)).samples
@@ -143,7 +141,6 @@ def test_a_bisection_finds_the_first_load_that_breaks(tmp_path: Path) -> None:
     found, batches = _measure(
         tmp_path / "out", (1, 16), bisect=True, damage=lambda prompt, load, before: load >= 5
     )
-    assert found.bracket is not None
     assert (found.bracket.good, found.bracket.bad, found.bracket.undecided) == (4, 5, None)
     assert [step.load for step in found.bracket.steps] == [4, 8, 6, 5]
     assert found.requests == batches.asked == (2 + 4 + 1) * PROMPTS

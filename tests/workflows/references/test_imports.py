@@ -70,7 +70,6 @@ def test_equal_prompts_of_lm_eval_keep_the_score_of_every_answer(
     }
     assert entry.source == f"imported: lm-eval {version}, gsm8k, {file.name}"
     assert entry.date == "2026-03-04"
-    assert entry.runs is not None
     stored = reference_samples.read(file.parent / "refs" / entry.runs.samples, entry.runs.sha256)
     known = {stored.keys[6 * i : 6 * i + 6]: score for i, score in enumerate(stored.runs[0])}
     own = _samples(data_root)[:ASKED]
@@ -184,7 +183,6 @@ def test_a_log_of_inspect_has_a_run_for_each_epoch(
     assert one.source == f"inspect 0.3.154, gsm8k, {file.name}"
     assert one.unknown == ("filter", "stop", "scorer")
     entry = _entry(file, model="org-m")
-    assert entry.runs is not None
     assert entry.runs.values == (75.0, 75.0)
     assert (entry.protocol or {})["max_tokens"] == 64
 

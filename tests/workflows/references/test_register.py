@@ -73,13 +73,10 @@ def test_three_runs_become_a_reference_that_judges_the_next(plan: Plan, tmp_path
     assert registered.runs == 3
     assert registered.value == pytest.approx(sum(of_runs) / 3)
     found = references.find("gsm8k", MODEL, FP8, [tmp_path / "refs"])
-    assert found is not None
-    assert found.runs is not None
     assert found.value == pytest.approx(registered.value, abs=1e-6)
     assert found.runs.values == pytest.approx(of_runs, abs=1e-6)
     assert (found.runs.n, found.runs.hardware, found.runs.endpoint) == (120, "8x H200", "simulator")
     assert 30 < found.runs.sigma < 50
-    assert found.protocol is not None
     assert found.protocol["num_fewshot"] == 5
     stored = reference_samples.read(tmp_path / "refs" / found.runs.samples, found.runs.sha256)
     assert [100 * sum(run) / 120 for run in stored.runs] == pytest.approx(of_runs, abs=0.01)
@@ -210,14 +207,11 @@ def test_a_replacement_needs_a_reason_and_keeps_the_old_one(finished: Path, tmp_
     old = references.find("gsm8k", MODEL, FP8, [refs])
     register([finished / "1"], refs, reason="new tokenizer")
     new = references.find("gsm8k", MODEL, FP8, [refs])
-    assert old is not None
-    assert new is not None
     assert new.value != old.value
     (kept,) = new.replaced
     assert (kept["accuracy"], kept["reason"]) == (old.value, "new tokenizer")
     register([finished / "0"], refs, reason="back again")
     last = references.find("gsm8k", MODEL, FP8, [refs])
-    assert last is not None
     assert [entry["reason"] for entry in last.replaced] == ["new tokenizer", "back again"]
 
 
@@ -282,8 +276,6 @@ def test_runs_that_differ_as_a_whole_are_pointed_out(
     runs = _of_runs_with_shifts(more, shifts, tmp_path / "runs")
     (registered,) = register(runs, tmp_path / "refs")
     found = references.find("gsm8k", MODEL, FP8, [tmp_path / "refs"])
-    assert found is not None
-    assert found.runs is not None
     stored = reference_samples.read(tmp_path / "refs" / found.runs.samples, found.runs.sha256)
     scores = [list(run) for run in stored.runs]
     sums, k = [sum(run) for run in scores], len(shifts)
@@ -322,11 +314,8 @@ def test_graded_scores_tell_too_whether_runs_differ_as_a_whole(plan: Plan, tmp_p
         )
     (registered,) = register(runs, tmp_path / "refs")
     found = references.find("gsm8k", MODEL, FP8, [tmp_path / "refs"])
-    assert found is not None
-    assert found.runs is not None
     stored = reference_samples.read(tmp_path / "refs" / found.runs.samples, found.runs.sha256)
     assert 0.4 < sorted({value for run in stored.runs for value in run})[1] < 0.6
-    assert found.runs.p is not None
     assert found.runs.p < 0.05
     assert [line for line in registered.warnings if "differ as a whole" in line]
 
@@ -339,8 +328,6 @@ def test_a_single_run_and_runs_that_agree_have_no_such_test(finished: Path, tmp_
         text = (tmp_path / refs / "gsm8k.yaml").read_text()
         assert "cochran_q" not in text
         found = references.find("gsm8k", MODEL, FP8, [tmp_path / refs])
-        assert found is not None
-        assert found.runs is not None
         assert (found.runs.cochran_q, found.runs.df, found.runs.p) == (None, None, None)
 
 

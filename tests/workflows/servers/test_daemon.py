@@ -335,7 +335,6 @@ def test_held_servers_are_used_by_runs_and_ended_on_demand(
     assert said == [
         f"attached to the servers {entry.id}, held by process {entry.pid} since {entry.since}"
     ]
-    assert entry.endpoint is not None
     assert report.endpoint.info.attached == HeldServers(
         id=entry.id, holder=entry.pid, since=entry.since
     )
@@ -603,12 +602,10 @@ def test_the_command_ends_with_its_server(registry: Path, monkeypatch: pytest.Mo
     with subprocess.Popen(
         words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         url = process.stdout.readline().split()[-1]
         with pytest.raises(httpx.TransportError):
             httpx.post(f"{url}/completions", json={"model": MODEL, "prompt": "p", "max_tokens": 1})
         assert process.wait(20) == 4
-        assert process.stderr is not None
         assert "error: trtllm ended with" in process.stderr.read()
     [entry] = held_servers.entries(registry)
     assert entry.state == "ended"

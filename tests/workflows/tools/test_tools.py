@@ -252,7 +252,6 @@ def test_equal_answers_with_other_counts_accuse_the_usage() -> None:
 def test_thoughts_before_texts_and_never_before_calls_accuse() -> None:
     texts, calls = [_answer("hm", "x")] * 12, [_answer("", "", "f", "{}")] * 12
     found = find_unthinking(_pass("whole", 1, [*texts, *calls]))
-    assert found is not None
     assert (found.worse, found.paired) == (12, 12)
     one_thinks = [*calls[:-1], _answer("hm", "", "f", "{}")]
     assert find_unthinking(_pass("whole", 1, [*texts, *one_thinks])) is None

@@ -111,7 +111,6 @@ def test_two_runs_stand_side_by_side_with_the_settings_that_differ(server: ViewS
     assert re.search(r"launcher\.options\.accuracy differs 0\.9 0\.3", text)
     assert "serve-eval compare" in text
     counts = re.search(r"(\d+) (\d+) (\d+) NO REFERENCE", text)
-    assert counts is not None
     lower, higher, both = counts.groups()
     scores = [
         read_values(server.folder / "a" / name, "word_problems") for name in ("first", "second")

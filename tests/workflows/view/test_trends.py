@@ -117,7 +117,6 @@ def test_a_browser_that_leaves_and_a_night_that_vanishes_are_no_traceback(
         text=True,
     )
     try:
-        assert view.stdout is not None
         told = [view.stdout.readline()]
         while told[-1] and not told[-1].startswith("http://"):
             told.append(view.stdout.readline())
@@ -192,8 +191,6 @@ def test_a_decline_alarms_and_the_picture_has_the_reference(runs: list[FinishedR
     assert "The decline probably began on 2026-10-11" in find_alarm(charted)
     assert not any("decline probably began" in line for line in warnings)
     picture = draw_values(series, charted, series.name)
-    assert picture is not None
-    assert picture.ruler is not None
     for text in ("20 runs", "Reference 80, threshold 77.5", "the first has 80", "alarm"):
         assert text in picture.description
     assert picture.ruler.rows[-1].text.endswith("FAIL ALARM")
@@ -208,7 +205,6 @@ def test_a_decline_without_a_failure_is_an_alarm_since_the_night_on_which_it_beg
     assert document.verdict == "ALARM"
     [one] = document.conclusions
     assert "The decline probably began on 2026-10-11" in one.cause
-    assert document.overview is not None
     assert document.overview.rows[0][-1].text == "10-11"
     assert document.commands == ["serve-eval runs trend outputs --task word_problems --model org/m"]
     assert make_document(make_found(runs)).verdict == "FAIL"

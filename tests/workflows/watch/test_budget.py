@@ -182,7 +182,6 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path) -> None:
         with subprocess.Popen(
             command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process:
-            assert process.stdout is not None
             assert "round 1;" in process.stdout.readline()
             process.send_signal(signal.SIGTERM)
             _, told = process.communicate(timeout=30)

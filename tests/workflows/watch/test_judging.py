@@ -89,7 +89,6 @@ def test_the_baseline_asks_every_prompt_as_often_as_it_says() -> None:
     state = _learnt(_half_right)
     assert {len(scores) for scores in state.answers} == {RULES.passes}
     assert state.rounds == PROMPTS * RULES.passes // MOST
-    assert state.accuracy is not None
     assert state.accuracy.mean == 0.5
     assert 0.35 < state.accuracy.floor < 0.5
     assert not state.bets.get(ACCURACY)
@@ -191,7 +190,6 @@ def test_a_fall_by_more_than_the_tolerance_is_an_alarm_and_one_within_it_is_not(
     """`further`: how far the answers fall below what is tolerated."""
     rules = replace(RULES, tolerance=0.2)
     state = _learnt(lambda i: 1.0, rules)
-    assert state.accuracy is not None
     value = state.accuracy.floor - rules.tolerance - further
     assert [alarm.kind for alarm in _play(state, lambda i: value, 100, rules=rules)] == kinds
 

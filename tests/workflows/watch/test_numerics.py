@@ -145,7 +145,6 @@ def test_a_strong_fault_alarms_in_its_first_round_at_any_time() -> None:
     """Fourteen of twenty probes are beyond the floor, at a new watch and after a month."""
     for rounds in (0, 4320):
         state = _state(200)
-        assert state.probes is not None
         state.probes.rounds, state.probes.cycles = rounds, rounds // 10
         asked = choose_probes(state, 20)
         (alarm,) = _play(state, asked, [BEYOND] * 14 + [NEAR] * 6)
@@ -156,7 +155,6 @@ def test_a_strong_fault_alarms_in_its_first_round_at_any_time() -> None:
 @pytest.mark.parametrize(("rounds", "of_20", "of_200"), [(1, 8, 28), (4320, 12, 34)])
 def test_an_alarm_takes_these_probes_beyond_the_floor(rounds: int, of_20: int, of_200: int) -> None:
     state = _state(200)
-    assert state.probes is not None
     state.probes.rounds, state.probes.cycles = rounds, max(1, rounds // 10)
     for tried, least, span in ((20, of_20, 0), (200, of_200, 1)):
         for beyond, alarms in ((least, True), (least - 1, False)):
@@ -199,7 +197,6 @@ def test_a_missing_answer_counts_as_one_like_the_reference() -> None:
     _play(near, asked, [BEYOND] * 3 + [NEAR] * 17)
     assert bets.evidence(missing, NUMERICS) == bets.evidence(near, NUMERICS)
     before = missing.probes
-    assert before is not None
     place = before.place
     assert not _round(missing, lambda i: None)
     assert (before.place, before.rounds) == (place, 1)
@@ -208,7 +205,6 @@ def test_a_missing_answer_counts_as_one_like_the_reference() -> None:
 def test_forgotten_evidence_begins_a_new_cycle() -> None:
     state = _state()
     _round(state, lambda i: BEYOND)
-    assert state.probes is not None
     state.probes = forget_probes(state.probes)
     assert bets.evidence(state, NUMERICS) == 0.0
     assert (state.probes.cycle, state.probes.place) == (2, 0)
@@ -251,7 +247,6 @@ def test_healthy_watches_at_the_edge_are_accused_in_at_most_the_budgeted_share(
 def test_the_rounds_of_a_long_healthy_watch_at_the_edge_have_half_of_the_budget_exactly() -> None:
     """The chance of an alarm by a round is computed for each of 100,000 rounds, and summed."""
     state, total, unshared = _state(100), 0.0, 0.0
-    assert state.probes is not None
     state.probes.cycles = 1
     grid = [1, 2, 3, 5, 10, 20, 50, 100, 300, 1000, 3000, 10_000, 30_000, 100_000]
     for k, after in pairwise(grid):  # Later rounds need more evidence: the bound is from above.
@@ -269,7 +264,6 @@ def test_the_rounds_of_a_long_healthy_watch_at_the_edge_have_half_of_the_budget_
 
 
 def _round_alarms(state: State, counts: ProbeCounts) -> bool:
-    assert state.probes is not None
     state.probes.latest = counts
     return bets.weigh_spans(state)[0][0] >= bets.limit(state, NUMERICS)
 

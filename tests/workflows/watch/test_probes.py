@@ -304,7 +304,6 @@ def test_probes_continue_after_a_restart_or_a_kill(reference: Path, tmp_path: Pa
     assert len(watched.rounds) == 4
     assert len(asked) == len(set(asked)) == PROBES
     loaded = record.load(tmp_path, watched.state["bound"])
-    assert loaded is not None
     loaded.probes = record.WatchedProbes(count=PROBES)
     for seen in record.later_than(tmp_path, 0)[:3]:
         numerics.judge_probes(loaded, seen)
