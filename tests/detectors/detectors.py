@@ -42,6 +42,7 @@ from serve_eval.workflows.attribute import attribute
 from serve_eval.workflows.compare.compare import SELF, CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.story import diagnose
 from serve_eval.workflows.smoke.smoke import Smoke
+from tests.scripted_server import external
 from tests.standin.deployments import Deployed, aggregated, deployed
 from tests.workflows.smoke.trying import smoke_at
 
@@ -118,9 +119,7 @@ def tried(
             split(fault, known, seed) as other,
         ):
             sides = [
-                CompareSide(
-                    plan=replace(asked, launcher=Spec(name="external", options={"base_url": url}))
-                )
+                CompareSide(plan=replace(asked, launcher=external(url)))
                 for url in (whole, other.url)
             ]
             comparison = ended = None
@@ -195,7 +194,7 @@ async def split(fault: Fault, known: Path | None, seed: int) -> AsyncIterator[De
 def _plan(n: int, *, stream: bool) -> Plan:
     return Plan(
         model="m",
-        launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
+        launcher=external("http://127.0.0.1:1/v1"),
         tasks=(Spec(name="word_problems", options={"num_samples": n}),),
         no_reference=True,
         limits=Limits(concurrency=8, stream=stream),

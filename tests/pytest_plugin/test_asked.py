@@ -17,6 +17,7 @@ from serve_eval.pytest_plugin.results import _speak_to_tests, describe_error
 from serve_eval.schema import AccuracySpec, Plan, Spec
 from tests.pytest_plugin.run_pytest import run_pytest
 from tests.report.summary.made import RESULT, VERDICT, make_report, task
+from tests.scripted_server import external
 
 CLASS = {"model_name": "my-org/my-model", "launcher": "embedded"}
 
@@ -54,7 +55,7 @@ def test_options_of_the_launcher_are_joined_over_all_levels() -> None:
 @pytest.mark.parametrize("named", [{}, {"launcher": "external"}])
 def test_an_address_of_a_test_replaces_the_launcher_of_its_class(named: dict[str, str]) -> None:
     plan = _build(CLASS, {"base_url": "host:9", **named}, base_url="other:1")
-    assert plan.launcher == Spec(name="external", options={"base_url": "http://host:9/v1"})
+    assert plan.launcher == external("http://host:9/v1")
     assert plan.reference_model == "my-org/my-model"
 
 
@@ -92,7 +93,7 @@ def test_the_plan_of_all_tests_is_a_mapping(tmp_path: Path) -> None:
 def test_none_takes_back_what_the_class_or_the_plan_of_all_tests_says() -> None:
     base = {"launcher": "simulated", "limit": 5}
     plan = _build({**CLASS, "limit": 20}, {"launcher": None}, base=base, base_url="host:9")
-    assert plan.launcher == Spec(name="external", options={"base_url": "http://host:9/v1"})
+    assert plan.launcher == external("http://host:9/v1")
     assert (plan.reference_model, plan.limit) == ("my-org/my-model", 20)
     plan = _build({**CLASS, "limit": 20}, {"launcher": None}, {"launcher": "embedded"}, base=base)
     assert plan.launcher == Spec(name="embedded")
@@ -254,10 +255,7 @@ def test_an_attribute_without_effect_is_an_error_and_own_constants_are_not(tmp_p
             "Fix the cause, then resume the run. --set limits.max_error_rate=SHARE allows more.",
             "Fix the cause, then run the test again. max_error_rate=SHARE allows more.",
         ),
-        (
-            "Resume with --set limits.rate_limit=R.",
-            "Run the test again with rate_limit=R.",
-        ),
+        ("Resume with --set limits.rate_limit=R.", "Run the test again with rate_limit=R."),
         ("Resume once it responds.", "Run the test again once it responds."),
         (
             "Resume: serve-eval run --resume runs/a",
@@ -265,10 +263,7 @@ def test_an_attribute_without_effect_is_an_error_and_own_constants_are_not(tmp_p
         ),
         ("--set gsm8k.tokenizer=DIR.", '{"gsm8k": {"tokenizer": DIR}} as the task.'),
         ("add --set limits.stream=false. Scores", "add stream=False. Scores"),
-        (
-            "no chat: --set protocol.apply_chat_template=false",
-            "no chat: apply_chat_template=False",
-        ),
+        ("no chat: --set protocol.apply_chat_template=false", "no chat: apply_chat_template=False"),
         ("--set server_defaults=keep measures", 'server_defaults="keep" measures'),
         ("Add --set gsm8k.stop=[].", 'Add {"gsm8k": {"stop": []}} as the task.'),
         ("--set gsm8k.temperature=0.6.", '{"gsm8k": {"temperature": 0.6}} as the task.'),

@@ -29,6 +29,7 @@ from aiohttp import web
 
 from serve_eval.evaluation.capabilities.sampling.reading import PROMPT
 from serve_eval.launchers._http.server import serve_app
+from serve_eval.schema import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -429,6 +430,11 @@ def _request(http: web.Request, raw: bytes, *, number: int = 0, in_flight: int =
         in_flight=in_flight,
         http=http,
     )
+
+
+def external(url: object) -> Spec:
+    """Return the launcher of a plan that asks the server at this address."""
+    return Spec(name="external", options={"base_url": url})
 
 
 def serve(server: ScriptedServer | web.Application) -> AbstractAsyncContextManager[str]:

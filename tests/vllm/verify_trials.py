@@ -40,7 +40,7 @@ from serve_eval.schema import (
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules, VerifySession, open_server
 from serve_eval.workflows.verify.verify import register
 from tests.peers.peers import PEERS_OF_OURS, PYTHON, ROOT, WEIGHTS, Peer
-from tests.scripted_server import serve_in_thread
+from tests.scripted_server import external, serve_in_thread
 from tests.vllm.deployments import (
     MODEL,
     Deployments,
@@ -172,10 +172,7 @@ def _embedded(damage: str) -> Iterator[str]:
 
 async def _register(url: str, folder: Path) -> list[Probe]:
     plan = Plan(
-        model=MODEL,
-        launcher=Spec(name="external", options={"base_url": url}),
-        tasks=(Spec(name="word_problems"),),
-        no_reference=True,
+        model=MODEL, launcher=external(url), tasks=(Spec(name="word_problems"),), no_reference=True
     )
     rules = VerifyRules(probes=POOL, seed=SEED)
     made = await register(NamedPlan(name="a", plan=plan), (), rules, folder, environ={})

@@ -34,6 +34,7 @@ from serve_eval.workflows.attribute.attribute import (
     worker,
 )
 from tests.cli.command import read_json, serve_eval
+from tests.scripted_server import external
 from tests.standin.deployments import Deployed, deployed
 
 
@@ -91,9 +92,7 @@ def asked(
     async def story():
         async with deployed(*shape, perf_metrics=False, **deployment) as there:
             url = there.url if door is None else there.workers[door]
-            here = replace(
-                plan, launcher=Spec(name="external", options={"base_url": url}), **(more or {})
-            )
+            here = replace(plan, launcher=external(url), **(more or {}))
             await evaluate(here, out, environ={})
             if workers is None:
                 file = out / "environment.json"
@@ -377,9 +376,7 @@ def finished(plan: Plan, tmp_path) -> tuple[Path, Plan]:
 
     async def story():
         async with deployed(1, 1, perf_metrics=False) as there:
-            here = replace(
-                plan, limit=4, launcher=Spec(name="external", options={"base_url": there.url})
-            )
+            here = replace(plan, limit=4, launcher=external(there.url))
             await evaluate(here, tmp_path / "run", environ={})
             return here
 

@@ -40,7 +40,7 @@ from serve_eval.workflows.compare.compare import CompareRules, CompareSide, comp
 from serve_eval.workflows.diagnose.story import diagnose
 from tests.cli.command import read_json, serve_eval
 from tests.launchers.conftest import own_machine, plan_of, standin
-from tests.scripted_server import HttpRequest, Reply, answer
+from tests.scripted_server import HttpRequest, Reply, answer, external
 from tests.standin.deployments import deployed
 from tests.workflows.diagnose.server import make_document_of
 from tests.workflows.load.batch_server import targets_of
@@ -75,7 +75,7 @@ def asked(
         async with deployed(
             1, 1, perf_metrics=False, flavour="main", auth_key=KEY, greeted=False
         ) as there:
-            here = replace(plan, launcher=Spec(name="external", options={"base_url": there.url}))
+            here = replace(plan, launcher=external(there.url))
             await evaluate(here, out, environ={})
             sessions = read_json(out / "environment.json")
             sessions[-1]["endpoint"]["info"] |= {

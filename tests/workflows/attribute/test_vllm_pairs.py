@@ -21,7 +21,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Attributed, Limits, Plan, Spec
 from serve_eval.schema.media import prompt_sha256
 from serve_eval.workflows.attribute.attribute import attribute, prepare_asking, worker
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, raw
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, external, raw
 
 N = 16
 
@@ -120,7 +120,7 @@ def asked(
             at = urls[0].partition("=")[2]
             if front is not None:
                 at = await stack.enter_async_context(ScriptedServer(front).serve())
-            here = replace(plan, launcher=Spec(name="external", options={"base_url": at}))
+            here = replace(plan, launcher=external(at))
             await evaluate(here, out, environ={})
             given = [worker(url) for url in urls]
             asking = await prepare_asking(out, here, given=given, samples=N, environ={})

@@ -26,7 +26,7 @@ from serve_eval.schema import Connection, Endpoint, Limits, Spec
 from serve_eval.workflows.capsule.capsule import capsules
 from serve_eval.workflows.diagnose.story import diagnose
 from tests.cli.command import read_json
-from tests.scripted_server import EVERY_PATH, ScriptedServer, json_reply
+from tests.scripted_server import EVERY_PATH, ScriptedServer, external, json_reply
 from tests.workflows.diagnose.server import Said, Server, answers_to, plan_for, run, sound
 
 VAULT_KEY = "cw_0x689RpI-jtRR7oE8h_eQsKImvJapLeSbXpwF4e4="
@@ -170,7 +170,7 @@ def test_each_choice_of_a_sample_is_a_request_of_its_own(tmp_path: Path) -> None
 
     async def evaluated():
         async with serve(app) as url:
-            here = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+            here = replace(plan, launcher=external(url))
             await evaluate(here, tmp_path / "out", environ={})
 
     asyncio.run(evaluated())

@@ -34,7 +34,7 @@ from serve_eval.workflows.compare.document import make_document
 from serve_eval.workflows.compare.rows import describe_agreement_of, summarise_compared
 from serve_eval.workflows.compare.verdict import compare_folders
 from tests.cli.command import read_json, serve_eval
-from tests.scripted_server import ScriptedServer, answer
+from tests.scripted_server import ScriptedServer, answer, external
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -46,7 +46,7 @@ PAIRED = CompareRules(rule=Spec(name="paired"), again=60)
 def plan(data_root) -> Plan:
     return Plan(
         model="simulated",
-        launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
+        launcher=external("http://127.0.0.1:1/v1"),
         tasks=(Spec(name="gsm8k"),),
         dataset_roots=(str(data_root),),
         limit=N,
@@ -97,7 +97,7 @@ def _compare(
 
 
 def _at(plan: Plan, url: str) -> Plan:
-    return replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+    return replace(plan, launcher=external(url))
 
 
 def _asked(app: web.Application) -> int:

@@ -27,6 +27,7 @@ from tests.scripted_server import (
     ScriptedServer,
     TokenLogprob,
     answer,
+    external,
     fail,
     logprobs,
 )
@@ -41,7 +42,7 @@ ODD = 7
 def plan() -> Plan:
     return Plan(
         model="made",
-        launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
+        launcher=external("http://127.0.0.1:1/v1"),
         tasks=(Spec(name="word_problems", options={"num_samples": N}),),
         limits=Limits(concurrency=4),
     )
@@ -103,7 +104,7 @@ def _compare(
             for one in (a, b):
                 served = ScriptedServer(one.script, paths=["/v1/completions"]).serve()
                 url = await stack.enter_async_context(served)
-                at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+                at = replace(plan, launcher=external(url))
                 sides.append(CompareSide(plan=at))
             rules = CompareRules(rule=Spec(name="tokens"), again=again)
             for _ in range(times):

@@ -37,7 +37,7 @@ from serve_eval.workflows.compare.rows import (
 )
 from serve_eval.workflows.diagnose.story import diagnose
 from tests.cli.command import read_json, serve_eval
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, models
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, external, models
 from tests.workflows.load.batch_server import targets_of
 
 PROMPTS, ALL = 80, 500
@@ -273,7 +273,7 @@ def ask() -> Ask:
                 task = Spec(name="word_problems", options={"num_samples": N, **options})
                 plan = Plan(
                     model="sound",
-                    launcher=Spec(name="external", options={"base_url": endpoint.base_url}),
+                    launcher=external(endpoint.base_url),
                     tasks=(task,),
                     repeats=repeats,
                 )
@@ -361,7 +361,7 @@ def finished(tmp_path_factory) -> tuple[Comparison, Path]:
         async with embedded.launch(context, embedded.EmbeddedOptions()) as endpoint:
             plan = Plan(
                 model="sound",
-                launcher=Spec(name="external", options={"base_url": endpoint.base_url}),
+                launcher=external(endpoint.base_url),
                 tasks=(Spec(name="word_problems", options={"num_samples": N, **SEED}),),
                 repeats=4,
                 no_reference=True,

@@ -38,7 +38,7 @@ from serve_eval.workflows.compare.rows import describe_flip
 from serve_eval.workflows.compare.verdict import compare_folders
 from serve_eval.workflows.diagnose.finding import list_leading
 from serve_eval.workflows.diagnose.story import diagnose
-from tests.scripted_server import ScriptedServer, TokenLogprob, logprobs
+from tests.scripted_server import ScriptedServer, TokenLogprob, external, logprobs
 
 SURE, TIE, SAME = "confident", "near tie", "same again"
 
@@ -236,7 +236,7 @@ def _ask(
             at_b = gap if gap_of_b is None else gap_of_b
             for server in (serve(right, right | wrong, gap), serve(right | wrong, right, at_b)):
                 url = await stack.enter_async_context(server.serve())
-                at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+                at = replace(plan, launcher=external(url))
                 sides.append(CompareSide(plan=at))
             rules = CompareRules(rule=Spec(name="paired"), again=N)
             return await compare(*sides, rules, out, environ={})
@@ -248,7 +248,7 @@ def _ask(
 def plan() -> Plan:
     return Plan(
         model="made",
-        launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
+        launcher=external("http://127.0.0.1:1/v1"),
         tasks=(Spec(name="word_problems", options={"num_samples": N}),),
         limits=Limits(concurrency=4),
     )

@@ -50,6 +50,7 @@ from tests.scripted_server import (
     Reply,
     ScriptedServer,
     answer,
+    external,
     json_reply,
     raw,
     version,
@@ -256,7 +257,7 @@ REFUSED = r"server_adds is \['repetition_penalty'\] for A and \[\] for B, which 
 def _plan_policies(url: str, policy: ServerDefaults) -> Plan:
     return Plan(
         model="m",
-        launcher=Spec(name="external", options={"base_url": url}),
+        launcher=external(url),
         tasks=(Spec(name="word_problems", options={"num_samples": 12}),),
         no_reference=True,
         limits=Limits(concurrency=16),

@@ -35,7 +35,7 @@ from serve_eval.workflows.compare.exact import (
     describe_asked,
 )
 from tests.cli.command import serve_eval
-from tests.scripted_server import Reply, ScriptedServer, hand_over
+from tests.scripted_server import Reply, ScriptedServer, external, hand_over
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
@@ -47,7 +47,7 @@ PAIRED = CompareRules(rule=Spec(name="paired"), again=80)
 def plan(data_root) -> Plan:
     return Plan(
         model="simulated",
-        launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
+        launcher=external("http://127.0.0.1:1/v1"),
         tasks=(Spec(name="gsm8k", options={"num_fewshot": 0}),),
         dataset_roots=(str(data_root),),
         limit=N,
@@ -84,7 +84,7 @@ def _compare(
             for behind in (a, b):
                 script = ScriptedServer(_door(behind), paths=["/v1/completions"])
                 url = await stack.enter_async_context(script.serve())
-                at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+                at = replace(plan, launcher=external(url))
                 sides.append(CompareSide(plan=at))
             return await compare(*sides, PAIRED, out, environ={}, show_flips=0)
 
@@ -143,7 +143,7 @@ def test_of_a_finished_run_it_is_not_known_whether_it_is_steadier(
     async def run():
         script = ScriptedServer(_door([server, replace(server, run=2)]), paths=["/v1/completions"])
         async with script.serve() as url:
-            at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+            at = replace(plan, launcher=external(url))
             a = CompareSide(plan=run_folder.read_plan(done), folder=done)
             return await compare(a, CompareSide(plan=at), PAIRED, tmp_path / "out", environ={})
 
@@ -163,9 +163,7 @@ def test_a_comparison_that_an_older_version_finished_asks_nothing(
     before = _compare(plan, [server], [server], out)
     (out / "again_b").rename(tmp_path / "moved")
     sides = [
-        CompareSide(
-            plan=replace(plan, launcher=Spec(name="external", options={"base_url": side.base_url}))
-        )
+        CompareSide(plan=replace(plan, launcher=external(side.base_url)))
         for side in (before.a, before.b)
     ]
     after = asyncio.run(compare(*sides, PAIRED, out, environ={}, show_flips=0))

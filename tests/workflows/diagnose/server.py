@@ -23,6 +23,7 @@ from tests.scripted_server import (
     Reply,
     ScriptedServer,
     answer,
+    external,
     fail,
     models,
     raw,
@@ -201,7 +202,7 @@ def run(
 
     async def evaluated():
         async with server.scripted.serve() as url:
-            here = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+            here = replace(plan, launcher=external(url))
             endpoint = Endpoint(base_url=url, model=plan.model, info=info or {})
             return await evaluate(
                 here, out, environ=environ or {}, launching=lambda *_: nullcontext(endpoint)

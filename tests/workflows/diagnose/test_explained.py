@@ -28,7 +28,7 @@ from tests.evidence.prompt_audit.embedded_tokenizer import (
     make_folder,
     serve_folder,
 )
-from tests.scripted_server import ScriptedServer, answer, fail
+from tests.scripted_server import ScriptedServer, answer, external, fail
 from tests.workflows.diagnose.server import (
     Asked,
     Said,
@@ -224,7 +224,7 @@ def test_damaged_weights_are_named_where_the_limit_cuts_nothing(tmp_path: Path) 
             task = Spec(name="word_problems", options={"num_samples": 200, "max_tokens": limit})
             plan = Plan(
                 model="m",
-                launcher=Spec(name="external", options={"base_url": url}),
+                launcher=external(url),
                 tasks=(task,),
                 limits=Limits(concurrency=32),
                 **options,
@@ -257,7 +257,7 @@ def _run(out: Path, references: Path | None = None, *, lost: int, tokens: int = 
         async with ScriptedServer(reply, paths=["/v1/completions"]).serve() as url:
             plan = Plan(
                 model="m",
-                launcher=Spec(name="external", options={"base_url": url}),
+                launcher=external(url),
                 tasks=(Spec(name="word_problems", options={"num_samples": PROMPTS}),),
                 limits=Limits(max_attempts=1),
                 no_reference=references is None,
@@ -300,7 +300,7 @@ def _diagnose(
 
     async def ask():
         async with server.serve() as url:
-            here = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+            here = replace(plan, launcher=external(url))
             await evaluate(here, tmp_path / "out", environ={})
 
     asyncio.run(ask())

@@ -39,7 +39,7 @@ from serve_eval.workflows.diagnose.judged import read_folder
 from serve_eval.workflows.diagnose.run_rules import findings
 from serve_eval.workflows.diagnose.unlike import COUNTED, Before, keep_surplus, read_side
 from serve_eval.workflows.references.register import register
-from tests.scripted_server import ScriptedServer, answer
+from tests.scripted_server import ScriptedServer, answer, external
 
 ACCURACY = Metric(name="accuracy", scale=100.0, lo=0.0, hi=1.0, higher_is_better=True)
 N = 200
@@ -219,7 +219,7 @@ def test_a_damaged_model_that_is_cut_as_before_is_not_explained_by_its_cuts(tmp_
         async with serve_app(create_app(WEIGHTS, {"m": damage})) as url:
             plan = Plan(
                 model="m",
-                launcher=Spec(name="external", options={"base_url": url}),
+                launcher=external(url),
                 tasks=(Spec(name="word_problems", options={"num_samples": 200, "max_tokens": 30}),),
                 limits=Limits(concurrency=32),
                 no_reference=references is None,
@@ -261,7 +261,7 @@ def _run(out: Path, said: Said, references: Path | None = None):
         async with ScriptedServer(reply, paths=["/v1/completions"]).serve() as url:
             plan = Plan(
                 model="m",
-                launcher=Spec(name="external", options={"base_url": url}),
+                launcher=external(url),
                 tasks=(Spec(name="word_problems", options={"num_samples": PROMPTS}),),
                 no_reference=references is None,
                 references_dir=None if references is None else str(references),

@@ -20,6 +20,7 @@ from tests.scripted_server import (
     Reply,
     ScriptedServer,
     answer,
+    external,
     fail,
     json_reply,
     models,
@@ -138,7 +139,7 @@ def make_plan(prompts: int) -> Plan:
     """Return a plan of generated problems, to be asked eight at a time."""
     return Plan(
         model="m",
-        launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
+        launcher=external("http://127.0.0.1:1/v1"),
         tasks=(Spec(name="word_problems", options={"num_samples": prompts}),),
         limits=Limits(concurrency=8),
     )
@@ -169,7 +170,7 @@ async def check_server(
         routes={"/v1/models": listed, "/metrics": lambda _: server.tell_metrics()},
     )
     async with scripted.serve() as url:
-        at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+        at = replace(plan, launcher=external(url))
         for then in (*between, None):
             found = await check(at, out, environ={}, chunk_tokens=(), kv_pressure=budget)
             if then is not None:

@@ -20,7 +20,7 @@ from serve_eval.storage.story_results import read_canary_log
 from serve_eval.workflows.diagnose.evidence import read
 from serve_eval.workflows.diagnose.run_rules import findings
 from serve_eval.workflows.invariants.canaries import check_canaries
-from tests.scripted_server import ScriptedServer, answer
+from tests.scripted_server import ScriptedServer, answer, external
 from tests.workflows.invariants.faulty_servers import Exchange, copier
 
 TRIALS, REQUESTS, PROBLEMS = 20, 400, 400
@@ -36,10 +36,7 @@ async def try_canaries(share: float, seed: int, out: Path) -> int | None:
 
     async with copier(lambda _request, code, _before: swap(code)).serve() as url:
         plan = Plan(
-            model="m",
-            launcher=Spec(name="external", options={"base_url": url}),
-            tasks=(Spec(name="word_problems"),),
-            limit=REQUESTS,
+            model="m", launcher=external(url), tasks=(Spec(name="word_problems"),), limit=REQUESTS
         )
         found = await check_canaries(plan, out, seed=f"trial {seed}", environ={})
     leaking = {leak.into for leak in found.leaks}
@@ -76,7 +73,7 @@ async def try_diagnose(
     async with server.serve() as url:
         plan = Plan(
             model="m",
-            launcher=Spec(name="external", options={"base_url": url}),
+            launcher=external(url),
             tasks=(Spec(name="word_problems", options={"num_samples": PROBLEMS}),),
             no_reference=True,
             limits=Limits(concurrency=in_flight, order_seed=seed),

@@ -45,7 +45,7 @@ from serve_eval.workflows.invariants.canary_codes import (
 )
 from serve_eval.workflows.invariants.canary_document import make_document
 from tests.cli.command import read_json, serve_eval
-from tests.scripted_server import ScriptedServer, answer, fail, stream
+from tests.scripted_server import ScriptedServer, answer, external, fail, stream
 from tests.workflows.invariants.faulty_servers import Exchange, copier
 
 N = 84
@@ -75,7 +75,7 @@ def check(
         async with server.serve() as url:
             plan = Plan(
                 model="m",
-                launcher=Spec(name="external", options={"base_url": url}),
+                launcher=external(url),
                 tasks=(Spec(name="word_problems"),),
                 limit=N,
                 limits=Limits(concurrency=8, max_attempts=2),

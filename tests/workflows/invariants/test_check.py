@@ -30,7 +30,7 @@ from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.invariants.check import ALPHA, check
 from serve_eval.workflows.invariants.document import make_document
 from tests.cli.command import read_json, serve_eval
-from tests.scripted_server import Reply, ScriptedServer, after, answer, hand_over
+from tests.scripted_server import Reply, ScriptedServer, after, answer, external, hand_over
 
 N = 40
 
@@ -39,7 +39,7 @@ N = 40
 def plan(data_root) -> Plan:
     return Plan(
         model="simulated",
-        launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
+        launcher=external("http://127.0.0.1:1/v1"),
         tasks=(Spec(name="gsm8k"),),
         dataset_roots=(str(data_root),),
         limit=N,
@@ -89,7 +89,7 @@ def _check(
 
     async def run():
         async with ScriptedServer(reply, paths=["/v1/completions"]).serve() as url:
-            at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+            at = replace(plan, launcher=external(url))
             first = await check(at, out, environ={}, chunk_tokens=chunk_tokens)
             asked = seen.total()
             second = await check(at, out, environ={}, chunk_tokens=chunk_tokens)
@@ -234,7 +234,7 @@ def _checked(plan: Plan, sound: SimulatorConfig, changed: Changed, out: Path) ->
 
     async def run():
         async with ScriptedServer(reply, paths=["/v1/completions"]).serve() as url:
-            at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+            at = replace(plan, launcher=external(url))
             return await check(at, out, environ={}, chunk_tokens=())
 
     return asyncio.run(run())
@@ -340,7 +340,7 @@ def test_other_boundaries_are_tried_when_the_checks_go_on(
 ) -> None:
     async def run():
         async with serve_app(create_app(sound)) as url:
-            at = replace(plan, limit=4, launcher=Spec(name="external", options={"base_url": url}))
+            at = replace(plan, limit=4, launcher=external(url))
             found = [
                 await check(at, tmp_path / "out", environ={}, chunk_tokens=chunks)
                 for chunks in tried
@@ -364,7 +364,7 @@ def test_answers_to_something_else_are_not_taken_for_these(
     async def run():
         told = []
         async with serve_app(create_app(sound)) as url, serve_app(create_app(sound)) as elsewhere:
-            at = replace(plan, limit=4, launcher=Spec(name="external", options={"base_url": url}))
+            at = replace(plan, limit=4, launcher=external(url))
             await check(at, tmp_path / "out", environ={}, chunk_tokens=())
             await check(
                 replace(at, limits=replace(at.limits, max_attempts=2)),
@@ -372,7 +372,7 @@ def test_answers_to_something_else_are_not_taken_for_these(
                 chunk_tokens=(),
             )
             for other in (
-                replace(at, launcher=Spec(name="external", options={"base_url": elsewhere})),
+                replace(at, launcher=external(elsewhere)),
                 replace(at, limit=5),
                 replace(at, limits=replace(at.limits, concurrency=3)),
             ):
@@ -390,7 +390,7 @@ def test_a_server_that_refuses_long_texts_or_counts_none_has_no_rows_for_them(
     async def run():
         app = create_app(replace(sound, context_tokens=1500))
         async with serve_app(app) as url:
-            at = replace(plan, limit=4, launcher=Spec(name="external", options={"base_url": url}))
+            at = replace(plan, limit=4, launcher=external(url))
             return await check(at, tmp_path / "out", environ={}, chunk_tokens=(2048,))
 
     found = asyncio.run(run())

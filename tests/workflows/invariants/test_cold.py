@@ -29,7 +29,7 @@ from serve_eval.workflows.invariants.cache_use import SHARE, why_not_tested
 from serve_eval.workflows.invariants.caching import add_salt, why_unsalted
 from serve_eval.workflows.invariants.check import check
 from serve_eval.workflows.invariants.document import make_document
-from tests.scripted_server import HttpRequest, ScriptedServer, answer, fail
+from tests.scripted_server import HttpRequest, ScriptedServer, answer, external, fail
 
 N = 30
 BLOCK = 16
@@ -39,7 +39,7 @@ BLOCK = 16
 def plan(data_root) -> Plan:
     return Plan(
         model="simulated",
-        launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
+        launcher=external("http://127.0.0.1:1/v1"),
         tasks=(Spec(name="gsm8k", options={"num_fewshot": 0}),),
         dataset_roots=(str(data_root),),
         limit=N,
@@ -103,7 +103,7 @@ class _Server:
         async def run():
             found = []
             async with ScriptedServer(self.reply, paths=["/v1/completions"]).serve() as url:
-                at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+                at = replace(plan, launcher=external(url))
                 for one in folders:
                     found.append(await check(at, one, environ={}, chunk_tokens=()))
                     between()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Limits, Plan, Spec
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fail, models
+from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, external, fail, models
 
 ACCURACY = 0.8
 QUIET_S = 0.001
@@ -31,7 +31,7 @@ def plan_of(url: str, prompts: int, **limits: int) -> Plan:
     """Return a plan that asks this number of word problems."""
     return Plan(
         model="m",
-        launcher=Spec(name="external", options={"base_url": url}),
+        launcher=external(url),
         tasks=(Spec(name="word_problems", options={"num_samples": prompts}),),
         limits=Limits(stream=True, **limits),
     )

@@ -33,7 +33,7 @@ from serve_eval.workflows.verify.legs import parse_worker
 from serve_eval.workflows.verify.servers import NamedPlan, VerifyRules
 from serve_eval.workflows.verify.verify import register, verify
 from tests.cli.command import read_json, serve_eval
-from tests.scripted_server import raw
+from tests.scripted_server import external, raw
 from tests.workflows.verify.model_server import ModelServer
 
 NUMERICS = 0.02
@@ -44,7 +44,7 @@ ANOTHER, UNDECIDED = VerificationOutcome.ANOTHER, VerificationOutcome.UNDECIDED
 def _plan(url: str) -> Plan:
     return Plan(
         model="m",
-        launcher=Spec(name="external", options={"base_url": url}),
+        launcher=external(url),
         tasks=(Spec(name="word_problems"),),
         limits=Limits(max_attempts=1),
         no_reference=True,
