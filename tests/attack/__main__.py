@@ -4,8 +4,6 @@ First comes a server with every fault, then each proxy of `FRONTS`. The exit cod
 was lost or wrong.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Run the command line against a hostile server, kill it repeatedly, account for its results."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

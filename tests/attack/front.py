@@ -6,8 +6,6 @@ on every answer on the connection belongs to the request before. A request for t
 reveal it: on such a connection the proxy dies instead of answering that, or some answers earlier.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

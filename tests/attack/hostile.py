@@ -5,8 +5,6 @@ right, so a run under attack must have the same scores as one without. Each answ
 question, which reveals an answer that reaches another sample.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import random

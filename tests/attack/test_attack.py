@@ -3,8 +3,6 @@
 Nothing is lost, doubled, swapped or changed.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 The command is `python -m tests.before_after results|folders|speed|house BEFORE AFTER`.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

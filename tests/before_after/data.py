@@ -3,8 +3,6 @@
 Both checkouts get the same bytes.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

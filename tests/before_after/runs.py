@@ -1,7 +1,5 @@
 """List the twelve deterministic runs: the plans of each, and its commands."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.before_after.checkout import Run, Step, common, run, shown, simulated

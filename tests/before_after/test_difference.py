@@ -1,7 +1,5 @@
 """Test that the comparison of two checkouts finds exactly the differences."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -5,8 +5,6 @@ streams as decoded bytes. This saves the imports, a second of processor time per
 kills, closed streams and imports are tested in processes of their own.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

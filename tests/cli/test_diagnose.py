@@ -1,7 +1,5 @@
 """Test the commands that explain failures, and the lost samples of a red task by kind."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

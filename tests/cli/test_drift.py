@@ -4,8 +4,6 @@ All histories are made from one real run: its folder is copied under another dat
 gain or lose their point, both in the scores and in the report.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Test exports of run folders: the table of deployments by tasks, and what was left out."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

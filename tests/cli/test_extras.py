@@ -1,7 +1,5 @@
 """Commands that need an absent extra say so before they start; the others still work."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

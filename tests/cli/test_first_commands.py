@@ -1,7 +1,5 @@
 """Test the first commands of a user: `setup doctor` and the demo."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

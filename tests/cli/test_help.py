@@ -1,7 +1,5 @@
 """Test the help of commands and the completion of their words in a shell."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -5,8 +5,6 @@ itself when it imports a module. `eval` stands for the code that Python evaluate
 and enums; a signal during it is known to kill the process.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """Test judging a finished run again, by other thresholds, options or scores."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

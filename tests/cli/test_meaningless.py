@@ -1,7 +1,5 @@
 """Refuse runs whose answers would not follow from the model, and warn where they are allowed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Test that commands tell each reason once, before anything starts, and little with --quiet."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Test runs on servers that were replaced on the way, and old answers that are used again."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

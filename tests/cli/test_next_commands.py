@@ -1,7 +1,5 @@
 """Test that each command named next runs as printed, also after a night that died."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

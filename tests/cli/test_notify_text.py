@@ -1,7 +1,5 @@
 """Test the line of each command and its reasons, plain wherever they are shown."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

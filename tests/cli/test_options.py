@@ -1,7 +1,5 @@
 """Test options and JSON Schemas, which are derived from the structures of the code."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

@@ -1,7 +1,5 @@
 """Test what is told before a run: its planned power, and faults of its data sets."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Presets and efforts through the command line, on real sockets."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Test the progress and the events of a run on consoles, in logs and as JSON lines."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

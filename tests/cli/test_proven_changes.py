@@ -1,7 +1,5 @@
 """Test that what a suite proves, or does not prove, is told in every output."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Register or import references, and judge runs by them with their deployments."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shlex

@@ -4,8 +4,6 @@ A server cuts some answers at max_tokens, some before it and some by a stop stri
 finish_reason, usage and stop_reason as vLLM does.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Take a reference in one command, and copy the command from every message that lacks one."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

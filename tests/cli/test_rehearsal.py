@@ -1,7 +1,5 @@
 """Test `--rehearse`: the stand-in in place of trtllm-serve, and that nothing takes it for more."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

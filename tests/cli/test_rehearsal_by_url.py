@@ -4,8 +4,6 @@ A row per command: a stand-in is started once with `serve --rehearse`, and each 
 its address only. Nothing that it says may be taken for a finding about a model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The server answers half of the questions right. Its wrong answers meet an error 
 gets a right answer. Without the losses it fails, with them it would pass.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

@@ -4,8 +4,6 @@ Scores are averaged, a run is resumable, and the report shows the agreement of t
 itself.
 """
 
-from __future__ import annotations
-
 import asyncio
 import csv
 import io

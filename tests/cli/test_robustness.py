@@ -1,7 +1,5 @@
 """In odd surroundings, a command ends with a documented exit code, a reason and no traceback."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

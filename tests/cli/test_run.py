@@ -1,7 +1,5 @@
 """`serve-eval run` as users run it: real sockets, real files, and real processes if they matter."""
 
-from __future__ import annotations
-
 import json
 import resource
 import signal

@@ -1,7 +1,5 @@
 """`serve-eval run` against a running endpoint: the simulator in its own process."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

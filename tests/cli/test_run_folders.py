@@ -1,7 +1,5 @@
 """Test that commands continue unfinished run folders, and refuse those of newer formats."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """`--samples` asks exactly the named samples, says so, and compares no reference of the whole."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Test the requests that commands send, also of samples with choices."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable, Iterator

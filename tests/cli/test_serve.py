@@ -3,8 +3,6 @@
 tests/workflows/servers/test_daemon.py starts servers.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

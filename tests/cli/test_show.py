@@ -1,7 +1,5 @@
 """Run `serve-eval show` on run folders of a server whose answers the test writes."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

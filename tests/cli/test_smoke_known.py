@@ -1,7 +1,5 @@
 """`serve-eval smoke` night after night: what is known to fail, what is new, what was mended."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

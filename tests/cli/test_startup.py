@@ -3,8 +3,6 @@
 Times would say little on a shared machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

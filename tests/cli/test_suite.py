@@ -1,7 +1,5 @@
 """Suites as users run them: real servers and real files."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

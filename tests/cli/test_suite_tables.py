@@ -1,7 +1,5 @@
 """The tables that a researcher makes of a suite: collected, exported and judged by another rule."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Test which runs, copies and efforts share a row or a column of a table."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """A table corrects its findings, names the rules behind it, and says why a cell has no figure."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

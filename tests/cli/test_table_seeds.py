@@ -1,7 +1,5 @@
 """A table with several sampling seeds of a deployment says of which its figures are."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

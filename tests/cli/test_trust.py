@@ -1,7 +1,5 @@
 """Foreign run folders need approval for what their plans run and reach; your own do not."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """Test references of few samples, wrong servers, red runs or other sampling seeds."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -4,8 +4,6 @@ All commands run in processes of their own: some under a limit of addresses, oth
 for pictures that ends its process, and remembers which files were there.
 """
 
-from __future__ import annotations
-
 import json
 import resource
 import subprocess
@@ -300,7 +298,6 @@ def noise(where):
 '''
 TASK = '''"""Writes to standard output wherever it is called."""
 
-from __future__ import annotations
 
 from serve_eval.schema import Aggregation, DataRoots, Dataset, Hypothesis, Metric, Outcome
 from serve_eval.schema import Response, Sample

@@ -4,8 +4,6 @@ Words in braces are addresses of servers. Files and folders are those that `prep
 current folder.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack

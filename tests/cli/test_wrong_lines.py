@@ -1,7 +1,5 @@
 """Test wrong lines, odd bounds and paths, and the line that answers each."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

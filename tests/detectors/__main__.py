@@ -4,8 +4,6 @@ The command is `python -m tests.detectors [SEEDS] [JOBS] [NAME]`; it prints the 
 name matches the pattern NAME.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import tempfile

@@ -7,8 +7,6 @@ There are 2 context servers and 4 generation servers, so each of the latter has 
 requests, and each pair an eighth.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Test that every fault of the stand-in is found and named, and a healthy pair is not accused."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Texts that break pages, and a run folder in which every text is one of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from serve_eval.report.page.content import (

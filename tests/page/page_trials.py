@@ -4,8 +4,6 @@ The questions are those of MMLU if a folder with its test set is given, else mad
 length. Chromium opens the file from disk; the time ends when the first rows are drawn.
 """
 
-from __future__ import annotations
-
 import csv
 import random
 import shutil

@@ -3,8 +3,6 @@
 Most tests run it as a fork that has its imports already, which saves two seconds of processor time.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Test the plan of a test from its class, its markers, its call and the command line."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

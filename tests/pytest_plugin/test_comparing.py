@@ -1,7 +1,5 @@
 """Test `compare` of a test: how it ends, and what it leaves behind."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

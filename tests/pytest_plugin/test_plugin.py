@@ -1,7 +1,5 @@
 """Test the plug-in in pytest processes of their own, with their folders and files."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

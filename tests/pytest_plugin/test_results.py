@@ -1,7 +1,5 @@
 """Test how a test ends by its run, a waiver, a rehearsal or a foreign exception."""
 
-from __future__ import annotations
-
 import os
 import signal
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Test which endpoint the tests of a session ask, and what it tells at its end."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence

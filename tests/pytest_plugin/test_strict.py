@@ -1,7 +1,5 @@
 """Test that nothing is green that measured nothing or could decide nothing."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

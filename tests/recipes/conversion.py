@@ -5,8 +5,6 @@
 prints, for each folder, how many recipes became plans, and why others did not.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import Counter

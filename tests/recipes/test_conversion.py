@@ -4,8 +4,6 @@ They are those of other projects, which this repository does not have: clones of
 and SemiAnalysisAI/InferenceX. `make test-recipes RECIPES=...` runs this test.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Convert recipes of each form through `serve-eval setup init`, and count their nodes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Take a recipe from its file to the stand-in for trtllm-serve and to a verdict, as processes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

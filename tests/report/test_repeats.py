@@ -1,7 +1,5 @@
 """Test the figures and pictures of repeats and of the course of a run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Test stories as text on a terminal and as pages, where foreign texts stay texts."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import io

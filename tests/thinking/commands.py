@@ -1,7 +1,5 @@
 """Serve flavours of models that think, and ask them by each further command."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

@@ -1,7 +1,5 @@
 """Test that commands accuse no sound model that thinks, in every form of thoughts."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """Runs exported to the files of lm-eval: each kind of task, without lm-eval installed."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

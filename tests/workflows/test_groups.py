@@ -1,7 +1,5 @@
 """Questions on passages, asked over HTTP: a misread passage counts once, in every command."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

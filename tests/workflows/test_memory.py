@@ -1,7 +1,5 @@
 """Stories about finished runs hold little of each answer: peaks of two sizes, in bytes a sample."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import tracemalloc

@@ -1,7 +1,5 @@
 """No picture of any page mixes the values of two tasks: every page with pictures is walked."""
 
-from __future__ import annotations
-
 import re
 from html import unescape
 from pathlib import Path

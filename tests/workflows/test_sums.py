@@ -1,7 +1,5 @@
 """Test every command on a value that depends on sums: word error rates of made-up utterances."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Test what commands leave for CI systems, and commands copied out of it."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

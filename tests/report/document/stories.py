@@ -1,7 +1,5 @@
 """Find the stories with a document, and make their documents and pages."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from pathlib import Path

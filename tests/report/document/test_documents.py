@@ -1,7 +1,5 @@
 """Test the documents of all stories, and their first screens on a terminal."""
 
-from __future__ import annotations
-
 import ast
 import io
 import json

@@ -1,7 +1,5 @@
 """Test the samples on a page: their index, their choice and their media."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

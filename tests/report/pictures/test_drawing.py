@@ -1,7 +1,5 @@
 """Test the process that draws: its early start, its end, and what it may lose."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -1,7 +1,5 @@
 """Test the pictures, also of whole runs: their figures, their order and foreign text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

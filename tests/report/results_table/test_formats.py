@@ -1,7 +1,5 @@
 """Test the formats of the table of deployments, narrow or with empty cells too."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

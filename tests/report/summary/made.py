@@ -1,7 +1,5 @@
 """Reports as runs make them, for the tests of the summary."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The summary of each kind of run: what comes first, what is said in words, and its width."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Attribution asks each worker and each pair directly, and accuses only the faulty ones."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -3,8 +3,6 @@
 The stand-in's servers check it with code of their own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shlex

@@ -3,8 +3,6 @@
 tests/vllm asks real ones. The fields and the counter are those that vLLM 0.32 sends.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack

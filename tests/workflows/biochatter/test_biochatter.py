@@ -1,7 +1,5 @@
 """Test BioChatter's files and tables of runs of cases."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

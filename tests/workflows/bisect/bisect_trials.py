@@ -7,8 +7,6 @@ it intact and damaged, and stands for all servers. `--standin` starts the stand-
 with real options.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import random

@@ -5,8 +5,6 @@ threshold of the classic test (alpha 0.05) against the good one. With options, i
 order.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -1,7 +1,5 @@
 """Test searches as a command and with real servers, their steps and their GPU hours."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

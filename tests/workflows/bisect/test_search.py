@@ -1,7 +1,5 @@
 """Test the state of a search, from the options that differ to its ends."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from dataclasses import replace

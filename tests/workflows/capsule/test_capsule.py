@@ -1,7 +1,5 @@
 """A capsule replays the request of a run byte for byte and contains no key."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

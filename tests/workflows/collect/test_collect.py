@@ -1,7 +1,5 @@
 """Collect runs and logs of TensorRT-LLM's accuracy tests into one table."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Comparisons of two endpoints: equal ones pass, a worse one is proven and its flips are listed."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """The rule `tokens`: any other answer fails, and the output shows where answers part."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 from collections.abc import Callable

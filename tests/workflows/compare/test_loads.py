@@ -1,7 +1,5 @@
 """Compare two endpoints over several loads and with repeats."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable

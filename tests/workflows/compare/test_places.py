@@ -1,7 +1,5 @@
 """Test the places at which flips first differ, and the sentences that show them."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

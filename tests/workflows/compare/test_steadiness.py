@@ -1,7 +1,5 @@
 """An endpoint that disagrees with itself more than the other one, and the level of the warning."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import re

@@ -5,8 +5,6 @@ without and once with each fault, and a trial draws prompts at random from these
 With a folder as argument, the answers are kept there and read from it again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import subprocess

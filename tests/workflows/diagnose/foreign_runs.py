@@ -3,8 +3,6 @@
 `python -m tests.workflows.diagnose.foreign_runs` prints the table of docs/diagnosis.md.
 """
 
-from __future__ import annotations
-
 import heapq
 import random
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ for each prompt the answer of one of them, drawn at random, and the times of one
 reference is registered from all of them. About 8 minutes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

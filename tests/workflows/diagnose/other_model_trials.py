@@ -4,8 +4,6 @@ The simulated endpoint is right on 70 or 75 % of the prompts, whatever they are,
 against the reference of the embedded model. Seeded; `test_slices` asserts a part of it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Answer word problems rightly but for one fault, and make what diagnose says of its runs."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections.abc import Callable, Mapping

@@ -3,8 +3,6 @@
 Seeded and printed as Markdown; `test_slices` asserts a part of it.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any

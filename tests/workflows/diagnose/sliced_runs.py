@@ -5,8 +5,6 @@ healthy endpoint answers each prompt twice independently (`same` 0) or mostly th
 1, as with greedy decoding).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

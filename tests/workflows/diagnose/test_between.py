@@ -3,8 +3,6 @@
 Both sides are real servers, asked by compare.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import re

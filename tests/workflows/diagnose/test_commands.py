@@ -1,7 +1,5 @@
 """Test that the commands that findings suggest run as they stand, without secrets."""
 
-from __future__ import annotations
-
 import random
 import shlex
 from dataclasses import replace

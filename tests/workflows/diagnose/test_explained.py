@@ -1,7 +1,5 @@
 """Test losses that cuts, lost answers, other prompts or another protocol explain."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace

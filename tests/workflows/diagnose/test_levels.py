@@ -1,7 +1,5 @@
 """Test that exchanged answers are found, and healthy runs hardly ever accused."""
 
-from __future__ import annotations
-
 import random
 import re
 import tracemalloc

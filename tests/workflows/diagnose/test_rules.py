@@ -1,7 +1,5 @@
 """Each rule finds its fault in a real run, and sound runs are not accused."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Test that the slice in which score is lost is named, with advice about lengths."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable, Mapping

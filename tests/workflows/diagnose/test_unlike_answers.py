@@ -1,7 +1,5 @@
 """Test what diagnose reads in answers that are unlike the reference's."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace

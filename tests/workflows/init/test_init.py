@@ -1,7 +1,5 @@
 """Write a starter plan for endpoints of several kinds, and run it."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

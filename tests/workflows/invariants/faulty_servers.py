@@ -1,7 +1,5 @@
 """Serve with a prefix cache or copied codes, soundly or with one fault."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import re

@@ -4,8 +4,6 @@
 `canaries` or `diagnose` after it prints only those.
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import sys

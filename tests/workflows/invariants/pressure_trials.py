@@ -4,8 +4,6 @@
 number after it is that of the trials for each fault.
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import sys

@@ -1,7 +1,5 @@
 """Codes of other requests in a reply are found, wherever they are, and nothing else is."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

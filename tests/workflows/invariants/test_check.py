@@ -1,7 +1,5 @@
 """An endpoint under changes that should change no answer: only the change that breaks it fails."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

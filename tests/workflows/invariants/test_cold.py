@@ -1,7 +1,5 @@
 """The cold pass against servers with and without a prefix cache, by what they say of it."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

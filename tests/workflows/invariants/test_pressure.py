@@ -1,7 +1,5 @@
 """Passes after other prompts have filled the cache, against sound and faulty caches."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """A server that answers in batches, and whose answers depend on the number in flight."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import deque

@@ -4,8 +4,6 @@
 only the servers whose names contain it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Test the rules over loads on made-up answers, and the words for loads that break."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

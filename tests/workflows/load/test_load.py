@@ -1,7 +1,5 @@
 """`check load` against servers whose answers depend on the number of requests in flight."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

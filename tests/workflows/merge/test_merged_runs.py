@@ -1,7 +1,5 @@
 """Test shards: how samples are split, run and merged into one result."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Write files as other tools do, with the fields of their versions, for prompts and scores."""
 
-from __future__ import annotations
-
 import json
 import struct
 import zipfile

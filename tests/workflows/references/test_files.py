@@ -1,7 +1,5 @@
 """Test broken files of other tools, and entries in files that people edit."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

@@ -1,7 +1,5 @@
 """Results of other tools become references under the protocol that their files hold."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

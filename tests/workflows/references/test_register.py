@@ -3,8 +3,6 @@
 The rest of the file stays as it is.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random

@@ -1,7 +1,5 @@
 """Servers that outlive a run, held by processes of their own; the server is the stand-in."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

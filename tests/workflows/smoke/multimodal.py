@@ -1,7 +1,5 @@
 """The eyes and ears of the endpoint of the tests: it takes media, or has one fault with them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

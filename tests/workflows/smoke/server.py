@@ -1,7 +1,5 @@
 """An endpoint that does everything right, except for one thing on demand."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import itertools

@@ -1,7 +1,5 @@
 """Each check, provoked to each of its rows by an endpoint with one fault."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from typing import Any

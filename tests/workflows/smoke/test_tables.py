@@ -4,8 +4,6 @@ Our own are the stand-in in both flavours, the simulated endpoint and the embedd
 real servers of other projects are in tests/peers.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack

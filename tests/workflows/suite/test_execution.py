@@ -1,7 +1,5 @@
 """Suites against real simulated servers, whose starts and stops are counted."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """A suite grows by tasks and by values of its matrix; a run without an answer may change."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

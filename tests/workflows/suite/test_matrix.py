@@ -1,7 +1,5 @@
 """Test the runs of a matrix, and the words for changed rows."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

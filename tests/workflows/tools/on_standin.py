@@ -1,7 +1,5 @@
 """Check the tool calls of a stand-in of trtllm-serve, sound or with one fault."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

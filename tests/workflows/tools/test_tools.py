@@ -1,7 +1,5 @@
 """Test `check tools` on stand-ins of trtllm-serve, and its comparison of passes."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -5,8 +5,6 @@ trial has a seed of its own for the model's errors. A model errs in 6 % of the r
 may choose, and half of the models think. docs/tools.md has the table.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import tempfile

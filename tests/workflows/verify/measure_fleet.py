@@ -4,8 +4,6 @@ It prints what `serve-eval verify --fleet` prints at 80 columns. The servers are
 one process, so the time is mostly theirs.
 """
 
-from __future__ import annotations
-
 import sys
 from contextlib import ExitStack
 from pathlib import Path

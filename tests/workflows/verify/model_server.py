@@ -1,7 +1,5 @@
 """A scripted server whose next tokens are uncertain, with small or large differences."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import random

@@ -1,7 +1,5 @@
 """Test how servers of a fleet are judged by their majority, and what is printed of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Test which floors `serve-eval verify` measures by siblings, uses or refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 from contextlib import ExitStack

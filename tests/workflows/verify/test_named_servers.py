@@ -1,7 +1,5 @@
 """Test servers from a file and from the pods of a mock cluster, and the names of both."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path

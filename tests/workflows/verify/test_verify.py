@@ -1,7 +1,5 @@
 """Test `serve-eval verify` through real sockets: outcomes, files, parts of a deployment."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """Each next command of a folder runs as it stands."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """No failure of a night disappears, whatever ran after it, and only like runs are one series."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

@@ -1,7 +1,5 @@
 """The pages of a folder over real sockets: who may read them, and what they say."""
 
-from __future__ import annotations
-
 import html
 import http.client
 import re

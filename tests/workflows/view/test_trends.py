@@ -1,7 +1,5 @@
 """Test which files of a folder are served, its trends and its map of verdicts."""
 
-from __future__ import annotations
-
 import http.client
 import math
 import os

@@ -1,7 +1,5 @@
 """Change the answers of an endpoint during a watch, on demand or by the hour."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

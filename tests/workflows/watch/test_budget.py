@@ -1,7 +1,5 @@
 """Test watches through the command line: their plans, budget, hours and exit codes."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

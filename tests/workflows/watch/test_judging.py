@@ -1,7 +1,5 @@
 """Test verdicts on rounds of made-up answers, and the delivery of their alarms."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import os

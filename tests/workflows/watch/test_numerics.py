@@ -1,7 +1,5 @@
 """Test the choice and the judgement of probes without an endpoint, and the level of the alarm."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence

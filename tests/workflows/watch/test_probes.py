@@ -1,7 +1,5 @@
 """Test the probes of a watch through real sockets: rounds, alarms, refusals and restarts."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

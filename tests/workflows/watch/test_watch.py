@@ -1,7 +1,5 @@
 """Watches of endpoints that stay well, turn bad, disappear and return, over real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

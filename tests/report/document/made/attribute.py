@@ -1,7 +1,5 @@
 """Documents of asking each worker separately, by outcome."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

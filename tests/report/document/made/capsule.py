@@ -1,7 +1,5 @@
 """Documents of one capsule, and of many."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from serve_eval.workflows.capsule.capsule import make_document

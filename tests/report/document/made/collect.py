@@ -1,7 +1,5 @@
 """Documents of collected results: of runs and logs, and of a folder without any."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from serve_eval.workflows.collect.document import CollectedRow, make_document

@@ -1,7 +1,5 @@
 """Documents of a comparison: B worse than A, as good, asked twice, of several tasks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

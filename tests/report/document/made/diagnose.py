@@ -1,7 +1,5 @@
 """Documents of a diagnosis: of a run, of a comparison, of a suite, of servers, of what ended."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Documents of what was found on a machine."""
 
-from __future__ import annotations
-
 from serve_eval.workflows.doctor import EXTRAS, PROGRAMS, DoctorFinding, make_document
 
 

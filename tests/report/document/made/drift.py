@@ -1,7 +1,5 @@
 """Documents of drift charts: a series that declines, sound ones, and one with a single run."""
 
-from __future__ import annotations
-
 import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Documents of what was written in another format."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from serve_eval.workflows.export.export import make_document

@@ -1,7 +1,5 @@
 """Documents of plans that were written, for an endpoint and from a recipe."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from serve_eval.schema import STAND_IN, Ability, Need

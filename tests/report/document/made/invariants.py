@@ -1,7 +1,5 @@
 """Documents of a check of invariants, and of a search for leaks, by outcome."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

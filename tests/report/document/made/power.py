@@ -1,7 +1,5 @@
 """Documents of plans: of n samples, of a drop, of theta, of the tasks of a run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Documents of references: registered, listed, checked and imported."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Documents of answers that were scored again, by outcome."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

@@ -1,7 +1,5 @@
 """Documents of a run, by outcome: of one task, of several, of a rehearsal."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Documents of servers that are kept up, in each state, and of those that were stopped."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from serve_eval.schema import Endpoint

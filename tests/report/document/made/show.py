@@ -1,7 +1,5 @@
 """Documents of samples that were chosen: a list, one sample, several, and those of two runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec

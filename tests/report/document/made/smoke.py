@@ -1,7 +1,5 @@
 """Documents of a smoke test, by outcome."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

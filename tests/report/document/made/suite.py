@@ -1,7 +1,5 @@
 """Documents of a suite: with a FAIL and a waived one, green, of many runs, of a rehearsal."""
 
-from __future__ import annotations
-
 import tempfile
 from dataclasses import replace
 from datetime import date

@@ -1,7 +1,5 @@
 """Documents of a check of tool calls, by outcome."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Documents of a folder of runs: series that fail and decline, commands without a result."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Documents of a watch, by outcome."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Serve a simulated or the embedded model whose damage depends on a combination of options."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
