@@ -44,7 +44,8 @@ def _ask(words: str = "") -> dict[str, Any]:
 
 
 def test_the_three_rules_are_compared_for_a_drop() -> None:
-    found = _ask("--detect 1.0 --flip-rate .034")["detection"]
+    words = "--detect 1.0 --flip-rate .034"
+    found = _ask(words)["detection"]
     numbers = {one["rule"]: one["n"] for one in found["needed"]}
     assert numbers["classic"] == 30913
     assert 2200 < numbers["paired"] < 3000
