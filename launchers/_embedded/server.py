@@ -15,7 +15,6 @@ import time
 import traceback
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +62,8 @@ def create_app(
     """
     server = _Server(folder, models, strict_fields, caching, defaults or {})
     app = web.Application(client_max_size=MAX_BODY_BYTES)
-    app.router.add_post("/v1/completions", partial(server.receive, chat=False))
-    app.router.add_post("/v1/chat/completions", partial(server.receive, chat=True))
+    app.router.add_post("/v1/completions", server.completions)
+    app.router.add_post("/v1/chat/completions", server.chat_completions)
     app.router.add_get("/v1/models", server.models)
     app.router.add_get("/tokenizer_info", server.tokenizer_info)
     app.router.add_get("/health", _health)
@@ -124,7 +123,13 @@ class _Server:
         """Return the settings of the tokenizer, in the form of vLLM."""
         return json_response(200, self._settings)
 
-    async def receive(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._receive(request, chat=False)
+
+    async def chat_completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._receive(request, chat=True)
+
+    async def _receive(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
         generations: list[Generation] = []
         self._number += 1
         number = self._number

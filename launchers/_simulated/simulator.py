@@ -77,9 +77,9 @@ def create_app(config: SimulatorConfig) -> web.Application:
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     app[STATS] = simulator.stats
     if not config.no_completions:
-        app.router.add_post("/v1/completions", partial(simulator.receive, chat=False))
+        app.router.add_post("/v1/completions", simulator.completions)
     if not config.no_chat:
-        app.router.add_post("/v1/chat/completions", partial(simulator.receive, chat=True))
+        app.router.add_post("/v1/chat/completions", simulator.chat_completions)
     app.router.add_get("/health", _health)
     app.router.add_get("/version", _version)
     told = encode({"bos_token": config.begins_with or None, "eos_token": {"content": "<end>"}})
@@ -124,6 +124,12 @@ class _Simulator:
             return refused
         return json_response(200, self._models)
 
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._receive(request, chat=False)
+
+    async def chat_completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._receive(request, chat=True)
+
     def _refuse_unauthorized(self, request: web.Request) -> web.Response | None:
         key = self.config.api_key
         if key is None or request.headers.get("Authorization") == f"Bearer {key}":
@@ -132,7 +138,7 @@ class _Simulator:
             401, encode(openai_error("Incorrect API key provided.", "invalid_api_key"))
         )
 
-    async def receive(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
+    async def _receive(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
         if refused := self._refuse_unauthorized(request):
             return refused
         stats = self.stats

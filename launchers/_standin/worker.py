@@ -9,7 +9,6 @@ import random
 import signal
 import sys
 import time
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -65,8 +64,8 @@ def create(
         ("GET", "/steady_clock_offset", worker.clock),
         ("POST", "/steady_clock_offset", worker.set_clock),
         ("GET", "/server_info", plain.info),
-        ("POST", "/v1/completions", partial(worker.receive, chat=False)),
-        ("POST", "/v1/chat/completions", partial(worker.receive, chat=True)),
+        ("POST", "/v1/completions", worker.completions),
+        ("POST", "/v1/chat/completions", worker.chat),
     ]
     if config.args.get("return_perf_metrics"):
         routes += [("GET", path, handler) for path, handler in route_metrics(worker.prometheus)]
@@ -126,10 +125,16 @@ class _Worker:
 
     # Inference
 
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._receive(request, chat=False)
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._receive(request, chat=True)
+
     def _beyond(self, count: int | None) -> bool:
         return count is not None and self._requests > count
 
-    async def receive(self, http: web.Request, *, chat: bool) -> web.StreamResponse:
+    async def _receive(self, http: web.Request, *, chat: bool) -> web.StreamResponse:
         arrived = time.monotonic()
         if http.transport is not None:
             self._replies.connections.add(http.transport)

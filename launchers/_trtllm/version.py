@@ -52,7 +52,7 @@ async def adapt_to_machine(servers: Sequence[Server], key: str | None = None) ->
     Options from --help are cached on disk, except for servers that run elsewhere, whose files are
     not known here. A refusal relies only on a fresh answer.
     """
-    environ = _inherit(servers[0])
+    environ = environment.over(environment.inherit(os.environ, servers[0].pass_env), servers[0].env)
     keys = {server.probe: cache_key(server.probe, environ, server.image) for server in servers}
     here = {server.probe for server in servers if server.here}
     known = {probe: flags for probe in here if (flags := read_remembered(keys[probe])) is not None}
@@ -68,18 +68,14 @@ async def adapt_to_machine(servers: Sequence[Server], key: str | None = None) ->
 
 def forget(servers: Sequence[Server]) -> None:
     """Drop the cached options: the command may start another version by now."""
-    environ = _inherit(servers[0])
+    environ = environment.over(environment.inherit(os.environ, servers[0].pass_env), servers[0].env)
     for server in servers:
         forget_flags(cache_key(server.probe, environ, server.image))
 
 
-def _inherit(server: Server) -> dict[str, str]:
-    return environment.over(environment.inherit(os.environ, server.pass_env), server.env)
-
-
 def adapt_shown(servers: Sequence[Server]) -> list[Server]:
     """Return the servers for a dry run, adapted with cached options only."""
-    environ = _inherit(servers[0])
+    environ = environment.over(environment.inherit(os.environ, servers[0].pass_env), servers[0].env)
     keys = {one.probe: cache_key(one.probe, environ, one.image) for one in servers if one.here}
     known = {
         probe: flags for probe, key in keys.items() if (flags := read_remembered(key)) is not None
